@@ -1,0 +1,98 @@
+"""What can go wrong while forwarding, and what the client is told.
+
+Rule of this file: every error knows its HTTP status and its machine-readable reason; foreign exceptions are
+translated into one of these where they appear (`upstream.py`, `pool.py`), so that nothing else has to know them.
+"""
+
+from __future__ import annotations
+
+from policies.facts import OutcomeKind
+
+
+class ForwardingError(Exception):
+    """Root of this room. `status` and `reason` go into the JSON body, `retry_after` (seconds) into its header."""
+
+    status = 502
+    reason = "bad_gateway"
+    retry_after: int | None = None
+
+
+class RequestRejected(ForwardingError):
+    """The client's message may not be forwarded (RFC 9112 §§ 2–7); the connection is closed after the answer."""
+
+    def __init__(self, status: int, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+
+
+class NoEndpoint(ForwardingError):
+    """No endpoint is able to take the request."""
+
+    status = 503
+    reason = "no_endpoint_available"
+    retry_after = 1
+
+
+class QueueFull(ForwardingError):
+    """Every endpoint is full and so is the wait queue."""
+
+    status = 503
+    reason = "queue_full"
+    retry_after = 1
+
+
+class QueueTimeout(ForwardingError):
+    """Every endpoint stayed full for as long as a request may wait."""
+
+    status = 503
+    reason = "queue_timeout"
+    retry_after = 1
+
+
+class ShuttingDown(ForwardingError):
+    """The unit is stopping and this request had not been sent to anyone."""
+
+    status = 503
+    reason = "shutting_down"
+    retry_after = 1
+
+
+class UpstreamError(ForwardingError):
+    """An attempt at an endpoint failed. `outcome` is how the endpoint is charged for it."""
+
+    outcome = OutcomeKind.RESET
+
+
+class ConnectFailed(UpstreamError):
+    """No connection could be made: nothing was sent, so any request may be tried elsewhere."""
+
+    reason = "connect_failed"
+    outcome = OutcomeKind.REFUSED
+
+
+class ConnectTimeout(ConnectFailed):
+    """The worker did not complete the handshake in time."""
+
+    status = 504
+    reason = "connect_timeout"
+
+
+class ConnectionBroken(UpstreamError):
+    """The connection ended before the response did."""
+
+    reason = "connection_broken"
+
+
+class MalformedResponse(UpstreamError):
+    """What the worker sent is not an HTTP response to this request."""
+
+    reason = "malformed_response"
+
+
+class ResponseTimeout(UpstreamError):
+    """The first byte, or the next one, did not come in time."""
+
+    status = 504
+    reason = "response_timeout"
+    outcome = OutcomeKind.TIMEOUT

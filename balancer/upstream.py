@@ -1,0 +1,247 @@
+"""One connection to a worker: bytes to and from it, as response events.
+
+Rule of this file: a connection serves one request at a time, and says that a response has ended only after the
+whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they mark the
+connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
+
+Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
+
+    upstream.send(head, sink, method)        the head as bytes; upstream.write(data) adds the body
+    sink.response_started(status, reason, headers)   for each head, 1xx included; headers as (name, value) pairs
+    sink.response_body(data)                 bytes of the body without their framing, never empty
+    sink.response_ended()                    whole and clean; ask `upstream.is_reusable` before leasing it again
+    sink.response_failed(error)              instead of response_ended: an `UpstreamError`
+    sink.upstream_paused() / upstream_resumed()   its write buffer is full / has drained
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+import httptools
+
+from balancer.errors import ConnectFailed, ConnectionBroken, ConnectTimeout, MalformedResponse, UpstreamError
+
+Headers = list[tuple[bytes, bytes]]
+
+SWITCHING_PROTOCOLS = 101
+
+
+class ResponseSink(Protocol):
+    """Who hears what comes back."""
+
+    def response_started(self, status: int, reason: bytes, headers: Headers) -> None: ...
+    def response_body(self, data: bytes) -> None: ...
+    def response_ended(self) -> None: ...
+    def response_failed(self, error: UpstreamError) -> None: ...
+    def upstream_paused(self) -> None: ...
+    def upstream_resumed(self) -> None: ...
+
+
+class ConnectionOwner(Protocol):
+    """Who keeps the connection while it serves nobody; told the moment it cannot be used any more."""
+
+    def connection_closed(self, upstream: Upstream) -> None: ...
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to a worker. `served` counts responses; `idle_since` is the owner's, in seconds."""
+
+    __slots__ = (
+        "_complete",
+        "_headers",
+        "_is_head_request",
+        "_keep_alive",
+        "_owner",
+        "_parser",
+        "_reading_paused",
+        "_reason",
+        "_sink",
+        "_started",
+        "_status",
+        "_surplus",
+        "idle_since",
+        "is_closed",
+        "opened_at",
+        "served",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._sink: ResponseSink | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: Headers = []
+        self._reason = b""
+        self._status = 0
+        self._started = self._complete = self._surplus = False
+        self._keep_alive = self._is_head_request = self._reading_paused = False
+        self.is_closed = False
+        self.opened_at = self.idle_since = 0.0
+        self.served = 0
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may follow on this connection."""
+        return self._keep_alive and not self._surplus and not self.is_closed
+
+    # --- towards the worker
+
+    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
+        """Begin a request; its response goes to `sink`."""
+        self._sink = sink
+        self._is_head_request = method == b"HEAD"
+        self._started = self._complete = self._keep_alive = False
+        self.transport.write(head)
+
+    def write(self, data: bytes) -> None:
+        """Add bytes of the request's body, already framed."""
+        self.transport.write(data)
+
+    def close(self) -> None:
+        """Give the connection up; nobody hears of it any more."""
+        self._sink = None
+        if not self.is_closed:
+            self._mark_closed()
+            self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """Let the worker wait: whoever reads the response cannot keep up."""
+        if not self._reading_paused and not self.is_closed:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        if self._reading_paused and not self.is_closed:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._parsing_failed(error)
+        except httptools.HttpParserUpgrade:
+            self._fail(MalformedResponse("101 for a request without Upgrade"))
+        else:
+            if self._complete:
+                self._end()
+            elif self._sink is None:
+                self._fail(MalformedResponse("bytes that answer no request"))
+
+    def eof_received(self) -> None:
+        self._worker_closed("the worker closed the connection")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_closed:
+            self._worker_closed(str(error) if error else "the connection closed")
+
+    def pause_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_paused()
+
+    def resume_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_resumed()
+
+    # --- llhttp
+
+    def on_message_begin(self) -> None:
+        self._surplus = self._complete or self._sink is None
+
+    def on_status(self, reason: bytes) -> None:
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        sink = self._sink
+        if sink is None or self._surplus:
+            return
+        self._status = status = self._parser.get_status_code()
+        self._started = status >= 200
+        sink.response_started(status, self._reason, self._headers)
+        if self._is_head_request and self._started:
+            # llhttp cannot be told that HEAD has no body: it will not find this message's end, so we say it.
+            self._keep_alive = self._parser.should_keep_alive()
+            self._complete = True
+
+    def on_body(self, data: bytes) -> None:
+        if self._complete:
+            self._surplus = True
+        elif self._sink is not None:
+            self._sink.response_body(data)
+
+    def on_message_complete(self) -> None:
+        if self._started and not self._complete:
+            self._keep_alive = self._parser.should_keep_alive()
+            self._complete = True
+        self._headers = []
+        self._reason = b""
+
+    # --- ends
+
+    def _end(self) -> None:
+        sink, self._sink = self._sink, None
+        if self._is_head_request:
+            self._parser = httptools.HttpResponseParser(self)
+            self._headers, self._reason = [], b""
+        self.served += 1
+        if sink is not None:
+            sink.response_ended()
+
+    def _parsing_failed(self, error: httptools.HttpParserError) -> None:
+        """A response that ended before the bad bytes is whole; only the connection is spoiled."""
+        if self._complete:
+            self._surplus = True
+            self._end()
+        else:
+            self._fail(MalformedResponse(str(error)))
+
+    def _worker_closed(self, detail: str) -> None:
+        sink, self._sink = self._sink, None
+        self._mark_closed()
+        self.transport.abort()
+        if sink is None:
+            return
+        if self._started and self._ends_at_close():
+            sink.response_ended()
+        else:
+            sink.response_failed(ConnectionBroken(detail))
+
+    def _ends_at_close(self) -> bool:
+        """RFC 9112 § 6.3 rule 8: neither chunked nor with a length."""
+        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
+
+    def _fail(self, error: UpstreamError) -> None:
+        sink = self._sink
+        self.close()
+        if sink is not None:
+            sink.response_failed(error)
+
+    def _mark_closed(self) -> None:
+        self.is_closed = True
+        self._owner.connection_closed(self)
+
+
+async def connect(owner: ConnectionOwner, host: str, port: int, timeout: float) -> Upstream:  # noqa: ASYNC109
+    """Open a connection within `timeout` seconds; raises `ConnectFailed` or `ConnectTimeout`."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            _, upstream = await loop.create_connection(lambda: Upstream(owner), host, port)
+    except TimeoutError:
+        raise ConnectTimeout(f"no connection within {timeout:g} s") from None
+    except OSError as error:
+        raise ConnectFailed(error.strerror or str(error)) from None
+    return upstream
