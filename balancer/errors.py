@@ -1,7 +1,7 @@
 """What can go wrong while forwarding, and what the client is told.
 
-Rule of this file: every error knows its HTTP status and its machine-readable reason; foreign exceptions are
-translated into one of these where they appear (`upstream.py`, `pool.py`), so that nothing else has to know them.
+Rule of this file: every error knows its HTTP status and its machine-readable reason; foreign exceptions
+are translated into one of these where they appear, in `upstream.py`, so that nothing else has to know them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from policies.facts import OutcomeKind
 
 
 class ForwardingError(Exception):
-    """Root of this room. `status` and `reason` go into the JSON body, `retry_after` (seconds) into its header."""
+    """Root of this room. `status`, `reason` and `retry_after` (seconds) are told to the client."""
 
     status = 502
     reason = "bad_gateway"
@@ -18,7 +18,7 @@ class ForwardingError(Exception):
 
 
 class RequestRejected(ForwardingError):
-    """The client's message may not be forwarded (RFC 9112 §§ 2–7); the connection is closed after the answer."""
+    """The client's message may not be forwarded (RFC 9112 §§ 2–7); the connection closes after the answer."""
 
     def __init__(self, status: int, reason: str, detail: str) -> None:
         super().__init__(detail)

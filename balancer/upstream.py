@@ -1,17 +1,17 @@
 """One connection to a worker: bytes to and from it, as response events.
 
-Rule of this file: a connection serves one request at a time, and says that a response has ended only after the
-whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they mark the
-connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
+Rule of this file: a connection serves one request at a time, and says that a response has ended only after
+the whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they
+mark the connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
 
 Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
 
-    upstream.send(head, sink, method)        the head as bytes; upstream.write(data) adds the body
-    sink.response_started(status, reason, headers)   for each head, 1xx included; headers as (name, value) pairs
-    sink.response_body(data)                 bytes of the body without their framing, never empty
-    sink.response_ended()                    whole and clean; ask `upstream.is_reusable` before leasing it again
-    sink.response_failed(error)              instead of response_ended: an `UpstreamError`
-    sink.upstream_paused() / upstream_resumed()   its write buffer is full / has drained
+    upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
+    sink.response_started(status, reason, headers)   for each head, 1xx included; (name, value) pairs
+    sink.response_body(data)            bytes of the body without their framing, never empty
+    sink.response_ended()               whole and clean; ask `upstream.is_reusable` before leasing it again
+    sink.response_failed(error)         instead of response_ended: an `UpstreamError`
+    sink.upstream_paused() / upstream_resumed()      its write buffer is full / has drained
 """
 
 from __future__ import annotations
@@ -202,6 +202,9 @@ class Upstream(asyncio.Protocol):
 
     def _parsing_failed(self, error: httptools.HttpParserError) -> None:
         """A response that ended before the bad bytes is whole; only the connection is spoiled."""
+        if isinstance(error, httptools.HttpParserCallbackError):  # a fault of ours, not of the worker's bytes
+            self._fail(MalformedResponse("internal error while relaying"))
+            raise error
         if self._complete:
             self._surplus = True
             self._end()
@@ -234,7 +237,7 @@ class Upstream(asyncio.Protocol):
         self._owner.connection_closed(self)
 
 
-async def connect(owner: ConnectionOwner, host: str, port: int, timeout: float) -> Upstream:  # noqa: ASYNC109
+async def connect(owner: ConnectionOwner, host: str, port: int, timeout: float) -> Upstream:
     """Open a connection within `timeout` seconds; raises `ConnectFailed` or `ConnectTimeout`."""
     loop = asyncio.get_running_loop()
     try:
