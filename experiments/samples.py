@@ -1,0 +1,165 @@
+"""The raw result of one run: a row per request, and the facts of the run beside them.
+
+Rule of this file: nothing is summarised and nothing is dropped. A request that failed, timed out or was
+still open when the run was stopped keeps its row; a report is a function of these files alone. All instants
+are float seconds from the start of the run; `nan` where an instant was never reached.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from experiments.errors import BadInputError
+
+FORMAT = 1
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Kind(IntEnum):
+    """How a request ended, as the client saw it. The numbers are written to files: append, never renumber."""
+
+    OK = 0
+    ERROR_STATUS = 1  # an answer with a status of 400 or more
+    REFUSED = 2  # no connection to the balancer
+    TIMEOUT = 3  # no complete answer within the scenario's timeout
+    RESET = 4  # the connection broke, or what came was not HTTP
+    UNFINISHED = 5  # the run was stopped while the request was open
+
+
+class Place(BaseModel):
+    """A worker and the region that it stands in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    worker: str
+    region: str
+
+
+class RunFacts(BaseModel):
+    """What is known of a run besides its requests. Written as JSON into the same file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    label: str = Field(description="the entry's label, unique in its scenario")
+    policy: dict[str, Any] = Field(description="policy name and options as the balancer got them")
+    mode: Literal["open", "closed"]
+    batch: int | None = Field(default=None, description="requests kept outstanding; closed loop only")
+    offered_rate: float | None = Field(default=None, description="requests per second; open loop only")
+    achieved_rate: float = Field(default=0.0, description="requests sent per second")
+    requests: int = Field(description="requests planned, warm-up excluded")
+    warmup_requests: int = Field(default=0, description="requests sent before the run and kept out of it")
+    block: int = Field(description="counted from 0")
+    order: int = Field(description="position of the run inside its block, counted from 0")
+    seed: int = Field(description="seed of the block: equal arrivals and demand for all in it")
+    timeout: float = Field(description="seconds after which a request counts as failed")
+    time_scale: float = 1.0
+    lag_p50: float = Field(default=0.0, description="seconds from scheduled to sent, median")
+    lag_p99: float = Field(default=0.0, description="seconds from scheduled to sent, 99th percentile")
+    places: tuple[Place, ...] = Field(description="row order of the `worker` column")
+    invalid_reasons: tuple[str, ...] = Field(default=(), description="empty when the run is valid")
+    status: dict[str, Any] = Field(default_factory=dict, description="the balancer's /-/status after the run")
+    versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.invalid_reasons
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Regions in order of first appearance."""
+        return tuple(dict.fromkeys(place.region for place in self.places))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """One array per column, all of shape (n,), in order of `sequence`.
+
+    `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered.
+    `attempts` is the number of workers that the balancer tried, 0 where it does not say.
+    """
+
+    scheduled_at: Floats
+    sent_at: Floats
+    first_byte_at: Floats
+    ended_at: Floats
+    status: Ints
+    kind: Ints
+    worker: Ints
+    region: Ints
+    sequence: Ints
+    attempts: Ints
+
+    def __post_init__(self) -> None:
+        lengths = {field.name: len(getattr(self, field.name)) for field in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns differ in length: {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    @property
+    def ok(self) -> Flags:
+        """Which requests succeeded, shape (n,)."""
+        return np.asarray(self.kind == Kind.OK)
+
+    @property
+    def latency(self) -> Floats:
+        """Seconds from the scheduled instant to the last byte, shape (n,)."""
+        return np.asarray(self.ended_at - self.scheduled_at)
+
+    @property
+    def service_time(self) -> Floats:
+        """Seconds from the sent instant to the last byte, shape (n,)."""
+        return np.asarray(self.ended_at - self.sent_at)
+
+    @property
+    def lag(self) -> Floats:
+        """Seconds by which each request was sent late, shape (n,); `nan` where it was never sent."""
+        return np.asarray(self.sent_at - self.scheduled_at)
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first scheduled instant to the last end; 0 without requests."""
+        return float(np.nanmax(self.ended_at) - np.min(self.scheduled_at)) if len(self) else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Samples and the facts they belong to."""
+
+    facts: RunFacts
+    samples: Samples
+
+
+def save_run(run: Run, path: Path) -> None:
+    """Write the run as one npz file, complete or not at all: a half-written run would poison the report."""
+    columns = {field.name: getattr(run.samples, field.name) for field in fields(run.samples)}
+    facts = np.frombuffer(run.facts.model_dump_json().encode(), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, facts=facts, **columns)
+    partial.replace(path)
+
+
+def load_run(path: Path) -> Run:
+    """Read what `save_run` wrote. Raises BadInputError when the file is not one of ours."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            facts = RunFacts.model_validate(json.loads(archive["facts"].tobytes()))
+            columns = {field.name: archive[field.name] for field in fields(Samples)}
+        return Run(facts, Samples(**columns))
+    except (OSError, KeyError, ValueError, ValidationError) as error:
+        raise BadInputError(f"{path}: not a run file: {str(error).splitlines()[0]}") from None

@@ -1,0 +1,215 @@
+"""The summary of a campaign: every number that a report shows, computed once.
+
+Rule of this file: a pure function of the results, so the same files give the same bytes. Times in seconds as
+measured, shares as parts of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments import statistics
+from experiments.comparison import Comparison, Interval, compare
+from experiments.results import Results, believable
+from experiments.samples import Run
+from experiments.scenario import Entry, Scenario
+from experiments.thresholds import Judgement, judge, parse_threshold
+from experiments.verdict import Verdict, conclude
+
+MEASURES = ("throughput", "p99", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySummary:
+    """One entry over its believable runs. `valid` is false when no run of it was valid."""
+
+    label: str
+    policy: dict[str, Any]
+    load: str
+    runs: int
+    valid_runs: int
+    valid: bool
+    invalid_reasons: tuple[str, ...]
+    table: statistics.StatisticsRow
+    latency: tuple[statistics.Quantile, ...]
+    latency_deadline_mapped: tuple[statistics.Quantile, ...]
+    service_time: tuple[statistics.Quantile, ...]
+    mean_span: float
+    goodput: float
+    errors: dict[str, int]
+    share_per_worker: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run. `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds."""
+
+    block: int
+    order: int
+    label: str
+    valid: bool
+    invalid_reasons: tuple[str, ...]
+    requests: int
+    ko: int
+    throughput: float
+    p99: float
+    mean: float
+    span: float
+    offered_rate: float | None
+    achieved_rate: float
+    lag_p50: float
+    lag_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything that the outputs show."""
+
+    scenario: Scenario
+    command: str
+    started_at: str
+    versions: dict[str, str]
+    machine: str
+    blocks: int
+    missing_runs: int
+    verdict: Verdict
+    entries: tuple[EntrySummary, ...]
+    comparisons: tuple[Comparison, ...]
+    noise_floor: dict[str, Interval]
+    thresholds: tuple[Judgement, ...]
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def has_invalid(self) -> bool:
+        return any(not run.valid for run in self.runs)
+
+    @property
+    def failed_thresholds(self) -> tuple[Judgement, ...]:
+        return tuple(judgement for judgement in self.thresholds if not judgement.passed)
+
+
+def summarise(results: Results) -> Summary:
+    """Compute the summary of a results directory."""
+    campaign, scenario = results.campaign, results.scenario
+    comparisons, floors = compared(results)
+    entries = tuple(summarise_entry(results, entry) for entry in results.entries())
+    return Summary(
+        scenario=scenario,
+        command=campaign.command,
+        started_at=campaign.started_at,
+        versions=campaign.versions,
+        machine=campaign.machine,
+        blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
+        missing_runs=results.missing,
+        verdict=conclude(scenario, ranking(results), comparisons, floors.get(scenario.measure)),
+        entries=entries,
+        comparisons=comparisons,
+        noise_floor=floors,
+        thresholds=judgements(results),
+        runs=tuple(summarise_run(run) for run in results.runs),
+    )
+
+
+def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
+    """Pool the entry's believable runs."""
+    runs = results.runs_of(entry.label)
+    kept = believable(runs)
+    slo = results.scenario.slo * results.scenario.time_scale
+    mapped = np.concatenate([statistics.deadline_mapped(run) for run in kept])
+    reasons = dict.fromkeys(reason for run in runs for reason in run.facts.invalid_reasons)
+    return EntrySummary(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        load=describe_load(results.scenario, entry),
+        runs=len(runs),
+        valid_runs=sum(run.facts.is_valid for run in runs),
+        valid=any(run.facts.is_valid for run in runs),
+        invalid_reasons=tuple(reasons),
+        table=statistics.statistics_row(kept),
+        latency=statistics.quantiles(statistics.success_latency(kept)),
+        latency_deadline_mapped=statistics.quantiles(mapped),
+        service_time=statistics.quantiles(statistics.success_service_time(kept)),
+        mean_span=float(np.mean([run.samples.span for run in kept])),
+        goodput=statistics.goodput(kept, slo),
+        errors=statistics.errors_by_kind(kept),
+        share_per_worker=statistics.share_per_worker(kept),
+    )
+
+
+def describe_load(scenario: Scenario, entry: Entry) -> str:
+    """In words: `batch 100` or `180 requests/s, poisson`."""
+    load = scenario.load_of(entry)
+    return f"batch {load.batch}" if load.mode == "closed" else f"{load.rate:g} requests/s, {load.arrivals}"
+
+
+def summarise_run(run: Run) -> RunSummary:
+    """The numbers of one run."""
+    facts, mapped = run.facts, statistics.deadline_mapped(run)
+    return RunSummary(
+        block=facts.block,
+        order=facts.order,
+        label=facts.label,
+        valid=facts.is_valid,
+        invalid_reasons=facts.invalid_reasons,
+        requests=len(run.samples),
+        ko=int((~run.samples.ok).sum()),
+        throughput=statistics.throughput([run]),
+        p99=statistics.percentile(mapped, 99),
+        mean=float(mapped.mean()),
+        span=run.samples.span,
+        offered_rate=facts.offered_rate,
+        achieved_rate=facts.achieved_rate,
+        lag_p50=facts.lag_p50,
+        lag_p99=facts.lag_p99,
+    )
+
+
+def values_per_block(results: Results, measure: str) -> dict[str, dict[int, float]]:
+    """label -> block -> the measure, valid runs only."""
+    return {
+        entry.label: {
+            run.facts.block: float(getattr(summarise_run(run), measure))
+            for run in results.runs_of(entry.label)
+            if run.facts.is_valid
+        }
+        for entry in results.entries()
+    }
+
+
+def compared(results: Results) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
+    """Every entry against the baseline in every measure, and the A/A interval of each measure."""
+    scenario, found, floors = results.scenario, list[Comparison](), dict[str, Interval]()
+    for measure in MEASURES:
+        values = values_per_block(results, measure)
+        comparisons, floor = compare(measure, values, scenario.baseline, scenario.twins, scenario.seed)
+        found += comparisons
+        if floor is not None and floor.blocks:
+            floors[measure] = floor
+    return tuple(found), floors
+
+
+def ranking(results: Results) -> list[tuple[str, float]]:
+    """(label, geometric mean of the scenario's measure over valid blocks), best first, without the twin."""
+    scenario = results.scenario
+    twin = scenario.twins[1] if scenario.twins else None
+    values = values_per_block(results, scenario.measure)
+    means = [
+        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
+        for label, blocks in values.items()
+        if blocks and label != twin and min(blocks.values()) > 0
+    ]
+    return sorted(means, key=lambda pair: pair[1], reverse=scenario.measure == "throughput")
+
+
+def judgements(results: Results) -> tuple[Judgement, ...]:
+    """Every threshold against every entry that it is for."""
+    scenario = results.scenario
+    return tuple(
+        judge(parse_threshold(text), entry.label, kept, scenario.slo, scenario.time_scale)
+        for entry in results.entries()
+        for kept in [believable(results.runs_of(entry.label))]
+        for text in (*scenario.thresholds, *entry.thresholds)
+    )
