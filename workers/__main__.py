@@ -1,0 +1,167 @@
+"""`workers serve` starts one worker, `workers fault` throws its switches.
+
+Rule of this file: bad input is one line on standard error that names the option and what is allowed, exit 2.
+Defaults are those of `Settings`, stated there and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from workers.durations import format_duration, parse_duration, parse_span
+from workers.errors import WorkersError
+from workers.service import ALLOWED_PROFILES, parse_profile
+from workers.settings import Settings
+
+DEFAULT = Settings()
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _parsed(parse: Callable[[str], Any], metavar: str) -> Callable[[str], Any]:
+    """An option type from a function whose ValueError is what the user reads."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    convert.__name__ = metavar
+    return convert
+
+
+DURATION = _parsed(parse_duration, "duration")
+SPAN = _parsed(parse_span, "min-max")
+PROFILE = _parsed(parse_profile, "profile")
+COUNT = click.IntRange(min=1)
+PROBABILITY = click.FloatRange(0, 1)
+FACTOR = click.FloatRange(min=0, max=1e6, min_open=True)
+
+
+def _option(
+    flag: str, type_: Any, help_: str, default: object = None, name: str | None = None
+) -> Callable[[F], F]:
+    """An option that is absent unless given, so that `default` is only what the help shows."""
+    names = (flag, name) if name else (flag,)
+    return click.option(*names, type=type_, default=None, help=help_, show_default=default and str(default))
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Emulated regional workers.
+
+    Durations are written 350ms, 1.5s, 2m, or as plain seconds.
+    """
+
+
+@cli.command(epilog="Example: workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1")
+@_option("--region", str, "The place it stands for.", DEFAULT.region)
+@_option("--name", str, "Who it says it is.", "REGION-0")
+@_option("--host", str, "The address to listen on.", DEFAULT.host)
+@_option("--port", click.IntRange(0, 65535), "0 takes any free port.", "0")
+@_option("--rtt", DURATION, "Round trip of the emulated link.", "0ms", name="round_trip")
+@_option("--service", PROFILE, f"Time a request is served: {ALLOWED_PROFILES}.", "19-21ms")
+@_option("--slots", COUNT, "Requests served at a time.", DEFAULT.slots)
+@_option(
+    "--queue", click.IntRange(min=0), "Requests that may wait; one more gets 503.", 1000, name="queue_limit"
+)
+@_option("--keep-alive", DURATION, "Idle connections are closed after this.", "75s")
+@_option(
+    "--close-idle-at-random", SPAN, "Idle connections live for a time drawn from this.", name="close_idle"
+)
+@_option("--max-requests-per-connection", COUNT, "The last answer says Connection: close.", "unlimited")
+@_option("--sleep-after", DURATION, "Fall asleep after this without a request.", "never")
+@_option("--wake-time", DURATION, "What the first request to a sleeping worker waits.", "0ms")
+@click.option("--start-asleep", "starts_asleep", is_flag=True, help="Be asleep at the start.")
+@_option("--grace", DURATION, "On SIGTERM, requests in flight have this long.", "10s")
+@_option("--seed", int, "Of everything drawn at random.", "0")
+@click.option("--time-scale", type=FACTOR, default=1.0, help="Multiply every duration but --grace by this.")
+def serve(time_scale: float, **options: Any) -> None:
+    """Serve /work, /healthz and /-/faults until SIGTERM."""
+    given = {name: value for name, value in options.items() if value is not None}
+    given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
+    _run(_serve(Settings(**given).scaled(time_scale)))
+
+
+@cli.command(epilog="Example: workers fault http://127.0.0.1:9001 --slow 5 --lasts 10s")
+@click.argument("url")
+@_option("--slow", FACTOR, "Multiply service times by this.")
+@_option("--hang", PROBABILITY, "Share of requests not answered until healed.")
+@_option("--fail", PROBABILITY, "Share of requests answered at once with an error.")
+@_option("--fail-status", click.Choice(["500", "502", "503", "504"]), "The status of that error.", "500")
+@_option("--reset", PROBABILITY, "Share of requests whose connection is reset.")
+@click.option("--unhealthy", is_flag=True, default=None, help="/healthz answers 503.")
+@click.option("--down", is_flag=True, default=None, help="Refuse connections; heals by --lasts or SIGHUP.")
+@_option("--lasts", DURATION, "Heal by itself after this.")
+@click.option("--heal", is_flag=True, help="No faults from now on.")
+def fault(url: str, heal: bool, **switches: Any) -> None:
+    """Replace the faults of the worker at URL; without options, show them."""
+    from workers.remote import exchange  # `serve`, which must start fast, needs none of it
+
+    thrown = {name: value for name, value in switches.items() if value is not None}
+    if heal and thrown:
+        raise click.UsageError("--heal goes with no other option")
+    if "fail_status" in thrown:
+        thrown["fail_status"] = int(thrown["fail_status"])
+    click.echo(json.dumps(exchange(url, thrown if heal or thrown else None)))
+
+
+async def _serve(settings: Settings) -> None:
+    from workers.server import Worker  # aiohttp: not for --help, nor for a usage error
+
+    ending = asyncio.Event()
+    _on_signal("SIGTERM", ending.set)
+    _on_signal("SIGINT", ending.set)
+    async with Worker(settings) as worker:
+        _on_signal("SIGHUP", worker.switchboard.heal)
+        click.echo(_ready_line(worker.url, settings))
+        await ending.wait()
+
+
+def _on_signal(name: str, act: Callable[[], None]) -> None:
+    if hasattr(signal, name) and sys.platform != "win32":
+        asyncio.get_running_loop().add_signal_handler(getattr(signal, name), act)
+
+
+def _ready_line(url: str, settings: Settings) -> str:
+    slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
+    rtt = format_duration(settings.round_trip)
+    return f"{settings.name} ready on {url} (region {settings.region}, rtt {rtt}, {slots})"
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
+
+
+def main() -> None:
+    """The console script. Exits 0, or with the code of the error that it tells in one line."""
+    try:
+        code = cli.main(prog_name="workers", standalone_mode=False)
+    except click.ClickException as error:
+        code = _complain(error.format_message(), error.exit_code)
+    except WorkersError as error:
+        code = _complain(str(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    sys.exit(code or 0)
+
+
+def _complain(message: str, code: int) -> int:
+    click.echo(f"workers: {' '.join(message.split())}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The worker's HTTP face: `/work` and `/healthz`.
+
+Rule of this file: a handler decides and waits; how long is worked out elsewhere. An error is JSON and names
+its reason: `{"error": "queue_full", …}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from random import Random
+
+from aiohttp import web
+from pydantic import BaseModel, Field, ValidationError
+
+from workers.body import Digest, digest_of, digest_of_generated, pieces
+from workers.control import Control, invalid
+from workers.dormancy import Dormancy
+from workers.endings import Endings, reset
+from workers.faults import Switchboard, Verdict
+from workers.load import LoadReport
+from workers.service import Slots, Stay
+from workers.settings import Settings
+from workers.timer import DeadlineTimer
+
+LARGEST_BODY = 1 << 30
+_HASHED_INLINE = 1 << 20  # bytes; more than about a millisecond of hashing is done beside the loop
+
+
+class Wish(BaseModel):
+    """What `/work` may be asked for in its query; other parameters are ignored."""
+
+    bytes: int | None = Field(default=None, ge=0, le=LARGEST_BODY, description="length of a generated body")
+    chunked: bool = Field(default=False, description="frame the answer in chunks")
+
+
+PLAIN = Wish()
+
+
+class WorkerApp:
+    """One worker's state and its handlers. `now` is `time.monotonic()` throughout."""
+
+    def __init__(self, settings: Settings, timer: DeadlineTimer, switchboard: Switchboard) -> None:
+        self.settings = settings
+        self.switchboard = switchboard
+        self.control = Control(switchboard)
+        self.is_draining = False
+        self._timer = timer
+        now = time.monotonic()
+        self._slots = Slots(settings.slots, settings.queue_limit)
+        self._load = LoadReport(settings.name, settings.region, self._slots, now)
+        self._dormancy = Dormancy(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
+        self._service_rng = Random(f"{settings.seed}:service")
+        self._endings = Endings(
+            timer, Random(f"{settings.seed}:close"), settings.close_idle, settings.max_requests_per_connection
+        )
+
+    def application(self) -> web.Application:
+        """The aiohttp application over this worker."""
+        app = web.Application(client_max_size=LARGEST_BODY)
+        app.router.add_route("*", "/work", self.work)
+        app.router.add_get("/healthz", self.healthz)
+        self.control.add_to(app)
+        return app
+
+    # ── traffic ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def work(self, request: web.Request) -> web.StreamResponse:
+        """Take the body in, wait for a slot and for the service time, answer."""
+        self._endings.begin(request)
+        self._load.in_flight += 1
+        try:
+            response = await self._undergo(request)
+        finally:
+            self._load.in_flight -= 1
+            self._dormancy.stir(time.monotonic())
+        self._endings.finish(request, response)
+        return response
+
+    async def healthz(self, request: web.Request) -> web.StreamResponse:
+        """200 while it serves, 503 when told to be unhealthy or draining; a hanging worker hangs here too."""
+        while self.switchboard.current.hang == 1:
+            await self.switchboard.changed()
+        if self.switchboard.current.unhealthy or self.is_draining:
+            return self._refuse(503, "unhealthy")
+        return web.json_response({"status": "ok", "worker": self.settings.name})
+
+    async def _undergo(self, request: web.Request) -> web.StreamResponse:
+        try:
+            wish = Wish.model_validate(dict(request.query)) if request.query_string else PLAIN
+        except ValidationError as error:
+            return invalid(400, "invalid_query", error)
+        digest = await digest_of(request.content)
+        while (verdict := self.switchboard.verdict()) is Verdict.HANG:
+            await self.switchboard.changed()
+        if verdict is not Verdict.SERVE:
+            return self._misbehave(request, verdict)
+        return await self._serve(request, wish, digest)
+
+    async def _serve(self, request: web.Request, wish: Wish, digest: Digest) -> web.StreamResponse:
+        now = time.monotonic()
+        service_time = self.settings.service.draw(self._service_rng) * self.switchboard.current.slow
+        stay = self._slots.admit(now, service_time, self._dormancy.awake_at(now))
+        if stay is None:
+            return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
+        await self._timer.wait_until(stay.finish_at)
+        self._load.served += 1
+        headers = self._load.headers(stay.finish_at, service_time)
+        if wish.bytes is not None:
+            return await self._send_generated(request, wish.bytes, wish.chunked, headers)
+        return self._account(request, wish, digest, headers, stay, stay.start_at - now)
+
+    def _account(
+        self,
+        request: web.Request,
+        wish: Wish,
+        digest: Digest,
+        headers: dict[str, str],
+        stay: Stay,
+        queue_time: float,
+    ) -> web.Response:
+        request_id = request.headers.get("X-Request-ID")
+        if request_id is not None:
+            headers["X-Request-ID"] = request_id
+        account = {
+            "worker": self.settings.name,
+            "region": self.settings.region,
+            "method": request.method,
+            "request_id": request_id,
+            "body_sha256": digest.sha256,
+            "body_bytes": digest.length,
+            "service_time": stay.finish_at - stay.start_at,
+            "queue_time": queue_time,
+        }
+        response = web.json_response(account, headers=headers)
+        if wish.chunked:
+            response.enable_chunked_encoding()
+        return response
+
+    async def _send_generated(
+        self, request: web.Request, length: int, is_chunked: bool, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        known = length <= _HASHED_INLINE
+        digest = (
+            digest_of_generated(length) if known else await asyncio.to_thread(digest_of_generated, length)
+        )
+        response = web.StreamResponse(headers={**headers, "X-Body-SHA256": digest.sha256})
+        response.content_type = "application/octet-stream"
+        if is_chunked:
+            response.enable_chunked_encoding()
+        else:
+            response.content_length = length
+        await response.prepare(request)
+        if request.method != "HEAD":
+            for piece in pieces(length):
+                await response.write(piece)
+        await response.write_eof()
+        return response
+
+    # ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────
+
+    def _misbehave(self, request: web.Request, verdict: Verdict) -> web.Response:
+        if verdict is Verdict.RESET:
+            reset(request.transport)
+        return self._refuse(self.switchboard.current.fail_status, "fault")
+
+    def _refuse(self, status: int, error: str, retry_after: float | None = None) -> web.Response:
+        headers = self._load.headers(time.monotonic())
+        if retry_after is not None:
+            # Whole seconds, and never 0: an invitation to come back at once (RFC 9110 §10.2.3).
+            headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+        return web.json_response(
+            {"error": error, "worker": self.settings.name}, status=status, headers=headers
+        )

@@ -1,0 +1,33 @@
+"""Sleeping until woken, as free platforms let an idle process do. Pure."""
+
+from __future__ import annotations
+
+import math
+
+
+class Dormancy:
+    """Falls asleep after `sleep_after` seconds without a request; the next one waits `wake_time` seconds.
+
+    Those that arrive while it wakes wait for the same instant. `sleep_after=inf` never sleeps.
+    """
+
+    def __init__(self, sleep_after: float, wake_time: float, now: float, starts_asleep: bool = False) -> None:
+        self.sleep_after = sleep_after
+        self.wake_time = wake_time
+        self._awake_at = now
+        self._active_at = -math.inf if starts_asleep else now
+
+    def is_asleep(self, now: float) -> bool:
+        """Whether a request that arrives at `now` would have to wake the worker."""
+        return self._active_at == -math.inf or now - self._active_at > self.sleep_after
+
+    def awake_at(self, now: float) -> float:
+        """Take note of a request at `now`; the instant from which it can be served."""
+        if self.is_asleep(now):
+            self._awake_at = now + self.wake_time
+        self.stir(max(now, self._awake_at))
+        return self._awake_at
+
+    def stir(self, now: float) -> None:
+        """Take note of activity, such as the end of a request."""
+        self._active_at = max(self._active_at, now)

@@ -1,0 +1,74 @@
+"""How a worker ends connections of its own accord: when one has served enough, is idle, or is to be broken.
+
+Rule of this file: a request that was read is answered. Only what is idle is closed; whatever is then on the
+way meets the closed door, as it would anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from functools import partial
+from random import Random
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from workers.timer import DeadlineTimer
+
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+
+
+class Endings:
+    """Counts the requests of every connection and ends it when its time has come.
+
+    `idle_span`: an idle connection is closed after a time drawn uniformly from it, in seconds; a span from 0
+    closes some right after an answer, without notice. `max_requests`: the last answer says so itself.
+    """
+
+    def __init__(
+        self,
+        timer: DeadlineTimer,
+        rng: Random,
+        idle_span: tuple[float, float] | None = None,
+        max_requests: int | None = None,
+    ) -> None:
+        self._timer = timer
+        self._rng = rng
+        self._idle_span = idle_span
+        self._max_requests = max_requests
+        self._is_passive = idle_span is None and max_requests is None
+        self._begun: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
+
+    def begin(self, request: web.Request) -> None:
+        """A request has begun on its connection."""
+        if not self._is_passive and request.transport is not None:
+            self._begun[request.transport] = self._begun.get(request.transport, 0) + 1
+
+    def finish(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Its answer is ready: announce the last one, or draw how long the connection may stay idle."""
+        if self._is_passive or (transport := request.transport) is None:
+            return
+        begun = self._begun.get(transport, 0)
+        if self._max_requests is not None and begun >= self._max_requests and not response.prepared:
+            response.force_close()
+        elif self._idle_span is not None:
+            close_at = time.monotonic() + self._rng.uniform(*self._idle_span)
+            self._timer.schedule(close_at, partial(self._close_if_idle, request.protocol, transport, begun))
+
+    def _close_if_idle(self, protocol: web.RequestHandler, transport: asyncio.Transport, begun: int) -> None:
+        # The same count as then: no request has begun since.
+        if self._begun.get(transport) == begun:
+            protocol.force_close()
+
+
+def reset(transport: asyncio.BaseTransport | None) -> None:
+    """Break a connection with RST instead of FIN: a linger time of zero says so to the kernel (SO_LINGER)."""
+    if not isinstance(transport, asyncio.Transport) or transport.is_closing():
+        return
+    connection = transport.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+    transport.abort()

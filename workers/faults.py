@@ -1,0 +1,87 @@
+"""Faults that can be switched on while a worker runs, and the switchboard that holds them.
+
+Rule of this file: one set of faults is in force at a time; putting a set replaces all of it, and the empty
+set heals. Probabilities are drawn from the switchboard's own generator: a fault moves no other random number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from random import Random
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Faults(BaseModel):
+    """What is wrong with a worker. `true` stands for probability 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    slow: float = Field(default=1.0, gt=0, description="service times are multiplied by this")
+    hang: float = Field(default=0.0, ge=0, le=1, description="share of requests not answered until healed")
+    fail: float = Field(
+        default=0.0, ge=0, le=1, description="share of requests answered at once with fail_status"
+    )
+    fail_status: Literal[500, 502, 503, 504] = Field(default=500, description="status of a fast failure")
+    reset: float = Field(default=0.0, ge=0, le=1, description="share of requests whose connection is reset")
+    unhealthy: bool = Field(default=False, description="/healthz answers 503")
+    down: bool = Field(
+        default=False, description="connections are reset, new ones refused; heal by lasts or SIGHUP"
+    )
+    lasts: float | None = Field(
+        default=None, gt=0, description="seconds after which all of this heals by itself"
+    )
+
+
+class Verdict(Enum):
+    """What becomes of one request."""
+
+    SERVE = "serve"
+    HANG = "hang"
+    FAIL = "fail"
+    RESET = "reset"
+
+
+class Switchboard:
+    """The faults in force. Belongs to one running loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rng: Random) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._changed = asyncio.Event()
+        self._healing: asyncio.TimerHandle | None = None
+        self.current = Faults()
+
+    def put(self, faults: Faults) -> None:
+        """Replace the faults in force; requests that hang look again."""
+        if self._healing is not None:
+            self._healing.cancel()
+            self._healing = None
+        if faults.lasts is not None:
+            self._healing = self._loop.call_later(faults.lasts, self.heal)
+        self.current = faults
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def heal(self) -> None:
+        """No faults from now on."""
+        self.put(Faults())
+
+    async def changed(self) -> None:
+        """Return once the faults in force are others."""
+        await self._changed.wait()
+
+    def verdict(self) -> Verdict:
+        """Decide one request: reset before hang before fail."""
+        faults = self.current
+        # Down: a connection that was on its way when the door shut finds nobody.
+        if faults.down or self._strikes(faults.reset):
+            return Verdict.RESET
+        if self._strikes(faults.hang):
+            return Verdict.HANG
+        return Verdict.FAIL if self._strikes(faults.fail) else Verdict.SERVE
+
+    def _strikes(self, probability: float) -> bool:
+        return probability > 0 and self._rng.random() < probability

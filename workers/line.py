@@ -1,0 +1,99 @@
+"""One direction of a link: what enters leaves a fixed delay later, in the order of entry.
+
+Rule of this file: a line is bounded. It reports when it holds more bytes than its window, and whoever feeds
+it stops; it can be held, and whatever is due then waits. Together that is TCP's flow control, hop by hop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from workers.timer import DeadlineTimer
+
+Act = Callable[..., object]
+
+
+class Line:
+    """A queue of (due, act, arguments, bytes) behind one deadline, that of its head.
+
+    `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again.
+    """
+
+    __slots__ = (
+        "_delay",
+        "_entries",
+        "_is_armed",
+        "_is_full",
+        "_on_full",
+        "_on_room",
+        "_timer",
+        "_window",
+        "is_held",
+        "size",
+    )
+
+    def __init__(self, timer: DeadlineTimer, delay: float, window: int, on_full: Act, on_room: Act) -> None:
+        self._timer = timer
+        self._delay = delay
+        self._window = window
+        self._on_full = on_full
+        self._on_room = on_room
+        self._entries: deque[tuple[float, Act, tuple[Any, ...], int]] = deque()
+        self.size = 0
+        self._is_full = self.is_held = self._is_armed = False
+
+    def enter(self, act: Act, *args: Any, size: int = 0, not_before: float = 0.0) -> None:
+        """Call `act(*args)` one delay from now, or after `not_before`, behind all that entered earlier.
+
+        `size` is what it counts in the window, in bytes.
+        """
+        due_at = max(time.monotonic(), not_before) + self._delay
+        self._entries.append((due_at, act, args, size))
+        self.size += size
+        if self.size > self._window and not self._is_full:
+            self._is_full = True
+            self._on_full()
+        self._arm()
+
+    def hold(self) -> None:
+        """Let nothing leave: the far side does not read."""
+        self.is_held = True
+
+    def release(self) -> None:
+        """Let what is due leave again."""
+        self.is_held = False
+        self._arm()
+
+    def bypass(self) -> None:
+        """Have no delay from now on; what is on the way arrives at once."""
+        self._delay = 0.0
+        self._leave_until(float("inf"))
+
+    def clear(self) -> None:
+        """Drop what is on the way."""
+        self._entries.clear()
+        self.size = 0
+
+    def _arm(self) -> None:
+        # Due instants never decrease along a line, so one deadline for the head is enough.
+        if self._entries and not self._is_armed and not self.is_held:
+            self._is_armed = True
+            self._timer.schedule(self._entries[0][0], self._fall_due)
+
+    def _fall_due(self) -> None:
+        self._is_armed = False
+        self._leave_until(time.monotonic())
+        self._arm()
+
+    def _leave_until(self, now: float) -> None:
+        entries = self._entries
+        while entries and not self.is_held and entries[0][0] <= now:
+            _, act, args, size = entries.popleft()
+            self.size -= size
+            act(*args)
+        if self._is_full and self.size <= self._window // 2:
+            self._is_full = False
+            self._on_room()

@@ -1,0 +1,139 @@
+"""A wide-area link in front of a worker, emulated in its own process, per direction.
+
+Rule of this file: every event of a connection crosses the link and pays half a round trip for it: bytes, end
+of stream, close and reset alike. So what is true far away is true here, the keep-alive race included: a
+worker's close is on the way for half a round trip, and requests that meet it are lost.
+
+The kernel completes the handshake of a loopback connection before anyone sees it. A client across the link
+could send its first byte only one round trip after its SYN, so nothing counts as sent earlier than that. With
+R the round trip and S the service time, a GET on a new connection takes 2R + S, on a warm one R + S.
+
+    client ── kernel ── LinkedConnection ══ line up ══▶ protocol (HTTP)
+                                         ◀═ line down ══ FarEnd, its transport
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections.abc import Callable
+from typing import cast
+
+from workers.far_end import FarEnd
+from workers.line import Line
+from workers.timer import DeadlineTimer
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+WINDOW = 1 << 20
+"""Bytes on the way per direction before its sender must pause: at most WINDOW / (R/2) bytes per second."""
+
+_is_control = re.compile(rb"[A-Z]+ /-/").match
+
+
+class Link:
+    """Puts `round_trip` seconds between clients and the protocols that `factory` makes."""
+
+    def __init__(self, timer: DeadlineTimer, round_trip: float, window: int = WINDOW) -> None:
+        self.timer = timer
+        self.round_trip = round_trip
+        self.window = window
+        self._connections: set[LinkedConnection] = set()
+        self._is_empty = asyncio.Event()
+
+    def before(self, factory: ProtocolFactory) -> ProtocolFactory:
+        """A factory for `loop.create_server`; without a round trip it is `factory` itself, at no cost."""
+        if self.round_trip == 0:
+            return factory
+        return lambda: LinkedConnection(self, factory())
+
+    async def drain(self) -> None:
+        """Wait until what is on the way has arrived, one round trip at most; then reset who is left."""
+        if not self._connections:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_empty.wait(), self.round_trip)
+        for connection in list(self._connections):
+            connection.abort()
+
+    def join(self, connection: LinkedConnection) -> None:
+        """A connection begins."""
+        self._connections.add(connection)
+        self._is_empty.clear()
+
+    def leave(self, connection: LinkedConnection) -> None:
+        """A connection has ended at the client's side."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._is_empty.set()
+
+
+class LinkedConnection(asyncio.Protocol):
+    """The client's end of one connection: the protocol that the kernel's transport talks to."""
+
+    def __init__(self, link: Link, protocol: asyncio.Protocol) -> None:
+        self._link = link
+        self._protocol = protocol
+        half = link.round_trip / 2
+        self._up = Line(link.timer, half, link.window, self._pause_client, self._resume_client)
+        self._down = Line(link.timer, half, link.window, self._pause_worker, self._resume_worker)
+        self._is_first = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._link.join(self)
+        self._connected_at = time.monotonic() + self._link.round_trip
+        self._far_end = FarEnd(self._transport, self._protocol, self._up, self._down)
+        self._up.enter(self._protocol.connection_made, self._far_end, not_before=self._connected_at)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_first:
+            self._recognise_control(data)
+        self._up.enter(self._far_end.arrive, data, size=len(data), not_before=self._connected_at)
+
+    def eof_received(self) -> bool:
+        self._up.enter(self._far_end.arrive_eof, not_before=self._connected_at)
+        return True  # the worker may still be answering
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.leave(self)
+        self._down.clear()
+        if self._up.is_held:
+            # What the worker had not read is lost with a reset, and must not keep the news from it.
+            self._up.clear()
+            self._up.release()
+        self._up.enter(self._far_end.lose, exc)
+
+    def pause_writing(self) -> None:
+        self._down.hold()
+
+    def resume_writing(self) -> None:
+        self._down.release()
+
+    def abort(self) -> None:
+        """Break the connection now, from the middle of the link."""
+        self._transport.abort()
+
+    def _recognise_control(self, first_bytes: bytes) -> None:
+        # A switch is thrown on the spot: an experiment's fault must not start a round trip late.
+        self._is_first = False
+        if _is_control(first_bytes):
+            self._connected_at = 0.0
+            self._up.bypass()
+            self._down.bypass()
+
+    def _pause_client(self) -> None:
+        self._transport.pause_reading()
+
+    def _resume_client(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _pause_worker(self) -> None:
+        self._protocol.pause_writing()
+
+    def _resume_worker(self) -> None:
+        if not self._far_end.is_lost:
+            self._protocol.resume_writing()

@@ -1,0 +1,33 @@
+"""Throws the switches of a running worker, over HTTP. Standard library only, synchronous."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from workers.errors import Unreachable
+
+PATIENCE = 5.0  # seconds
+
+
+def exchange(url: str, faults: dict[str, Any] | None) -> dict[str, Any]:
+    """Put `faults` in force at the worker at `url`, or with None ask; the faults then in force.
+
+    `{}` heals. Raises Unreachable.
+    """
+    data = None if faults is None else json.dumps(faults).encode()
+    method = "GET" if faults is None else "PUT"
+    try:
+        request = urllib.request.Request(f"{url.rstrip('/')}/-/faults", data, method=method)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            in_force: dict[str, Any] = json.load(response)
+            return in_force
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unreachable(
+                f"{url} answered {error.code}: {error.read().decode(errors='replace')}"
+            ) from None
+    except (OSError, ValueError) as error:
+        raise Unreachable(f"{url}: {getattr(error, 'reason', error)}; is a worker running there?") from None

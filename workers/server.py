@@ -1,0 +1,130 @@
+"""A worker's life: listen → serve → drain.
+
+async with Worker(settings) as worker:
+    print(worker.url)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random
+from typing import Self
+
+from aiohttp import web
+
+from workers.app import WorkerApp
+from workers.endings import reset
+from workers.errors import CannotListen
+from workers.faults import Switchboard
+from workers.link import Link
+from workers.settings import Settings
+from workers.timer import DeadlineTimer
+
+BACKLOG = 2048
+"""Connections that the kernel keeps while the worker is busy accepting; a thousand may come at once."""
+
+
+class LinkedSite(web.BaseSite):
+    """A listening socket whose connections cross a link before they reach the runner's server."""
+
+    def __init__(self, runner: web.BaseRunner, link: Link, host: str, port: int) -> None:
+        super().__init__(runner, backlog=BACKLOG)
+        self._link = link
+        self._host = host
+        self.port = port
+
+    @property
+    def name(self) -> str:
+        return f"http://{self._host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen. Raises CannotListen; with port 0, `port` is the one the kernel chose."""
+        server = self._runner.server
+        assert server is not None
+        factory = self._link.before(server)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(factory, self._host, self.port, backlog=self._backlog)
+        except (OSError, OverflowError) as error:
+            raise CannotListen(self._host, self.port, _reason(error)) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        await super().start()
+
+
+class Worker:
+    """One worker process's contents. Every instance has its own timer, link, slots and random streams."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a trailing slash."""
+        return self._site.name
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen and serve. Raises CannotListen."""
+        loop = asyncio.get_running_loop()
+        self._timer = DeadlineTimer(loop)
+        self._link = Link(self._timer, self.settings.round_trip)
+        self.switchboard = Switchboard(loop, Random(f"{self.settings.seed}:faults"))
+        self.app = WorkerApp(self.settings, self._timer, self.switchboard)
+        self._runner = self._make_runner()
+        await self._runner.setup()
+        self._site = LinkedSite(self._runner, self._link, self.settings.host, self.settings.port)
+        try:
+            await self._site.start()
+        except CannotListen:
+            await self._runner.cleanup()
+            self._timer.close()
+            raise
+        self._door = loop.create_task(self._mind_the_door())
+
+    async def stop(self) -> None:
+        """Stop listening, finish what is in flight within `grace`, let the last bytes cross the link."""
+        self._door.cancel()
+        self.app.is_draining = True
+        self.switchboard.heal()  # a hanging request would use up the grace for nothing
+        await self._runner.cleanup()
+        await self._link.drain()
+        self._timer.close()
+
+    def _make_runner(self) -> web.AppRunner:
+        return web.AppRunner(
+            self.app.application(),
+            access_log=None,
+            keepalive_timeout=self.settings.keep_alive,
+            shutdown_timeout=self.settings.grace,
+            handler_cancellation=True,  # a client that leaves must not leave a hanging request behind
+        )
+
+    async def _mind_the_door(self) -> None:
+        """Close the listening socket while the worker is to be down, and open it again."""
+        while True:
+            await self.switchboard.changed()
+            is_open = self._site in self._runner.sites
+            if self.switchboard.current.down and is_open:
+                await self._shut_the_door()
+            elif not self.switchboard.current.down and not is_open:
+                self._site = LinkedSite(self._runner, self._link, self.settings.host, self._site.port)
+                await self._site.start()
+
+    async def _shut_the_door(self) -> None:
+        await self._site.stop()
+        server = self._runner.server
+        for connection in server.connections if server else ():
+            if connection.transport not in self.app.control.peers:
+                reset(connection.transport)
+
+
+def _reason(error: Exception) -> str:
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if isinstance(number, int) and number > 0 else str(error)

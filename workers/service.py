@@ -1,0 +1,183 @@
+"""How long a request is served, and how long it waits for its turn. Pure: a simulator uses it as it is.
+
+Rule of this file: no clock and no global randomness; `now` and `rng` are arguments. All times are in seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple, Protocol, Self
+
+from workers.durations import parse_duration, parse_span
+
+ALLOWED_PROFILES = "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, lognormal:20ms,0.5"
+
+
+class Profile(Protocol):
+    """A distribution of service times."""
+
+    @property
+    def mean(self) -> float:
+        """Expected service time in seconds."""
+
+    def draw(self, rng: Random) -> float:
+        """One service time in seconds, ≥ 0."""
+
+    def scaled(self, factor: float) -> Self:
+        """The same shape with every service time multiplied by `factor`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always the same: the D of M/D/1."""
+
+    mean: float
+
+    def draw(self, rng: Random) -> float:
+        return self.mean
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, mean=self.mean * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Anything from `low` to `high`, equally likely."""
+
+    low: float
+    high: float
+
+    @property
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
+
+    def draw(self, rng: Random) -> float:
+        return rng.uniform(self.low, self.high)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, low=self.low * factor, high=self.high * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Memoryless: the second M of M/M/1."""
+
+    mean: float
+
+    def draw(self, rng: Random) -> float:
+        return rng.expovariate(1 / self.mean) if self.mean else 0.0
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, mean=self.mean * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Heavy-tailed. `mean` is the mean, not the median; `sigma` is the deviation of the logarithm.
+
+    By its mean, so that profiles of equal mean offer equal load: median = mean·e^(−σ²/2), C² = e^(σ²) − 1.
+    """
+
+    mean: float
+    sigma: float
+
+    def draw(self, rng: Random) -> float:
+        return self.mean * math.exp(rng.gauss(0.0, self.sigma) - self.sigma**2 / 2)
+
+    def scaled(self, factor: float) -> Self:
+        return replace(self, mean=self.mean * factor)
+
+
+def parse_profile(text: str) -> Profile:
+    """`lognormal:20ms,0.5` → Lognormal(0.02, 0.5). Raises ValueError that names the allowed forms."""
+    kind, colon, values = text.strip().partition(":")
+    if not colon:
+        kind, values = "uniform", text
+    try:
+        return _profile(kind, values)
+    except ValueError as error:
+        raise ValueError(f"{error}; a service profile is one of: {ALLOWED_PROFILES}") from None
+
+
+def _profile(kind: str, values: str) -> Profile:
+    match kind:
+        case "fixed":
+            return Fixed(parse_duration(values))
+        case "uniform":
+            return Uniform(*parse_span(values))
+        case "exponential":
+            return Exponential(parse_duration(values))
+        case "lognormal":
+            mean, _, sigma = values.partition(",")
+            return Lognormal(parse_duration(mean), _parse_sigma(sigma))
+    raise ValueError(f"unknown profile {kind!r}")
+
+
+def _parse_sigma(text: str) -> float:
+    try:
+        sigma = float(text)
+    except ValueError:
+        sigma = math.nan
+    if not 0 <= sigma <= 10:
+        raise ValueError(f"sigma {text!r} is not a number from 0 to 10")
+    return sigma
+
+
+class Stay(NamedTuple):
+    """When a request that was let in begins and ends being served."""
+
+    start_at: float
+    finish_at: float
+
+
+class Slots:
+    """First come, first served by `count` slots, with at most `queue_limit` requests waiting.
+
+    Admission is arithmetic: with FIFO order a request's start is known on arrival, so nothing has to be
+    woken when a slot frees. `now` must not run backwards. O(log count) per admission.
+    """
+
+    def __init__(self, count: int, queue_limit: int) -> None:
+        if count < 1 or queue_limit < 0:
+            raise ValueError("a worker has at least one slot and a queue limit of at least 0")
+        self.count = count
+        self.queue_limit = queue_limit
+        self._free_at = [-math.inf] * count  # a heap, one entry per slot
+        self._starts: deque[float] = deque()  # of those let in; never decreasing, since order is FIFO
+        self._occupied = 0.0  # slot-seconds ever given out, the future included
+
+    def admit(self, now: float, service_time: float, not_before: float = -math.inf) -> Stay | None:
+        """Let a request in, to start no earlier than `not_before`; None when the queue is full."""
+        ready_at = max(now, self._free_at[0])
+        start_at = max(ready_at, not_before)
+        if start_at > now and self.waiting(now) >= self.queue_limit:
+            return None
+        stay = Stay(start_at, start_at + service_time)
+        heapq.heapreplace(self._free_at, stay.finish_at)
+        self._starts.append(start_at)
+        self._occupied += stay.finish_at - ready_at
+        return stay
+
+    def waiting(self, now: float) -> int:
+        """How many were let in and have not started."""
+        while self._starts and self._starts[0] <= now:
+            self._starts.popleft()
+        return len(self._starts)
+
+    def room_at(self, now: float) -> float:
+        """When the next arrival would be let in: now, or when the first of a full queue starts."""
+        is_full = self._free_at[0] > now and self.waiting(now) >= self.queue_limit
+        if not is_full:
+            return now
+        return self._starts[0] if self._starts else self._free_at[0]
+
+    def busy_seconds(self, now: float) -> float:
+        """Slot-seconds spent until `now`; waiting for `not_before` counts as busy. O(count).
+
+        A slot that is free at f > now is busy without a gap until f, so what lies ahead is f − now.
+        """
+        return self._occupied - sum(free_at - now for free_at in self._free_at if free_at > now)

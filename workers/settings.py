@@ -1,0 +1,46 @@
+"""Everything that a worker is told once, when it starts. All durations in seconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from workers.service import Profile, Uniform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One worker. `math.inf` stands for never.
+
+    `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer.
+    """
+
+    name: str = "worker-0"
+    region: str = "local"
+    host: str = "127.0.0.1"
+    port: int = 0
+    round_trip: float = 0.0
+    service: Profile = field(default_factory=lambda: Uniform(0.019, 0.021))
+    slots: int = 1
+    queue_limit: int = 1000
+    keep_alive: float = 75.0
+    close_idle: tuple[float, float] | None = None
+    max_requests_per_connection: int | None = None
+    sleep_after: float = math.inf
+    wake_time: float = 0.0
+    starts_asleep: bool = False
+    grace: float = 10.0
+    seed: int = 0
+
+    def scaled(self, factor: float) -> Self:
+        """The same worker with every emulated time multiplied by `factor`; `grace` is real and stays."""
+        return replace(
+            self,
+            round_trip=self.round_trip * factor,
+            service=self.service.scaled(factor),
+            keep_alive=self.keep_alive * factor,
+            close_idle=self.close_idle and (self.close_idle[0] * factor, self.close_idle[1] * factor),
+            sleep_after=self.sleep_after * factor,
+            wake_time=self.wake_time * factor,
+        )
