@@ -17,6 +17,12 @@ class ForwardingError(Exception):
     retry_after: int | None = None
 
 
+class ListenFailed(Exception):
+    """The address to listen on cannot be had. Ends the command."""
+
+    exit_code = 2
+
+
 class RequestRejected(ForwardingError):
     """The client's message may not be forwarded (RFC 9112 §§ 2–7); the connection closes after the answer."""
 

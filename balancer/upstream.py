@@ -17,6 +17,7 @@ Events go to a `ResponseSink`; the exchange is one, the load generator's request
 from __future__ import annotations
 
 import asyncio
+import select
 from typing import Protocol, cast
 
 import httptools
@@ -42,6 +43,7 @@ class ResponseSink(Protocol):
 class ConnectionOwner(Protocol):
     """Who keeps the connection while it serves nobody; told the moment it cannot be used any more."""
 
+    def give_back(self, upstream: Upstream) -> None: ...
     def connection_closed(self, upstream: Upstream) -> None: ...
 
 
@@ -78,7 +80,8 @@ class Upstream(asyncio.Protocol):
         self._reason = b""
         self._status = 0
         self._started = self._complete = self._surplus = False
-        self._keep_alive = self._is_head_request = self._reading_paused = False
+        self._is_head_request = self._reading_paused = False
+        self._keep_alive = True  # until the first request says otherwise
         self.is_closed = False
         self.opened_at = self.idle_since = 0.0
         self.served = 0
@@ -101,12 +104,24 @@ class Upstream(asyncio.Protocol):
         """Add bytes of the request's body, already framed."""
         self.transport.write(data)
 
+    def release(self) -> None:
+        """The request is over: back to the owner, who looks whether it can serve again."""
+        self._owner.give_back(self)
+
     def close(self) -> None:
         """Give the connection up; nobody hears of it any more."""
         self._sink = None
         if not self.is_closed:
             self._mark_closed()
             self.transport.abort()
+
+    def is_quiet(self) -> bool:
+        """Whether the kernel holds nothing unread for us: neither a close nor bytes nobody asked for."""
+        if not hasattr(select, "poll"):  # Windows
+            return True
+        waiting = select.poll()
+        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not waiting.poll(0)
 
     def pause_reading(self) -> None:
         """Let the worker wait: whoever reads the response cannot keep up."""

@@ -1,0 +1,125 @@
+"""The command line of the forwarding unit."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from balancer.config import ConfigError, Settings, endpoints_from_workers, load
+from balancer.errors import ListenFailed
+from balancer.server import new_event_loop, serve
+from policies import registry
+
+POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
+
+SERVE_EPILOG = f"""\b
+Examples:
+  balancer serve --config balancer.toml
+  balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002 \\
+      --policy region-aware --home-region emea --port 8080
+  PORT=5000 balancer serve --config balancer.toml        (Heroku)
+
+\b
+Policies:
+{POLICIES}
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="steelyard", prog_name="balancer")
+def cli() -> None:
+    """An HTTP load balancer for regional workers, with routing policies in Python."""
+
+
+@cli.command("serve", epilog=SERVE_EPILOG)
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file; see 'balancer check'.")
+@click.option(
+    "--worker", multiple=True, metavar="REGION=URL", help="An endpoint; may be repeated. Replaces the file's."
+)
+@click.option("--policy", help="Name of the routing policy.")
+@click.option("--home-region", help="Where this unit's requests come from.")
+@click.option("--host", help="Address to listen on (default 127.0.0.1).")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
+)
+@click.option("--seed", type=click.IntRange(0), help="Of the policy's randomness.")
+def serve_command(config: Path | None, **options: Any) -> None:
+    """Forward requests until SIGTERM, then finish what is in flight."""
+    settings = load(config, overrides(config, **options))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        is_finished = runner.run(serve(settings, say))
+    sys.exit(0 if is_finished else 1)
+
+
+@cli.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+def check_command(file: Path) -> None:
+    """Read a configuration and say what it means, or what is wrong with it.
+
+    \b
+    Example:
+      balancer check balancer.toml
+    """
+    settings = load(file, {})
+    say(f"{file} is valid: policy {settings.policy.name}, listening on {settings.listen}")
+    for endpoint in settings.endpoints:
+        say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
+
+
+def overrides(
+    config: Path | None,
+    worker: tuple[str, ...],
+    policy: str | None,
+    home_region: str | None,
+    host: str | None,
+    port: int | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """What the command line says, as keys of the configuration."""
+    given: dict[str, Any] = {"policy": policy, "home_region": home_region, "seed": seed}
+    given = {key: value for key, value in given.items() if value is not None}
+    if worker:
+        given["endpoints"] = endpoints_from_workers(worker)
+    elif config is None:
+        raise ConfigError("endpoints: give --config FILE, or one --worker REGION=http://host:port or more")
+    if host is not None or port is not None:
+        given["listen"] = _listen(host, port)
+    return given
+
+
+def _listen(host: str | None, port: int | None) -> str:
+    default_host, _, default_port = str(Settings.model_fields["listen"].default).rpartition(":")
+    host = host or default_host
+    return f"{f'[{host}]' if ':' in host else host}:{default_port if port is None else port}"
+
+
+def say(line: str) -> None:
+    """To people and to whoever waits for the ready line."""
+    click.echo(line)
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Entry point: every mistake of the caller is one line on stderr and exit code 2."""
+    try:
+        cli.main(standalone_mode=False, prog_name="balancer")
+    except click.ClickException as error:
+        fail(error.format_message())
+    except (ConfigError, ListenFailed) as error:
+        fail(str(error))
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+
+
+def fail(message: str) -> None:
+    """One line, whatever the message holds."""
+    click.echo(f"balancer: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The listening socket: takes a client only while there is a descriptor for it.
+
+Rule of this file: who cannot be served yet waits in the kernel's backlog, where waiting costs us nothing and the
+client sees a connection. While somebody waits, those served end after their response, so that turns go round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable
+
+from balancer.errors import ListenFailed
+from balancer.unit import Unit
+
+BACKLOG = 4096
+"""Connections that may wait in the kernel; net.core.somaxconn caps it."""
+
+BATCH = 64
+"""Accepted per turn of the loop: enough for a burst, and traffic in between."""
+
+QUIET_BEFORE_CLOSE = 1.0
+"""Seconds a client connection must have been idle before another client may have its descriptor."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises `ListenFailed`."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenFailed(f"listen: cannot use {host}:{port}: {error.strerror}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenFailed(f"listen: cannot use {host}:{port}: {error.strerror}") from None
+    sock.setblocking(False)
+    return sock
+
+
+class Acceptor:
+    """Hands new connections to protocols made by `factory`, at most `limit` at a time."""
+
+    def __init__(
+        self, sock: socket.socket, unit: Unit, factory: Callable[[], asyncio.Protocol], limit: int
+    ) -> None:
+        self._sock = sock
+        self._unit = unit
+        self._factory = factory
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._is_listening = False
+        unit.on_client_left = self._client_left
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more client can be served."""
+        return len(self._unit.downstreams) + len(self._arriving) < self._limit
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._listen()
+
+    async def stop(self) -> None:
+        """Accept nobody any more; connections still in the backlog are closed by the kernel."""
+        self._pause()
+        self._unit.on_client_left = None
+        self._sock.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
+
+    def sweep(self, now: float) -> None:
+        """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first."""
+        if self._is_listening:
+            return
+        self._unit.is_crowded = self._somebody_waits()
+        if not self._unit.is_crowded:
+            return
+        oldest_first = sorted(self._unit.downstreams, key=lambda downstream: downstream.quiet_since)
+        closed = 0
+        for downstream in oldest_first:
+            closed += downstream.close_if_quiet(now, QUIET_BEFORE_CLOSE)
+            if closed >= BATCH:
+                return
+
+    def _listen(self) -> None:
+        self._is_listening = True
+        self._unit.is_crowded = False
+        self._loop.add_reader(self._sock.fileno(), self._ready)
+
+    def _pause(self) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _client_left(self) -> None:
+        if not self._is_listening and self.has_room:
+            self._listen()
+
+    def _ready(self) -> None:
+        for _ in range(BATCH):
+            if not self.has_room:
+                self._pause()
+                self._unit.is_crowded = self._somebody_waits()
+                return
+            try:
+                client, _ = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except (
+                OSError
+            ):  # a descriptor short after all: somebody else's; try again when one of ours is free
+                self._pause()
+                return
+            client.setblocking(False)
+            task = self._loop.create_task(self._arrive(client))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    async def _arrive(self, client: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, client)
+        except OSError:  # it left before it was here
+            client.close()
+
+    def _somebody_waits(self) -> bool:
+        waiting = select.poll()
+        waiting.register(self._sock.fileno(), select.POLLIN)
+        return bool(waiting.poll(0))

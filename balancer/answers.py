@@ -1,0 +1,31 @@
+"""Responses of our own: what the unit says when no worker's answer can be passed on.
+
+Rule of this file: JSON with a machine-readable `error`, a sentence for people, and the request's id, so that a
+log line can be found again. Nothing of the unit's inside is told.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from balancer.errors import ForwardingError
+
+
+def error_response(error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> bytes:
+    """The whole answer to a request that failed with `error`."""
+    body = json.dumps(
+        {"error": error.reason, "detail": str(error), "request_id": request_id.decode("latin-1")}
+    ).encode()
+    status = HTTPStatus(error.status)
+    fields = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    if error.retry_after is not None:
+        fields.append(f"Retry-After: {error.retry_after}")
+    if not stays:
+        fields.append("Connection: close")
+    head = "\r\n".join(fields).encode("ascii") + b"\r\n\r\n"
+    return head if is_head else head + body

@@ -1,0 +1,302 @@
+"""The configuration: read, checked, and turned into plain values.
+
+Rule of this file: pydantic stops here. Defaults stand here and nowhere else, with their units and reasons; what
+is wrong is told in one line that names the field. Order: command line, then environment, then file.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from balancer.pool import PoolLimits
+from policies import registry
+from policies.errors import PoliciesError
+from policies.facts import Endpoint
+from policies.policy import Policy
+
+ENVIRONMENT_PREFIX = "BALANCER_"
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class ConfigError(Exception):
+    """One line: the field and what is allowed there. Exit code 2."""
+
+    exit_code = 2
+
+
+class Section(BaseModel):
+    """A table of the file: nothing unknown, nothing changed later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PolicySpec(BaseModel):
+    """`policy = "name"`, or a table with `name` and the policy's own options."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(default="random", description="a name from the registry or an entry point")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the policy itself is given."""
+        return dict(self.model_extra or {})
+
+    def make(self, rng: Random) -> Policy:
+        """Build it. Raises `PoliciesError` for an unknown name or option."""
+        return registry.make(self.name, self.options, rng)
+
+
+class EndpointConfig(Section):
+    """One worker."""
+
+    id: Name = Field(description="unique; shown in status, metrics and logs")
+    address: str = Field(description="http://host:port")
+    region: Name = Field(default="default", description="workers of one region are near each other")
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="share relative to the others")
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _is_http_origin(cls, value: str) -> str:
+        problem = f"must be http://host:port, got '{value}'"
+        try:
+            url = urlsplit(value)
+            port = url.port
+        except ValueError:
+            raise ValueError(problem) from None
+        extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
+        if url.scheme != "http" or not url.hostname or extras or port == 0:
+            raise ValueError(problem)
+        return value.rstrip("/")
+
+    def endpoint(self) -> Endpoint:
+        """The value that the core works with."""
+        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight)
+
+
+class TimeoutsConfig(Section):
+    """Seconds. Kept by one sweep, so each may come up to half a second late."""
+
+    connect: Seconds = Field(default=2.0, description="TCP handshake with a worker")
+    first_byte: Seconds = Field(
+        default=25.0,
+        description="request sent → first byte of the response; below the 30 s that Heroku waits",
+    )
+    body_idle: Seconds = Field(default=60.0, description="between two pieces of a response, either side")
+    head: Seconds = Field(default=10.0, description="a client's request head, from its first byte")
+    request_idle: Seconds = Field(default=30.0, description="between two pieces of a request's body")
+    keep_alive: Seconds = Field(
+        default=95.0,
+        description="an idle client connection; above the 90 s that Heroku's router keeps its own",
+    )
+    queue: Seconds = Field(default=30.0, description="waiting for an endpoint with room")
+    linger: Seconds = Field(
+        default=2.0, description="reading on after our last answer, so it is not reset away"
+    )
+    shutdown: Seconds = Field(default=25.0, description="finishing after SIGTERM; Heroku kills after 30 s")
+
+
+class LimitsConfig(Section):
+    """Bounds on memory and descriptors."""
+
+    queue: int = Field(
+        default=10_000, ge=0, description="requests that may wait while every endpoint is full"
+    )
+    head: int = Field(default=32_768, ge=1024, le=1 << 20, description="bytes of a request's head")
+    clients: int | None = Field(
+        default=None,
+        ge=1,
+        description="client connections; more wait in the kernel. None: from RLIMIT_NOFILE",
+    )
+
+
+class PoolConfig(Section):
+    """Connections kept to each worker."""
+
+    idle: Seconds = Field(
+        default=4.0,
+        description="keep an unused one this long; must stay below what the worker keeps (often 5 s)",
+    )
+    max_age: Seconds = Field(default=300.0, description="oldest connection that is used again")
+
+
+class ControlConfig(Section):
+    """Who may use /-/: this machine always, others with the token."""
+
+    token: SecretStr | None = Field(default=None, min_length=16, description="Authorization: Bearer …")
+
+
+class Settings(BaseSettings):
+    """The whole configuration. Keys may come from the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
+    )
+
+    listen: str = Field(
+        default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
+    )
+    home_region: Name | None = Field(default=None, description="where this unit's requests come from")
+    policy: PolicySpec = PolicySpec()
+    seed: int | None = Field(default=None, ge=0, description="of the policies' randomness; None: a fresh one")
+    retries: int = Field(default=1, ge=0, le=10, description="further endpoints tried where that is safe")
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        default=(), description="networks whose X-Forwarded-* are believed; those of others are replaced"
+    )
+    endpoints: tuple[EndpointConfig, ...] = Field(min_length=1)
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    pool: PoolConfig = PoolConfig()
+    control: ControlConfig = ControlConfig()
+
+    @field_validator("listen")
+    @classmethod
+    def _is_host_and_port(cls, value: str) -> str:
+        ListenAddress.parse(value)
+        return value
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        seen: set[str] = set()
+        for at, endpoint in enumerate(self.endpoints):
+            if endpoint.id in seen:
+                raise ValueError(f"endpoints.{at}.id: '{endpoint.id}' is used twice; every id must be unique")
+            seen.add(endpoint.id)
+        return self
+
+    @property
+    def pool_limits(self) -> PoolLimits:
+        """What the pools go by."""
+        return PoolLimits(self.pool.idle, self.pool.max_age, self.timeouts.connect)
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From "host:port" or "[v6]:port". Raises ValueError."""
+        host, separator, port = text.rpartition(":")
+        if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"must be host:port with a port of 0–65535, got '{text}'")
+        return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """Read the file, let the environment and then `overrides` replace its keys, and check the whole.
+
+    Raises `ConfigError`. Heroku's $PORT stands for `listen` on all addresses, unless the command line says more.
+    """
+    document = read_file(path) if path is not None else {}
+    overrides = dict(overrides)
+    if "listen" not in overrides and (port := os.environ.get("PORT")):
+        overrides["listen"] = f"0.0.0.0:{port}"
+    try:
+        settings = _settings_class(document)(**overrides)
+        settings.policy.make(Random(0))
+    except ValidationError as error:
+        raise ConfigError(first_problem(error)) from None
+    except PoliciesError as error:
+        raise ConfigError(str(error) if str(error).startswith("policy") else f"policy: {error}") from None
+    return settings
+
+
+def _settings_class(document: dict[str, Any]) -> type[Settings]:
+    """`Settings` with the file's keys below the environment's: pydantic-settings asks the class for its sources."""
+
+    class SettingsWithFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, document)
+
+    return SettingsWithFile
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The TOML document at `path`. Raises `ConfigError`."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """One line for the first of pydantic's findings: field, what is allowed, what was given."""
+    problem = error.errors(include_url=False)[0]
+    field = ".".join(
+        str(part) for part in problem["loc"] if part != "function-before[_from_name(), PolicySpec]"
+    )
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        message = "is required"
+    elif problem["type"] == "extra_forbidden":
+        message = "is not a known key"
+    elif problem["type"] != "value_error":
+        given = repr(problem["input"])
+        message = (
+            f"{message[:1].lower()}{message[1:]}, got {given if len(given) <= 60 else given[:57] + '...'}"
+        )
+    return f"{field}: {message}" if field else message
+
+
+def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
+    """`region=http://host:port` from the command line; ids are numbered within each region."""
+    endpoints: list[dict[str, str]] = []
+    for worker in workers:
+        region, separator, address = worker.partition("=")
+        if not separator or "://" in region:
+            raise ConfigError(f"--worker: must be REGION=http://host:port, got '{worker}'")
+        number = sum(endpoint["region"] == region for endpoint in endpoints)
+        endpoints.append({"id": f"{region}-{number}", "address": address, "region": region})
+    return endpoints

@@ -1,0 +1,205 @@
+"""The control plane under /-/: an aiohttp application that gets its connections from the data path.
+
+Rule of this file: it reads the unit and gives it orders, and is never on a forwarded request's way. Heroku gives
+a process one port, so control and traffic share it; a request under /-/ is handed over with its connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+from pydantic import SecretStr, ValidationError
+
+from balancer.config import PolicySpec, first_problem
+from balancer.errors import RequestRejected
+from balancer.heads import RequestHead
+from balancer.metrics import metrics_text
+from balancer.status import policy_status, unit_status
+from policies.errors import PoliciesError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from balancer.unit import Unit
+
+BODY_LIMIT = 1 << 20
+"""Bytes of a control request's body; it is read whole before the hand-over."""
+
+REFRAMED = frozenset((b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
+FORWARDED_BY_SOMEONE = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HandsOver(Protocol):
+    """The client connection as far as a control request needs it."""
+
+    def detach(self) -> asyncio.Transport: ...
+    def turn_ended(self, stays: bool) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ControlPlane:
+    """The application and its aiohttp runner."""
+
+    def __init__(self, unit: Unit, spec: PolicySpec, token: SecretStr | None = None) -> None:
+        self._unit = unit
+        self._spec = spec
+        self._token = token.get_secret_value().encode() if token is not None else None
+        app = web.Application(middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.get("/-/health", self._health),
+                web.get("/-/status", self._status),
+                web.get("/-/metrics", self._metrics),
+                web.get("/-/policy", self._policy),
+                web.put("/-/policy", self._put_policy),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self) -> None:
+        """Get ready for connections."""
+        await self._runner.setup()
+
+    async def stop(self) -> None:
+        """Finish and close what was handed over."""
+        await self._runner.cleanup()
+
+    def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
+        """Answer `request`, a whole HTTP message, on `transport`, and close it."""
+        server = self._runner.server
+        if server is None:
+            transport.close()
+            return
+        protocol = server()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(request)
+
+    # --- who may
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """To others it looks as if there were nothing here."""
+        if not (self._has_token(request) or is_local(request)):
+            return web.Response(status=404, text="404: Not Found")
+        return await handler(request)
+
+    def _has_token(self, request: web.Request) -> bool:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if self._token is None or scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given.strip().encode(), self._token)
+
+    # --- routes
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """200 while there is somebody to forward to, 503 otherwise and while draining."""
+        is_up = not self._unit.is_draining and any(state.is_fit for state in self._unit.router.states)
+        return web.json_response({"healthy": is_up}, status=200 if is_up else 503)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return web.json_response(unit_status(self._unit, self._spec))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, content_type = metrics_text(self._unit)
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _policy(self, request: web.Request) -> web.Response:
+        return web.json_response(policy_status(self._unit, self._spec))
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        """Body: "name", or {"name": …, option: value, …}."""
+        try:
+            spec = PolicySpec.model_validate(await request.json())
+            self._unit.use_policy(spec)
+        except json.JSONDecodeError as error:
+            return web.json_response({"error": f"policy: not JSON: {error}"}, status=400)
+        except ValidationError as error:
+            return web.json_response({"error": first_problem(error)}, status=422)
+        except PoliciesError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        self._spec = spec
+        return web.json_response(policy_status(self._unit, self._spec))
+
+
+def is_local(request: web.Request) -> bool:
+    """From this machine, on its own behalf.
+
+    A proxy on this machine speaks for others, and so does a browser that was led here under another site's name
+    (DNS rebinding): neither counts.
+    """
+    if any(name in request.headers for name in FORWARDED_BY_SOMEONE):
+        return False
+    host = request.url.host or ""
+    return _is_loopback(request.remote or "") and (host == "localhost" or _is_address(host))
+
+
+def _is_loopback(address: str) -> bool:
+    return _is_address(address) and ip_address(address).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class ControlTurn:
+    """A request under /-/: gathered whole, then handed over with its connection when its turn has come."""
+
+    def __init__(self, downstream: HandsOver, control: ControlPlane, request: RequestHead) -> None:
+        self._downstream = downstream
+        self._control = control
+        self._request = request
+        self._body = bytearray()
+        self._is_up = self._is_complete = False
+
+    def start(self) -> None:
+        self._is_up = True
+        self._hand_over()
+
+    def request_body(self, data: bytes) -> None:
+        self._body += data
+        if len(self._body) > BODY_LIMIT:
+            self._downstream.abort()
+
+    def request_ended(self) -> None:
+        self._is_complete = True
+        self._hand_over()
+
+    def pause_response(self) -> None:
+        """The answer is aiohttp's."""
+
+    def resume_response(self) -> None:
+        """The answer is aiohttp's."""
+
+    def abandon(self) -> None:
+        """Nothing was begun."""
+
+    def reject(self, error: RequestRejected) -> None:
+        """It cannot be completed."""
+        self._downstream.abort()
+
+    def check(self, now: float) -> None:
+        """The client's own timeouts bound it."""
+
+    def _hand_over(self) -> None:
+        if self._is_up and self._is_complete:
+            self._control.take_over(self._downstream.detach(), self._message())
+
+    def _message(self) -> bytes:
+        """The request as one message, to be answered and then closed."""
+        request = self._request
+        fields = [(n, v) for n, v in request.headers if n.lower() not in REFRAMED]
+        fields += [(b"Content-Length", b"%d" % len(self._body)), (b"Connection", b"close")]
+        lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+        return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (request.method, request.target, lines, bytes(self._body))

@@ -1,0 +1,409 @@
+"""Bytes from a client: request events, turns in order, and the end of the connection.
+
+Rule of this file: each request becomes a turn, and turns are answered in the order in which they came, however
+many a client sends ahead (RFC 9112 § 9.3.2). Reading stops while a turn waits for its predecessor, so what a
+client can make us hold is one read. Whatever is not HTTP is answered once, and the connection closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+from balancer.answers import error_response
+from balancer.control import ControlTurn
+from balancer.errors import ForwardingError, RequestRejected
+from balancer.exchange import Exchange
+from balancer.heads import Client, Headers, RequestHead, is_upgrade_with_body, outgoing_request
+
+if TYPE_CHECKING:
+    from balancer.control import ControlPlane
+    from balancer.unit import Unit
+
+CONTROL_PREFIX = b"/-/"
+REFUSED_METHODS = frozenset((b"CONNECT", b"TRACE"))
+
+WRITE_HIGH_WATER = 65536
+"""Bytes that may wait for a slow client before the worker is made to wait too."""
+
+HELD_BY_TURN, HELD_BY_ORDER = 1, 2
+
+
+class Turn(Protocol):
+    """A request and whatever answers it."""
+
+    def start(self) -> None: ...
+    def request_body(self, data: bytes) -> None: ...
+    def request_ended(self) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
+    def abandon(self) -> None: ...
+    def reject(self, error: RequestRejected) -> None: ...
+    def check(self, now: float) -> None: ...
+
+
+class Refusal:
+    """A turn that is answered with an error as soon as it comes up; the connection closes after it."""
+
+    def __init__(self, downstream: Downstream, error: RequestRejected, request: RequestHead | None) -> None:
+        self._downstream = downstream
+        self._error = error
+        self._request = request
+
+    def start(self) -> None:
+        self._downstream.write_error(self._error, self._request, b"", stays=False)
+        self._downstream.turn_ended(stays=False)
+
+    def request_body(self, data: bytes) -> None:
+        """Read and dropped."""
+
+    def request_ended(self) -> None:
+        """No matter."""
+
+    def pause_response(self) -> None:
+        """It is a few hundred bytes."""
+
+    def resume_response(self) -> None:
+        """It is a few hundred bytes."""
+
+    def abandon(self) -> None:
+        """Nothing was begun."""
+
+    def reject(self, error: RequestRejected) -> None:
+        """It is rejected already."""
+
+    def check(self, now: float) -> None:
+        """It does not wait for anything but its turn."""
+
+
+class Downstream(asyncio.Protocol):
+    """One client connection."""
+
+    __slots__ = (
+        "_answering",
+        "_client",
+        "_control",
+        "_head_size",
+        "_headers",
+        "_held",
+        "_is_in_head",
+        "_is_last",
+        "_is_receiving",
+        "_linger_until",
+        "_parser",
+        "_pending",
+        "_receiving",
+        "_target",
+        "_unit",
+        "_unsent",
+        "is_write_paused",
+        "quiet_since",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, unit: Unit, control: ControlPlane) -> None:
+        self._unit = unit
+        self._control = control
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._headers: Headers = []
+        self._head_size = 0
+        self._is_in_head = False
+        self._is_receiving = self._is_last = False
+        self._unsent = 0
+        self._receiving: Turn | None = None
+        self._answering: Turn | None = None
+        self._pending: deque[Turn] = deque()
+        self._held = 0
+        self.quiet_since = unit.coarse_now
+        self._linger_until: float | None = None
+        self.is_write_paused = False
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request is on its way."""
+        return self._answering is not None
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        address = str(peer[0]) if peer else "unknown"
+        authority = f"{own[0]}:{own[1]}" if own else "localhost"
+        self._client = Client(address.encode(), authority.encode(), b"http", self._unit.trusts(address))
+        self._unit.counts.connections += 1
+        self._unit.downstreams.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:  # lingering: read and dropped, so that our last answer is not reset away
+            return
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade_ignored(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._malformed(error)
+        else:
+            if self._is_in_head:
+                self._head_grew(len(data))
+
+    def eof_received(self) -> bool:
+        """A client may close its sending side and still read: answer what it asked, then close."""
+        if self._answering is None or self._is_receiving or self._linger_until is not None:
+            return False
+        self._parser = None
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._unit.downstreams.discard(self)
+        self._parser = None
+        turn, self._answering = self._answering, None
+        if turn is not None:
+            turn.abandon()
+        self._pending.clear()
+        self._unit.client_left()
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        if self._answering is not None:
+            self._answering.pause_response()
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        if self._answering is not None:
+            self._answering.resume_response()
+
+    # --- llhttp
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._head_size = 0
+        self.quiet_since = self._unit.coarse_now
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        if parser is None:  # the connection closes after the request before this one
+            return
+        self._is_in_head = False
+        self._is_receiving = True
+        version = parser.get_http_version()
+        request = RequestHead(
+            parser.get_method(), self._target, version == "1.0", parser.should_keep_alive(), self._headers
+        )
+        self._target, self._headers = b"", []
+        self._is_last = not request.keep_alive
+        self._take(self._turn_for(request, version, parser.should_upgrade()))
+
+    def on_body(self, data: bytes) -> None:
+        self.quiet_since = self._unit.coarse_now
+        if self._receiving is not None:
+            self._receiving.request_body(data)
+
+    def on_message_complete(self) -> None:
+        self._is_receiving = False
+        self._headers = []  # trailers, if there were any
+        turn, self._receiving = self._receiving, None
+        if self._is_last:
+            self._parser = None
+        if turn is not None:
+            turn.request_ended()
+
+    # --- turns
+
+    def _turn_for(self, request: RequestHead, version: str, is_upgrade: bool) -> Turn:
+        unit = self._unit
+        unit.counts.requests += 1
+        if request.target.startswith(CONTROL_PREFIX):
+            return ControlTurn(self, self._control, request)
+        try:
+            self._check(request, version, is_upgrade)
+            outgoing = outgoing_request(request, self._client, unit.fresh_id())
+            if len(outgoing.head) > unit.head_limit:
+                raise RequestRejected(431, "head_too_large", f"at most {unit.head_limit} bytes of head")
+        except RequestRejected as error:
+            return Refusal(self, error, request)
+        return Exchange(unit, self, request, outgoing)
+
+    def _check(self, request: RequestHead, version: str, is_upgrade: bool) -> None:
+        if version not in ("1.1", "1.0"):
+            raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
+        if request.method in REFUSED_METHODS:
+            raise RequestRejected(405, "method_not_allowed", f"{request.method.decode()} is not forwarded")
+        if is_upgrade and is_upgrade_with_body(request):
+            raise RequestRejected(400, "upgrade_with_body", "an upgrade request must not have a body")
+
+    def _take(self, turn: Turn) -> None:
+        self._receiving = turn
+        if self._answering is None and not self._pending:
+            self._answering = turn
+            turn.start()
+        else:
+            self._pending.append(turn)
+            self._hold(HELD_BY_ORDER)
+
+    def turn_ended(self, stays: bool) -> None:
+        """The turn in front has been answered in full."""
+        self._answering = None
+        self.quiet_since = self._unit.coarse_now
+        if not stays or (self._parser is None and not self._pending):
+            self._finish()
+        elif self._pending:
+            # Not at once: a turn that is answered on the spot would nest as deep as the client pipelines.
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if self._answering is not None or not self._pending:
+            return
+        self._answering = self._pending.popleft()
+        if not self._pending:
+            self._release(HELD_BY_ORDER)
+        self._answering.start()
+
+    # --- flow
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the client."""
+        self.transport.write(data)
+
+    def write_error(
+        self, error: ForwardingError, request: RequestHead | None, request_id: bytes, stays: bool
+    ) -> None:
+        """Answer with an error of our own."""
+        is_head = request is not None and request.method == b"HEAD"
+        self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
+
+    def hold(self) -> None:
+        """The turn that is being received has no room for more."""
+        self._hold(HELD_BY_TURN)
+
+    def unhold(self) -> None:
+        """Undo `hold`."""
+        if self._held:
+            self._release(HELD_BY_TURN)
+
+    def _hold(self, reason: int) -> None:
+        if not self._held and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._held |= reason
+
+    def _release(self, reason: int) -> None:
+        was_held, self._held = self._held, self._held & ~reason
+        if was_held and not self._held and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # --- ends
+
+    def check(self, now: float) -> None:
+        """The sweep: has the client, or the worker, had its time? `now` is coarse."""
+        timeouts = self._unit.timeouts
+        quiet = now - self.quiet_since
+        if self._linger_until is not None:
+            if now > self._linger_until:
+                self.abort()
+        elif self.is_write_paused or self.transport.is_closing():
+            self._check_reader(now, quiet)
+        elif self._is_in_head and self._answering is None:
+            if quiet > timeouts.head:
+                self._refuse(
+                    RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
+                )
+        elif self._answering is None:
+            if quiet > timeouts.keep_alive or self._unit.is_draining:
+                self.transport.close()
+        elif self._is_receiving and not self._held and quiet > timeouts.request_idle:
+            self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
+        else:
+            self._answering.check(now)
+
+    def _check_reader(self, now: float, quiet: float) -> None:
+        """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self.quiet_since = unsent, now
+        elif quiet > self._unit.timeouts.body_idle:
+            self.abort()
+
+    def close_if_quiet(self, now: float, longer_than: float) -> bool:
+        """Give the descriptor to somebody who waits for one."""
+        is_idle = self._answering is None and not self._is_in_head and self._linger_until is None
+        if is_idle and now - self.quiet_since > longer_than:
+            self.transport.close()
+            return True
+        return False
+
+    def abort(self) -> None:
+        """End it so that the client sees that something is missing."""
+        self.transport.abort()
+
+    def detach(self) -> asyncio.Transport:
+        """Hand the connection over to another protocol."""
+        self._unit.downstreams.discard(self)
+        self._answering = self._parser = None
+        self._held = 0
+        self.transport.resume_reading()
+        return self.transport
+
+    def _finish(self) -> None:
+        """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
+        self._pending.clear()
+        if not self._is_receiving and self._linger_until is None and not self._held:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._parser = None
+            self._linger_until = self._unit.coarse_now + self._unit.timeouts.linger
+            self._release(HELD_BY_TURN | HELD_BY_ORDER)
+            self.transport.write_eof()
+
+    def _refuse(self, error: RequestRejected) -> None:
+        """What comes is not to be parsed any further: answer in turn, then close."""
+        self._parser = None
+        self._is_in_head = False
+        self._is_receiving = True
+        self._take(Refusal(self, error, None))
+
+    def _malformed(self, error: httptools.HttpParserError) -> None:
+        if isinstance(error, httptools.HttpParserCallbackError):  # a fault of ours, not of the client's bytes
+            self.abort()
+            raise error
+        if self._parser is None:
+            return
+        if self._is_receiving:
+            self._reject(RequestRejected(400, "malformed_body", str(error)))
+        else:
+            self._refuse(RequestRejected(400, "malformed_request", str(error)))
+
+    def _reject(self, error: RequestRejected) -> None:
+        """The request that is being received will never be whole."""
+        turn, self._parser = self._receiving, None
+        if turn is not None and turn is self._answering:
+            turn.reject(error)
+        elif self._pending:
+            self._pending[-1] = Refusal(self, error, None)
+
+    def _head_grew(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self._unit.head_limit:
+            self._refuse(
+                RequestRejected(431, "head_too_large", f"at most {self._unit.head_limit} bytes of head")
+            )
+
+    def _upgrade_ignored(self, rest: bytes) -> None:
+        """The request went on without Upgrade (RFC 9110 § 7.8); what follows it is the next request."""
+        if self._parser is not None:
+            self._parser = httptools.HttpRequestParser(self)
+            if rest:
+                self.data_received(rest)

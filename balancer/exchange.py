@@ -1,0 +1,353 @@
+"""One client request, whatever it takes: route, lease, send, relay, retry, settle.
+
+Rule of this file: nothing here awaits. Every step is called by the event that makes it possible, an assignment
+is settled exactly once, and the connection goes back to its pool exactly once. What is kept of a request's
+body is kept only as long as the request could still be sent to another endpoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.errors import (
+    ConnectFailed,
+    ConnectionBroken,
+    ForwardingError,
+    MalformedResponse,
+    QueueTimeout,
+    RequestRejected,
+    ResponseTimeout,
+    UpstreamError,
+)
+from balancer.heads import Framing, Headers, OutgoingRequest, Reader, RequestHead, outgoing_response
+from balancer.upstream import Upstream
+from policies.errors import NoEndpointAvailable
+from policies.facts import Outcome, OutcomeKind, RequestFacts
+from policies.router import Assignment
+
+if TYPE_CHECKING:
+    from balancer.downstream import Downstream
+    from balancer.unit import Unit
+
+IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
+
+REPLAY_LIMIT = 65536
+"""Bytes of a request's body kept for a second attempt. More is streamed, and then cannot be repeated."""
+
+HOLD_LIMIT = 65536
+"""Bytes of a request's body taken from the client before a connection to the worker stands."""
+
+ANY_READER = Reader(asked_head=False, is_http10=False, stays=True)
+
+LAST_CHUNK = b"0\r\n\r\n"
+
+_OK, _ERROR_STATUS, _ABANDONED = OutcomeKind.OK, OutcomeKind.ERROR_STATUS, OutcomeKind.ABANDONED
+_CHUNKED, _UNTIL_CLOSE = Framing.CHUNKED, Framing.UNTIL_CLOSE
+
+
+def chunk(data: bytes) -> bytes:
+    """`data`, not empty, in chunked framing (RFC 9112 § 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Exchange:
+    """A request and its response. `is_finished`: nothing more will happen to it."""
+
+    __slots__ = (
+        "_active_at",
+        "_assignment",
+        "_attempts",
+        "_body",
+        "_body_size",
+        "_bytes_in",
+        "_bytes_out",
+        "_client_stays",
+        "_downstream",
+        "_first_byte_at",
+        "_is_chunked_request",
+        "_is_complete",
+        "_outgoing",
+        "_request",
+        "_sent_at",
+        "_status",
+        "_to_client",
+        "_tried",
+        "_unit",
+        "_upstream",
+        "is_finished",
+    )
+
+    def __init__(
+        self, unit: Unit, downstream: Downstream, request: RequestHead, outgoing: OutgoingRequest
+    ) -> None:
+        self._unit = unit
+        self._downstream = downstream
+        self._request = request
+        self._outgoing = outgoing
+        self._is_chunked_request = outgoing.framing is _CHUNKED
+        self._is_complete = False  # the request has come in whole
+        self._body: list[bytes] | None = []  # framed, for sending and for sending again; None: it is gone
+        self._body_size = self._bytes_in = self._bytes_out = self._attempts = self._status = 0
+        self._tried: frozenset[str] = frozenset()
+        self._assignment: Assignment | None = None
+        self._upstream: Upstream | None = None
+        self._first_byte_at: float | None = None
+        self._sent_at = self._active_at = unit.coarse_now
+        self._to_client = Framing.NONE
+        self._client_stays = request.keep_alive
+        self.is_finished = False
+
+    # --- the request
+
+    def start(self) -> None:
+        """It is this request's turn on its connection."""
+        self._active_at = self._unit.coarse_now
+        self.attempt()
+
+    def request_body(self, data: bytes) -> None:
+        """Bytes of the body, without framing."""
+        self._bytes_in += len(data)
+        self._active_at = self._unit.coarse_now
+        self._send_body(chunk(data) if self._is_chunked_request else data)
+
+    def request_ended(self) -> None:
+        """The request has come in whole."""
+        self._is_complete = True
+        if self._is_chunked_request:
+            self._send_body(LAST_CHUNK)
+
+    def _send_body(self, data: bytes) -> None:
+        if self.is_finished:
+            return
+        if self._body is not None:
+            self._body.append(data)
+            self._body_size += len(data)
+        if self._upstream is not None:
+            self._upstream.write(data)
+            if self._body_size > REPLAY_LIMIT:
+                self._body = None
+        elif self._body_size > HOLD_LIMIT:
+            self._downstream.hold()
+
+    # --- an attempt
+
+    def attempt(self) -> None:
+        """Choose an endpoint and a connection to it."""
+        unit, method = self._unit, self._request.method
+        try:
+            assignment = unit.router.route(self._facts())
+        except NoEndpointAvailable:
+            self._wait_for_room()
+            return
+        self._assignment = assignment
+        pool = unit.pools[assignment.state.id]
+        if self._attempts:
+            pool.open(self)
+        else:
+            upstream = pool.lease() if method in IDEMPOTENT else pool.lease_quiet()
+            if upstream is None:
+                pool.wait(self)
+            else:
+                self._send(upstream, assignment.routed_at)
+
+    def _facts(self) -> RequestFacts:
+        request = self._request
+        return RequestFacts(
+            request.method.decode("ascii"),
+            request.target.decode("latin-1"),
+            self._unit.home_region,
+            None,
+            self._attempts,
+            self._tried,
+        )
+
+    def _wait_for_room(self) -> None:
+        self._sent_at = self._unit.coarse_now
+        try:
+            self._unit.queue.join(self)
+        except ForwardingError as error:
+            self._answer(error)
+
+    def connected(self, upstream: Upstream) -> None:
+        """Lessee: here is the connection that was waited for."""
+        assignment = self._assignment
+        if self.is_finished or assignment is None:
+            upstream.release()
+        else:
+            self._send(upstream, self._unit.now())
+
+    def connect_failed(self, error: ConnectFailed) -> None:
+        """Lessee: there will be no connection."""
+        if not self.is_finished:
+            self._attempt_failed(error)
+
+    def _send(self, upstream: Upstream, now: float) -> None:
+        self._upstream = upstream
+        self._sent_at = now
+        self._active_at = self._unit.coarse_now
+        upstream.send(self._outgoing.head, self, self._request.method)
+        if self._body:
+            for data in self._body:
+                upstream.write(data)
+            if self._body_size > REPLAY_LIMIT:
+                self._body = None
+            self._downstream.unhold()
+        if self._downstream.is_write_paused:
+            upstream.pause_reading()
+
+    # --- ResponseSink
+
+    def response_started(self, status: int, reason: bytes, headers: Headers) -> None:
+        request = self._request
+        if status < 200:
+            self._relay_interim(status, reason, headers)
+            return
+        if not self._is_complete or not self._unit.keeps_clients:
+            self._client_stays = False
+        reader = Reader(request.method == b"HEAD", request.is_http10, self._client_stays)
+        try:
+            head, _, self._to_client = outgoing_response(status, reason, headers, reader)
+        except MalformedResponse as error:
+            self.response_failed(error)
+            return
+        self._first_byte_at = self._unit.now()
+        self._status = status
+        self._body = None
+        self._downstream.write(head)
+
+    def _relay_interim(self, status: int, reason: bytes, headers: Headers) -> None:
+        """RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client."""
+        self._active_at = self._unit.coarse_now
+        if not self._request.is_http10:
+            self._downstream.write(outgoing_response(status, reason, headers, ANY_READER).head)
+
+    def response_body(self, data: bytes) -> None:
+        self._bytes_out += len(data)
+        self._active_at = self._unit.coarse_now
+        self._downstream.write(chunk(data) if self._to_client is _CHUNKED else data)
+
+    def response_ended(self) -> None:
+        if self._to_client is _CHUNKED:
+            self._downstream.write(LAST_CHUNK)
+        self._release(is_clean=self._is_complete)
+        self._settle(_OK if self._status < 500 else _ERROR_STATUS)
+        self._finish(self._client_stays and self._is_complete and self._to_client is not _UNTIL_CLOSE)
+
+    def response_failed(self, error: UpstreamError) -> None:
+        self._release(is_clean=False)
+        if self._status:
+            self._settle(error.outcome)
+            self._cut(error)
+        else:
+            self._attempt_failed(error)
+
+    def upstream_paused(self) -> None:
+        self._downstream.hold()
+
+    def upstream_resumed(self) -> None:
+        self._downstream.unhold()
+
+    def pause_response(self) -> None:
+        """The client cannot keep up: let the worker wait."""
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+
+    def resume_response(self) -> None:
+        """The client has caught up."""
+        if self._upstream is not None:
+            self._active_at = self._unit.coarse_now
+            self._upstream.resume_reading()
+
+    # --- ends
+
+    def abandon(self) -> None:
+        """The client left. Not the endpoint's fault, and nothing for the next request to inherit."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        self._unit.counts.abandoned += 1
+        self._release(is_clean=False)
+        self._settle(_ABANDONED)
+
+    def reject(self, error: RequestRejected) -> None:
+        """The client's message will never be whole: the worker must not take it for one."""
+        self._release(is_clean=False)
+        self._settle(_ABANDONED)
+        if self._status:
+            self._cut(error)
+        else:
+            self._answer(error)
+
+    def check(self, now: float) -> None:
+        """The sweep: has the worker, or the queue, had its time? `now` is coarse."""
+        timeouts = self._unit.timeouts
+        waited = now - self._active_at
+        if self._upstream is None:
+            if self._assignment is None and waited > timeouts.queue:
+                self._answer(QueueTimeout(f"every endpoint stayed full for {timeouts.queue:g} s"))
+        elif self._status:
+            if waited > timeouts.body_idle and not self._downstream.is_write_paused:
+                self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
+        elif self._is_complete and waited > timeouts.first_byte:
+            self.response_failed(ResponseTimeout(f"no response within {timeouts.first_byte:g} s"))
+
+    def _attempt_failed(self, error: UpstreamError) -> None:
+        """Try once more where that is safe (RFC 9110 § 9.2.2), else tell the client."""
+        assignment = self._assignment
+        self._settle(error.outcome)
+        if assignment is not None and self._may_retry(error):
+            self._attempts += 1
+            self._tried |= {assignment.state.id}
+            self._unit.counts.retried += 1
+            self.attempt()
+        else:
+            self._answer(error)
+
+    def _may_retry(self, error: UpstreamError) -> bool:
+        if self._attempts >= self._unit.retries or self._body is None:
+            return False
+        was_not_sent = isinstance(error, ConnectFailed)
+        is_repeatable = self._request.method in IDEMPOTENT and isinstance(error, ConnectionBroken)
+        return was_not_sent or is_repeatable
+
+    def _release(self, *, is_clean: bool) -> None:
+        """Part from the connection: back to its pool, or closed."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is None:
+            return
+        if is_clean:
+            upstream.release()
+        else:
+            upstream.close()
+        self._downstream.unhold()
+
+    def _settle(self, kind: OutcomeKind) -> None:
+        assignment, self._assignment = self._assignment, None
+        if assignment is not None:
+            outcome = Outcome(
+                kind,
+                self._status or None,
+                self._sent_at if self._sent_at > assignment.routed_at else assignment.routed_at,
+                self._first_byte_at,
+                self._unit.now(),
+                self._bytes_in,
+                self._bytes_out,
+            )
+            self._unit.router.settle(assignment, outcome)
+
+    def _answer(self, error: ForwardingError) -> None:
+        """Nothing of a response went down yet: say what happened in our own words."""
+        self._unit.counts.count_error(error)
+        stays = self._client_stays and self._is_complete and self._unit.keeps_clients
+        self._downstream.write_error(error, self._request, self._outgoing.request_id, stays)
+        self._finish(stays)
+
+    def _cut(self, error: ForwardingError) -> None:
+        """A response that began and cannot end: the client must see that it is not whole (RFC 9112 § 8)."""
+        self._unit.counts.count_error(error)
+        self.is_finished = True
+        self._downstream.abort()
+
+    def _finish(self, stays: bool) -> None:
+        self.is_finished = True
+        self._downstream.turn_ended(stays)

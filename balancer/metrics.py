@@ -1,0 +1,111 @@
+"""/-/metrics: the counters of the data path in Prometheus' text format.
+
+Rule of this file: drawn at scrape time; nothing is counted twice, and the hot path knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+    from policies.state import EndpointState
+
+PREFIX = "steelyard"
+OF_ENDPOINT = ["endpoint", "region"]
+
+
+def metrics_text(unit: Unit) -> tuple[bytes, str]:
+    """The text and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(UnitCollector(unit))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class UnitCollector(Collector):
+    """A unit as Prometheus sees it."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: everything is read when it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, from the unit's counters as they stand."""
+        yield from self._unit_families()
+        yield from self._endpoint_gauges()
+        yield from self._endpoint_counters()
+        yield self._latency()
+
+    def _unit_families(self) -> Iterator[Metric]:
+        unit, counts = self._unit, self._unit.counts
+        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(unit.downstreams))
+        yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(unit.queue))
+        yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
+        yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
+        yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
+        yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
+        yield CounterMetricFamily(
+            f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
+        )
+        errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
+        for reason, number in counts.errors.items():
+            errors.add_metric([reason], number)
+        yield errors
+
+    def _endpoint_gauges(self) -> Iterator[Metric]:
+        in_flight = GaugeMetricFamily(
+            f"{PREFIX}_endpoint_in_flight", "Requests in flight", labels=OF_ENDPOINT
+        )
+        available = GaugeMetricFamily(f"{PREFIX}_endpoint_available", "1: takes requests", labels=OF_ENDPOINT)
+        connections = GaugeMetricFamily(
+            f"{PREFIX}_endpoint_connections", "Connections held", labels=[*OF_ENDPOINT, "state"]
+        )
+        for state in self._unit.router.states:
+            pool = self._unit.pools[state.id]
+            in_flight.add_metric(_labels(state), state.in_flight)
+            available.add_metric(_labels(state), state.available)
+            for name, number in (("idle", pool.idle), ("leased", pool.leased), ("opening", pool.opening)):
+                connections.add_metric([*_labels(state), name], number)
+        yield from (in_flight, available, connections)
+
+    def _endpoint_counters(self) -> Iterator[Metric]:
+        outcomes = CounterMetricFamily(
+            f"{PREFIX}_endpoint_outcomes", "Attempts by how they ended", labels=[*OF_ENDPOINT, "outcome"]
+        )
+        events = CounterMetricFamily(
+            f"{PREFIX}_endpoint_connection_events",
+            "What happened to connections",
+            labels=[*OF_ENDPOINT, "event"],
+        )
+        for state in self._unit.router.states:
+            counts = self._unit.pools[state.id].counts
+            for kind, number in state.outcomes.items():
+                outcomes.add_metric([*_labels(state), kind.value], number)
+            for event in ("opened", "reused", "failed", "closed", "lost_idle"):
+                events.add_metric([*_labels(state), event], getattr(counts, event))
+        yield from (outcomes, events)
+
+    def _latency(self) -> Metric:
+        latency = HistogramMetricFamily(
+            f"{PREFIX}_endpoint_latency_seconds", "Sent to last byte, successes", labels=OF_ENDPOINT
+        )
+        for state in self._unit.router.states:
+            rows = [
+                ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
+                for bound, number in state.histogram.cumulative()
+            ]
+            latency.add_metric(_labels(state), buckets=rows, sum_value=state.histogram.total)
+        return latency
+
+
+def _labels(state: EndpointState) -> list[str]:
+    return [state.id, state.region]

@@ -1,0 +1,251 @@
+"""A worker's connections: lease, give back, age, count.
+
+Rule of this file: every decision is synchronous; only opening a connection is a task. A connection is idle,
+leased or gone, and it leaves by one door, `connection_closed`, so the counts always add up. The newest idle
+connection is leased first: it is the least likely to have been closed by the worker (RFC 9112 § 9.3.1), and
+the oldest are left to age out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from balancer.errors import ConnectFailed
+from balancer.upstream import Upstream, connect
+from policies.facts import Endpoint
+from policies.router import Clock
+
+
+class Lessee(Protocol):
+    """Who asked for a connection and had to wait."""
+
+    def connected(self, upstream: Upstream) -> None: ...
+    def connect_failed(self, error: ConnectFailed) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Durations in seconds. `idle` stays below what the worker keeps, or requests meet its closing."""
+
+    idle: float = 4.0
+    max_age: float = 300.0
+    connect_timeout: float = 2.0
+
+
+@dataclass(slots=True)
+class PoolCounts:
+    """Totals since the start; `lost_idle` were closed by the worker while they served nobody."""
+
+    opened: int = 0
+    reused: int = 0
+    failed: int = 0
+    closed: int = 0
+    lost_idle: int = 0
+
+
+class Pool:
+    """The connections to one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
+        url = urlsplit(endpoint.address)
+        self.endpoint = endpoint
+        self.counts = PoolCounts()
+        self.leased = 0
+        self.opening = 0
+        self.is_retired = False
+        self._host, self._port = url.hostname or "", url.port or 80
+        self._pools = pools
+        self._limits = pools.limits
+        self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
+        self._lessees: deque[Lessee] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
+    def lease(self) -> Upstream | None:
+        """The newest idle connection, if there is one."""
+        if not self._idle:
+            return None
+        upstream = self._idle.popitem()[0]
+        self.leased += 1
+        self.counts.reused += 1
+        return upstream
+
+    def lease_quiet(self) -> Upstream | None:
+        """Like `lease`, for requests that cannot be repeated: asks the kernel whether a close has arrived."""
+        while (upstream := self.lease()) is not None:
+            if upstream.is_quiet():
+                return upstream
+            upstream.close()
+        return None
+
+    def wait(self, lessee: Lessee) -> None:
+        """Open a connection; the lessee gets it, or one that is given back sooner."""
+        self._lessees.append(lessee)
+        self._start_opening(None)
+
+    def open(self, lessee: Lessee) -> None:
+        """Open a connection for this lessee alone: a second attempt must not meet a second stale one."""
+        self._start_opening(lessee)
+
+    def give_back(self, upstream: Upstream) -> None:
+        """The exchange is done with it: keep it if it can serve again."""
+        if upstream.is_closed:
+            return
+        now = self._pools.clock.now()
+        too_old = now - upstream.opened_at > self._limits.max_age
+        if self.is_retired or too_old or not upstream.is_reusable:
+            upstream.close()
+            return
+        upstream.resume_reading()
+        self.leased -= 1
+        if self._lessees:
+            self.leased += 1
+            self.counts.reused += 1
+            self._lessees.popleft().connected(upstream)
+        else:
+            upstream.idle_since = now
+            self._idle[upstream] = None
+
+    def connection_closed(self, upstream: Upstream) -> None:
+        """ConnectionOwner: it is gone, whoever had it."""
+        self.counts.closed += 1
+        if upstream in self._idle:
+            del self._idle[upstream]
+            self.counts.lost_idle += 1
+        else:
+            self.leased -= 1
+        self._pools.open_connections -= 1
+
+    def prune(self, now: float) -> None:
+        """Close what has been idle too long, oldest first."""
+        while self._idle:
+            oldest = next(iter(self._idle))
+            if now - oldest.idle_since < self._limits.idle:
+                return
+            self.close_oldest()
+
+    def close_oldest(self) -> None:
+        """Give up the idle connection that has waited longest."""
+        upstream = next(iter(self._idle))
+        del self._idle[upstream]
+        self.leased += 1  # connection_closed takes it off again
+        upstream.close()
+
+    def retire(self) -> None:
+        """The endpoint is gone: keep nothing idle, take nothing back."""
+        self.is_retired = True
+        while self._idle:
+            self.close_oldest()
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """Retire, and cancel what is being opened; returns the tasks to wait for."""
+        self.retire()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _start_opening(self, lessee: Lessee | None) -> None:
+        self._pools.make_room()
+        self.opening += 1
+        self._pools.open_connections += 1
+        task = asyncio.get_running_loop().create_task(self._open(lessee))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self, lessee: Lessee | None) -> None:
+        try:
+            upstream = await connect(self, self._host, self._port, self._limits.connect_timeout)
+        except ConnectFailed as error:
+            self._opening_failed(error, lessee)
+        except BaseException:
+            self._stop_opening()
+            raise
+        else:
+            self._opened(upstream, lessee)
+
+    def _stop_opening(self) -> None:
+        self.opening -= 1
+        self._pools.open_connections -= 1
+
+    def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
+        self._stop_opening()
+        self.counts.failed += 1
+        if lessee is None and self._lessees:
+            lessee = self._lessees.popleft()
+        if lessee is not None:
+            lessee.connect_failed(error)
+
+    def _opened(self, upstream: Upstream, lessee: Lessee | None) -> None:
+        self.opening -= 1
+        self.counts.opened += 1
+        self.leased += 1
+        upstream.opened_at = self._pools.clock.now()
+        if lessee is None and self._lessees:
+            lessee = self._lessees.popleft()
+        if lessee is not None:
+            lessee.connected(upstream)
+        else:
+            self.give_back(upstream)
+
+
+class Pools(Mapping[str, Pool]):
+    """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit)."""
+
+    def __init__(self, clock: Clock, limits: PoolLimits, limit: int | None = None) -> None:
+        self.clock = clock
+        self.limits = limits
+        self.limit = limit
+        self.open_connections = 0
+        self._pools: dict[str, Pool] = {}
+
+    def __getitem__(self, endpoint_id: str) -> Pool:
+        return self._pools[endpoint_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pools)
+
+    def __len__(self) -> int:
+        return len(self._pools)
+
+    def replace(self, endpoints: list[Endpoint]) -> None:
+        """Keep the pools of endpoints that stay as they are, retire the others."""
+        kept: dict[str, Pool] = {}
+        for endpoint in endpoints:
+            pool = self._pools.get(endpoint.id)
+            is_same = pool is not None and pool.endpoint.address == endpoint.address
+            kept[endpoint.id] = pool if pool is not None and is_same else Pool(endpoint, self)
+        for pool in self._pools.values():
+            if kept.get(pool.endpoint.id) is not pool:
+                pool.retire()
+        self._pools = kept
+
+    def prune(self, now: float) -> None:
+        """Age every pool."""
+        for pool in self._pools.values():
+            pool.prune(now)
+
+    def make_room(self) -> None:
+        """At the limit an idle connection elsewhere makes way for one that is needed now."""
+        if self.limit is None or self.open_connections < self.limit:
+            return
+        fullest = max(self._pools.values(), key=lambda pool: pool.idle)
+        if fullest.idle:
+            fullest.close_oldest()
+
+    async def close(self) -> None:
+        """Close everything and wait until nothing is being opened."""
+        tasks = [task for pool in self._pools.values() for task in pool.close()]
+        await asyncio.gather(*tasks, return_exceptions=True)

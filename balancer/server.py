@@ -1,0 +1,157 @@
+"""The life of the forwarding unit: build, listen, serve, drain.
+
+Rule of this file: readable aloud. What each part does stands in its own file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable
+from random import Random
+
+from balancer.acceptor import Acceptor, bind
+from balancer.config import ListenAddress, Settings
+from balancer.control import ControlPlane
+from balancer.deadlines import Sweep
+from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
+from balancer.downstream import Downstream
+from balancer.unit import Timeouts, Unit
+from policies.router import MonotonicClock, Router
+
+GC_THRESHOLD = 50_000
+"""Allocations between collections of the youngest generation. An exchange leaves no cycles behind, so the default
+of 700 makes the collector look at live connections some dozen times a second for nothing."""
+
+
+def build(settings: Settings, upstream_limit: int | None = None) -> Unit:
+    """The unit that `settings` describe."""
+    rng = Random(settings.seed)
+    clock = MonotonicClock()
+    endpoints = [endpoint.endpoint() for endpoint in settings.endpoints]
+    timeouts = settings.timeouts
+    return Unit(
+        Router(endpoints, settings.policy.make(rng), clock, rng),
+        clock,
+        rng,
+        timeouts=Timeouts(
+            head=timeouts.head,
+            request_idle=timeouts.request_idle,
+            keep_alive=timeouts.keep_alive,
+            first_byte=timeouts.first_byte,
+            body_idle=timeouts.body_idle,
+            queue=timeouts.queue,
+            linger=timeouts.linger,
+        ),
+        pool_limits=settings.pool_limits,
+        upstream_limit=upstream_limit,
+        queue_limit=settings.limits.queue,
+        head_limit=settings.limits.head,
+        retries=settings.retries,
+        home_region=settings.home_region,
+        trusted_proxies=settings.trusted_proxies,
+    )
+
+
+class Server:
+    """A unit with its socket, its control plane and its sweep."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        address = ListenAddress.parse(settings.listen)
+        self._sock = bind(address.host, address.port)
+        allowed = allowance(descriptor_limit(), descriptors_in_use())
+        self._client_limit = min(settings.limits.clients or allowed.clients, allowed.clients)
+        self.unit = build(settings, allowed.upstreams)
+        self._control = ControlPlane(self.unit, settings.policy, settings.control.token)
+        self._acceptor: Acceptor | None = None
+        self._sweep: Sweep | None = None
+
+    @property
+    def address(self) -> ListenAddress:
+        """Where it listens, with the port that it got."""
+        host, port = self._sock.getsockname()[:2]
+        return ListenAddress(host, port)
+
+    async def start(self) -> None:
+        """Listen and serve."""
+        await self._control.start()
+        self._acceptor = Acceptor(self._sock, self.unit, self._downstream, self._client_limit)
+        self._sweep = Sweep(self.unit, self._acceptor.sweep)
+        self._sweep.start()
+        self._acceptor.start()
+
+    def _downstream(self) -> Downstream:
+        return Downstream(self.unit, self._control)
+
+    async def stop(self) -> bool:
+        """Accept nobody, finish what is in flight within the grace period, close the rest.
+
+        Returns whether all was finished.
+        """
+        unit = self.unit
+        unit.is_draining = True
+        if self._acceptor is not None:
+            await self._acceptor.stop()
+        is_finished = await self._drained(self._settings.timeouts.shutdown)
+        for downstream in list(unit.downstreams):
+            downstream.abort()
+        if self._sweep is not None:
+            self._sweep.stop()
+        await self._control.stop()
+        await unit.pools.close()
+        return is_finished
+
+    async def _drained(self, grace: float) -> bool:
+        """Close who is idle, wait for the others to leave; False where `grace` seconds were not enough."""
+        unit = self.unit
+        everybody_left = asyncio.Event()
+        unit.on_client_left = lambda: None if unit.downstreams else everybody_left.set()
+        for downstream in list(unit.downstreams):
+            downstream.close_if_quiet(unit.now(), -1.0)
+        if not unit.downstreams:
+            return True
+        try:
+            await asyncio.wait_for(everybody_left.wait(), grace)
+        except TimeoutError:
+            return False
+        return True
+
+
+async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
+    """Run until SIGTERM or SIGINT; a second signal ends the grace period. Returns whether all was finished."""
+    server = Server(settings)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await server.start()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+    count = len(settings.endpoints)
+    say(
+        f"balancer ready on http://{server.address} "
+        f"(policy {settings.policy.name}, {count} endpoint{'s' if count != 1 else ''})"
+    )
+    await stopping.wait()
+    say(f"balancer stopping: {server.unit.in_flight} in flight")
+    stopping.clear()
+    stop = asyncio.ensure_future(server.stop())
+    again = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((stop, again), return_when=asyncio.FIRST_COMPLETED)
+    again.cancel()
+    if not stop.done():
+        stop.cancel()
+        return False
+    return stop.result()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.SelectorEventLoop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,87 @@
+"""What the unit knows of itself, as plain JSON values.
+
+Rule of this file: read at the moment of asking, from the counters that the data path keeps anyway.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from balancer.config import PolicySpec
+    from balancer.unit import Unit
+    from policies.state import EndpointState
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
+    """The whole of /-/status. Durations in seconds."""
+    counts = unit.counts
+    return {
+        "version": version("steelyard"),
+        "pid": os.getpid(),
+        "uptime": round(unit.now() - unit.started_at, 3),
+        "draining": unit.is_draining,
+        "clients": len(unit.downstreams),
+        "in_flight": unit.in_flight,
+        "queued": len(unit.queue),
+        "connections": counts.connections,
+        "requests": counts.requests,
+        "retried": counts.retried,
+        "abandoned": counts.abandoned,
+        "errors": dict(counts.errors),
+        "policy": policy_status(unit, spec),
+        "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
+    }
+
+
+def policy_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
+    """The policy in force, and how often it had to be stood in for."""
+    return {
+        "name": spec.name,
+        "options": spec.options,
+        "routed": unit.router.routed,
+        "demoted": unit.router.demoted,
+        "last_fault": unit.router.last_fault,
+    }
+
+
+def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
+    """One endpoint: identity, health, load, connections, outcomes, latency of its successes."""
+    endpoint, pool = state.endpoint, unit.pools[state.id]
+    counts = pool.counts
+    return {
+        "id": endpoint.id,
+        "address": endpoint.address,
+        "region": endpoint.region,
+        "weight": endpoint.weight,
+        "max_in_flight": endpoint.max_in_flight,
+        "available": state.available,
+        "enabled": state.enabled,
+        "healthy": state.healthy,
+        "in_flight": state.in_flight,
+        "connections": {
+            "idle": pool.idle,
+            "leased": pool.leased,
+            "opening": pool.opening,
+            "opened": counts.opened,
+            "reused": counts.reused,
+            "closed": counts.closed,
+            "lost_idle": counts.lost_idle,
+            "failed": counts.failed,
+        },
+        "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+        "latency": {
+            "count": state.histogram.count,
+            "mean": _mean(state),
+            **{f"p{q * 100:g}": state.histogram.quantile(q) for q in QUANTILES},
+        },
+    }
+
+
+def _mean(state: EndpointState) -> float | None:
+    histogram = state.histogram
+    return histogram.total / histogram.count if histogram.count else None

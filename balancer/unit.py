@@ -1,0 +1,135 @@
+"""The forwarding unit: what all connections of one process share.
+
+Rule of this file: state and its owners, no protocol. Whoever needs the router, the pools or the time takes it
+from here; nothing in the room is global.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from itertools import count
+from random import Random
+from typing import TYPE_CHECKING
+
+from balancer.errors import ForwardingError
+from balancer.pool import PoolLimits, Pools
+from balancer.waiting import WaitQueue
+from policies.facts import Endpoint, Region
+from policies.router import Clock, Router
+
+if TYPE_CHECKING:
+    from balancer.config import PolicySpec
+    from balancer.downstream import Downstream
+
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds; what each bounds stands in `config.py`, with the defaults."""
+
+    head: float
+    request_idle: float
+    keep_alive: float
+    first_byte: float
+    body_idle: float
+    queue: float
+    linger: float
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals since the start. `errors` counts the answers of our own by reason."""
+
+    connections: int = 0
+    requests: int = 0
+    retried: int = 0
+    abandoned: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def count_error(self, error: ForwardingError) -> None:
+        """One more request that no worker's answer was passed on for."""
+        self.errors[error.reason] += 1
+
+
+class Unit:
+    """Everything that one process forwards with.
+
+    `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
+    `is_draining`: it is stopping. `is_crowded`: clients wait in the kernel for a descriptor.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        clock: Clock,
+        rng: Random,
+        *,
+        timeouts: Timeouts,
+        pool_limits: PoolLimits,
+        upstream_limit: int | None = None,
+        queue_limit: int = 10_000,
+        head_limit: int = 32_768,
+        retries: int = 1,
+        home_region: Region | None = None,
+        trusted_proxies: tuple[Network, ...] = (),
+    ) -> None:
+        self.router = router
+        self.clock = clock
+        self._rng = rng
+        self.now = clock.now
+        self.coarse_now = clock.now()
+        self.started_at = self.coarse_now
+        self.timeouts = timeouts
+        self.head_limit = head_limit
+        self.retries = retries
+        self.home_region = home_region
+        self.is_draining = self.is_crowded = False
+        self.counts = Counts()
+        self.downstreams: set[Downstream] = set()
+        self.on_client_left: Callable[[], None] | None = None
+        self.queue = WaitQueue(router, queue_limit)
+        self.pools = Pools(clock, pool_limits, upstream_limit)
+        self.pools.replace([state.endpoint for state in router.states])
+        self._trusted = trusted_proxies
+        self._id_prefix = secrets.token_hex(6).encode()
+        self._ids = count()
+
+    @property
+    def keeps_clients(self) -> bool:
+        """Whether a client may send its next request on the same connection."""
+        return not (self.is_draining or self.is_crowded)
+
+    def use_policy(self, spec: PolicySpec) -> None:
+        """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""
+        self.router.set_policy(spec.make(self._rng))
+
+    def fresh_id(self) -> bytes:
+        """A request id that no other process or run will give."""
+        return b"%b-%x" % (self._id_prefix, next(self._ids))
+
+    def trusts(self, address: str) -> bool:
+        """Whether forwarding fields from this peer are believed."""
+        if not self._trusted:
+            return False
+        peer = ip_address(address.partition("%")[0])
+        return any(peer in network for network in self._trusted)
+
+    def client_left(self) -> None:
+        """A descriptor has become free."""
+        if self.on_client_left is not None:
+            self.on_client_left()
+
+    def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
+        """Route among these from now on; what is in flight elsewhere finishes there."""
+        self.router.replace(endpoints)
+        self.pools.replace(endpoints)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have an answer coming."""
+        return sum(downstream.is_answering for downstream in self.downstreams)
