@@ -33,7 +33,8 @@ class RequestFacts(NamedTuple):
     """All that a policy may know of a request.
 
     `region` is where the request comes from (the client's, or the unit's home region), `key` what an
-    affinity policy hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already failed it.
+    affinity policy hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already
+    failed it.
     """
 
     method: str = "GET"
@@ -72,7 +73,8 @@ class ReportedLoad(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one attempt. Instants in seconds of the router's clock; None where it was never reached."""
+    """What became of one attempt. Instants in seconds of the router's clock; None where it was never
+    reached."""
 
     kind: OutcomeKind
     status: int | None

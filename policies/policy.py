@@ -1,0 +1,34 @@
+"""What a policy is.
+
+Rule of this file: a policy chooses among what it is given, and does nothing else. It reads no clock, does
+no I/O, owns no randomness but the `random.Random` it was made with, and never asks whether a state is
+healthy: what it is given is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from policies.available import Available
+from policies.facts import RequestFacts
+from policies.state import EndpointState
+
+
+class Policy(Protocol):
+    """One method. Three more are optional, and cost nothing where they are absent:
+
+    - `observe(state, outcome, now)` after a request has been settled;
+    - `members_changed(states, now)` when the policy is installed, and when endpoints come, go or change their weight;
+      `states` are all, available or not;
+    - `tick(now)` about once a second.
+    """
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """Choose one of `available`, which is never empty. `now` is in seconds of the router's clock."""
+        ...
+
+
+PolicyMaker = Callable[[Random], Policy]
+"""How to make a policy: what an option is that names another policy, so that one can be made per region."""

@@ -1,0 +1,44 @@
+"""Random: no memory, no state, no herding. What every other policy must beat."""
+
+from __future__ import annotations
+
+from random import Random
+
+from policies.available import Available
+from policies.facts import RequestFacts
+from policies.state import EndpointState
+
+MOST_REDRAWS = 64
+"""After so many rejections the weights are too uneven for rejection; one exact draw over all, O(n), ends
+it."""
+
+
+class RandomChoice:
+    """One at random, in proportion to its weight.
+
+    Weights are met by rejection: draw uniformly, keep with probability weight/heaviest. That needs no
+    table, so nothing is rebuilt when an endpoint fills up, and for equal weights it is a single draw.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._random = rng.random
+        self._heaviest = 1.0
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        """Note the heaviest."""
+        self._heaviest = max((state.weight for state in states), default=1.0)
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(1) for equal weights, else O(heaviest/mean weight)."""
+        state = available[int(self._random() * len(available))]
+        if state.weight >= self._heaviest:
+            return state
+        return self._redraw(state, available)
+
+    def _redraw(self, state: EndpointState, available: Available) -> EndpointState:
+        for _ in range(MOST_REDRAWS):
+            if self._random() * self._heaviest < state.weight:
+                return state
+            state = available[int(self._random() * len(available))]
+        return self._rng.choices(available, [state.weight for state in available])[0]

@@ -1,0 +1,98 @@
+"""Policies that choose a region first: in turn, or always the same. And what they share: a child policy per
+region."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from policies.available import Available
+from policies.facts import Outcome, Region, RequestFacts
+from policies.least_in_flight import LeastInFlight
+from policies.policy import Policy, PolicyMaker
+from policies.round_robin import RoundRobin
+from policies.state import EndpointState
+
+
+class PerRegion:
+    """One child policy per region, made when the region is first seen: a shared one would mix up their
+    turns."""
+
+    def __init__(self, make: PolicyMaker, rng: Random) -> None:
+        self._make = make
+        self._rng = rng
+        self._children: dict[Region, Policy] = {}
+        self._states: Sequence[EndpointState] = ()
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        """Tell each child about the members of its region."""
+        self._states = states
+        for region in self._children:
+            self._tell(region, now)
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """Tell the child of the region that the outcome is from."""
+        child = self._children.get(state.region)
+        hook = getattr(child, "observe", None)
+        if hook is not None:
+            hook(state, outcome, now)
+
+    def tick(self, now: float) -> None:
+        """Let every child do what it does in time."""
+        for child in self._children.values():
+            hook = getattr(child, "tick", None)
+            if hook is not None:
+                hook(now)
+
+    def pick_in(self, region: Region, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """Let the region's child choose among the region's members."""
+        if region not in self._children:
+            self._children[region] = self._make(self._rng)
+            self._tell(region, now)
+        return self._children[region].pick(facts, available.by_region[region], now)
+
+    def _tell(self, region: Region, now: float) -> None:
+        hook = getattr(self._children[region], "members_changed", None)
+        if hook is not None:
+            hook([state for state in self._states if state.region == region], now)
+
+
+class RegionRoundRobin(PerRegion):
+    """Regions in turn, and within each an inner policy (round-robin by default).
+
+    Every region gets the same share, however many workers it has and whatever they weigh.
+    """
+
+    def __init__(self, rng: Random, *, inner: PolicyMaker = RoundRobin) -> None:
+        super().__init__(inner, rng)
+        self._turn = 0
+        self._last_turn: dict[Region, int] = {}
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(regions). The region whose turn is longest ago: regions that vanish and return upset no order."""
+        region = min(available.by_region, key=self._when_last)
+        self._turn += 1
+        self._last_turn[region] = self._turn
+        return self.pick_in(region, facts, available, now)
+
+    def _when_last(self, region: Region) -> int:
+        return self._last_turn.get(region, 0)
+
+
+class SingleRegion(PerRegion):
+    """One region only, and within it an inner policy (least in flight by default).
+
+    While nobody there is available, requests go wherever the inner policy would send them: an answer from
+    afar is better than none.
+    """
+
+    def __init__(self, rng: Random, *, region: Region, inner: PolicyMaker = LeastInFlight) -> None:
+        super().__init__(inner, rng)
+        self._region = region
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(1) beside the inner policy."""
+        if self._region in available.by_region:
+            return self.pick_in(self._region, facts, available, now)
+        anywhere = next(iter(available.by_region))
+        return self.pick_in(anywhere, facts, available, now)

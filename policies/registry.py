@@ -1,0 +1,142 @@
+"""Names of policies.
+
+Rule of this file: a name means one thing. Ours stand in one table; other packages add theirs under the
+entry-point group `steelyard.policies` and cannot replace ours.
+
+A policy is made by calling what the name stands for: `factory(rng, **options)`. Its keyword-only parameters
+are its options; their annotations (float, int, str, bool, PolicyMaker) say what a configuration may put
+there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from random import Random
+from typing import Any, get_type_hints
+
+from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
+from policies.latency_weighted import LatencyWeighted
+from policies.least_in_flight import LeastInFlight
+from policies.policy import Policy, PolicyMaker
+from policies.random_choice import RandomChoice
+from policies.region_aware import RegionAware
+from policies.regions import RegionRoundRobin, SingleRegion
+from policies.round_robin import RoundRobin
+
+GROUP = "steelyard.policies"
+
+Factory = Callable[..., Policy]
+
+TABLE: dict[str, Factory] = {
+    "random": RandomChoice,
+    "round-robin": RoundRobin,
+    "region-round-robin": RegionRoundRobin,
+    "single-region": SingleRegion,
+    "least-in-flight": LeastInFlight,
+    "latency-weighted": LatencyWeighted,
+    "region-aware": RegionAware,
+}
+
+ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {
+    float: ((int, float), "a number"),
+    int: ((int,), "a whole number"),
+    str: ((str,), "a text"),
+    bool: ((bool,), "true or false"),
+}
+"""Annotation of an option -> the types its value may have, and what to call them."""
+
+
+def known() -> list[str]:
+    """All names, sorted."""
+    return sorted({*TABLE, *_plugins()})
+
+
+def describe() -> dict[str, str]:
+    """Name -> what it does, in one line. A plug-in that cannot be loaded says so instead."""
+    return {name: _describe(name) for name in known()}
+
+
+def make(name: str, options: Mapping[str, Any], rng: Random, path: str = "policy") -> Policy:
+    """The policy of that name. `path` is where the options stand in the configuration, for messages.
+
+    Raises UnknownPolicy, BadPolicyOption, BrokenPolicy.
+    """
+    factory = find(name)
+    try:
+        return factory(rng, **_arguments(name, factory, options))
+    except BadPolicyOption as error:
+        raise error.within(path) from None
+
+
+def from_spec(spec: str | Mapping[str, Any], rng: Random, path: str = "policy") -> Policy:
+    """The policy that a configuration means: a name, or a table of `name` and options. Raises as `make`
+    does."""
+    if isinstance(spec, str):
+        return make(spec, {}, rng, path)
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
+        raise BadPolicyOption(path, "must be the name of a policy, or a table with a name and options")
+    return make(spec["name"], {key: value for key, value in spec.items() if key != "name"}, rng, path)
+
+
+def find(name: str) -> Factory:
+    """What makes the policy of that name. Raises UnknownPolicy, BrokenPolicy."""
+    if name in TABLE:
+        return TABLE[name]
+    try:
+        plugin = _plugins()[name]
+    except KeyError:
+        raise UnknownPolicy(name, known()) from None
+    try:
+        factory: Factory = plugin.load()
+    except Exception as fault:
+        raise BrokenPolicy(f"policy '{name}' ({plugin.value}) cannot be loaded: {fault!r}") from fault
+    return factory
+
+
+def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
+    """Its keyword-only parameters, annotations resolved."""
+    target = factory.__init__ if inspect.isclass(factory) else factory
+    hints = get_type_hints(target)
+    parameters = inspect.signature(factory).parameters.values()
+    return {
+        p.name: p.replace(annotation=hints.get(p.name, Any)) for p in parameters if p.kind is p.KEYWORD_ONLY
+    }
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {plugin.name: plugin for plugin in entry_points(group=GROUP)}
+
+
+def _describe(name: str) -> str:
+    try:
+        text = inspect.getdoc(find(name)) or ""
+    except BrokenPolicy as error:
+        return str(error)
+    return text.partition("\n")[0]
+
+
+def _arguments(name: str, factory: Factory, options: Mapping[str, Any]) -> dict[str, Any]:
+    allowed = options_of(factory)
+    for option in options:
+        if option not in allowed:
+            has = f"its options: {', '.join(sorted(allowed))}" if allowed else "it has none"
+            raise BadPolicyOption(option, f"'{name}' has no such option; {has}")
+    for option, parameter in allowed.items():
+        if parameter.default is parameter.empty and option not in options:
+            raise BadPolicyOption(option, f"'{name}' needs it")
+    return {option: _argument(option, allowed[option].annotation, value) for option, value in options.items()}
+
+
+def _argument(option: str, annotation: Any, value: Any) -> Any:
+    if annotation == PolicyMaker:
+        from_spec(value, Random(0), option)  # say now what is wrong with it
+        return partial(from_spec, value)
+    types, called = ACCEPTED.get(annotation, ((object,), "anything"))
+    if not isinstance(value, types) or (
+        isinstance(value, bool) and bool not in types and object not in types
+    ):
+        raise BadPolicyOption(option, f"must be {called}, got {value!r}")
+    return value

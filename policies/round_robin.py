@@ -1,0 +1,63 @@
+"""Round-robin, smooth and weighted.
+
+Rule of this file: who comes next depends on who came last, never on a count, so that endpoints filling up and
+returning neither skip nor favour anybody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from operator import attrgetter
+from random import Random
+
+from policies.available import Available
+from policies.facts import RequestFacts
+from policies.state import EndpointState
+
+_order = attrgetter("order")
+
+
+class RoundRobin:
+    """Each in turn, as often as its weight says, maximally interleaved.
+
+    Unequal weights follow nginx's smooth weighted round-robin (commit 52327e0, 2012): everyone earns its
+    weight per pick, the richest is picked and pays what all earned. The start is random, or units started
+    together would hit the same endpoint together.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._is_even = True
+        self._next = 0
+        self._last: EndpointState | None = None
+        self._credit: defaultdict[str, float] = defaultdict(float)
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        """See whether weights matter, and forget the credit of those who left."""
+        self._is_even = len({state.weight for state in states}) <= 1
+        self._credit = defaultdict(float, {state.id: self._credit[state.id] for state in states})
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(1) for equal weights (O(log n) after a flip), else O(n)."""
+        return self._next_in_turn(available) if self._is_even else self._richest(available)
+
+    def _next_in_turn(self, available: Available) -> EndpointState:
+        last, after = self._last, self._next
+        if last is None:
+            after = self._rng.randrange(len(available))
+        elif after > len(available) or available[after - 1] is not last:
+            after = bisect_right(available, last.order, key=_order)
+        if after >= len(available):
+            after = 0
+        self._next = after + 1
+        self._last = state = available[after]
+        return state
+
+    def _richest(self, available: Available) -> EndpointState:
+        credit = self._credit
+        for state in available:
+            credit[state.id] += state.weight
+        best = max(available, key=lambda state: credit[state.id])
+        credit[best.id] -= sum(state.weight for state in available)
+        return best

@@ -1,0 +1,248 @@
+"""Route and settle: the two calls of a request's life that this room sees.
+
+Rule of this file: a policy can be wrong, slow or broken, and no request pays for it. Both calls cost the
+same for two endpoints as for a thousand; what depends on their number happens when one flips, comes or
+goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from policies.available import Available
+from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
+from policies.facts import Endpoint, Outcome, RequestFacts
+from policies.least_in_flight import LeastInFlight
+from policies.policy import Policy
+from policies.state import EndpointState, Norms
+
+TIME_BUDGET = 0.005
+"""Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded
+requests."""
+
+
+class Clock(Protocol):
+    """Where the time comes from: the machine, a simulation or a test."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
+
+
+class MonotonicClock:
+    """The machine's."""
+
+    now = staticmethod(time.monotonic)  # the builtin itself: a method around it would double its cost
+
+
+class Assignment:
+    """A request's place at an endpoint, from `route` to `settle`. `in_flight_at_send` does not count the
+    request itself."""
+
+    __slots__ = ("facts", "in_flight_at_send", "is_settled", "routed_at", "state")
+
+    def __init__(self, state: EndpointState, facts: RequestFacts, in_flight: int, routed_at: float) -> None:
+        self.state = state
+        self.facts = facts
+        self.in_flight_at_send = in_flight
+        self.routed_at = routed_at
+        self.is_settled = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where to send it."""
+        return self.state.endpoint
+
+
+class Router:
+    """Endpoints, and the policy in force.
+
+    `routed` counts assignments; `demoted` those that the fallback had to make because the policy raised,
+    overran its time budget or picked what was not on offer; `last_fault` says what the policy last did
+    wrong, in words. `on_available` is called when, after a time with no endpoint available, there is one
+    again.
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[Endpoint],
+        policy: Policy,
+        clock: Clock,
+        rng: Random,
+        fallback: Policy | None = None,
+        time_budget: float = TIME_BUDGET,
+    ) -> None:
+        self._now = clock.now
+        self._fallback: Policy = fallback if fallback is not None else LeastInFlight(rng)
+        self._time_budget = time_budget
+        self._by_id: dict[str, EndpointState] = {}
+        self._available = Available()
+        self._norms = Norms()
+        self.routed = self.demoted = 0
+        self.last_fault: str | None = None
+        self.on_available: Callable[[], None] | None = None
+        self._install(policy)
+        self.replace(endpoints)
+
+    # --- the life of a request
+
+    def route(self, facts: RequestFacts) -> Assignment:
+        """Choose an endpoint and count the request in. Raises NoEndpointAvailable.
+
+        Endpoints in `facts.tried` are avoided while there are others. Every assignment must be settled, once.
+        """
+        available = self._available.without(facts.tried) if facts.tried else self._available
+        if not available:
+            raise NoEndpointAvailable(self.states)
+        now = self._now()
+        try:
+            state = self._pick(facts, available, now)
+            is_sound = state.is_listed and (available is self._available or state in available)
+        except Exception as fault:
+            state = self._demote(facts, available, now, f"raised {fault!r}")
+        else:
+            if not is_sound:
+                state = self._demote(facts, available, now, f"picked {state!r}, which was not on offer")
+            elif self._now() - now > self._time_budget:
+                state = self._demote(facts, available, now, f"took over {self._time_budget * 1e3:g} ms")
+        ahead = state.in_flight
+        state.in_flight = ahead + 1
+        if not ahead:
+            state.busy_since = now
+        if ahead + 1 >= state.limit:
+            self._refresh(state)
+        self.routed += 1
+        return Assignment(state, facts, ahead, now)
+
+    def settle(self, assignment: Assignment, outcome: Outcome) -> None:
+        """Count the request out and learn from it. Raises AlreadySettled the second time."""
+        state = assignment.state
+        if assignment.is_settled:
+            raise AlreadySettled(f"the request to {state.id} was settled before")
+        assignment.is_settled = True
+        state.in_flight -= 1
+        if not state.is_listed:
+            self._refresh(state)
+        state.count(outcome, assignment.in_flight_at_send)
+        if self._observe is not None:
+            self._call(self._observe, state, outcome, outcome.ended_at)
+
+    def tick(self) -> None:
+        """To be called about once a second: lets a policy that has something to do in time do it."""
+        if self._tick is not None:
+            self._call(self._tick, self._now())
+
+    # --- endpoints
+
+    @property
+    def states(self) -> Sequence[EndpointState]:
+        """All that are configured, in that order."""
+        return list(self._by_id.values())
+
+    @property
+    def available(self) -> Available:
+        """Those that can take a request now. To be read, not changed."""
+        return self._available
+
+    def find(self, endpoint_id: str) -> EndpointState:
+        """The state of one endpoint. Raises UnknownEndpoint."""
+        try:
+            return self._by_id[endpoint_id]
+        except KeyError:
+            raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {', '.join(self._by_id)}") from None
+
+    def replace(self, endpoints: Iterable[Endpoint]) -> None:
+        """Make `endpoints` the ones there are. Raises DuplicateEndpoint, and then changes nothing.
+
+        Whoever keeps its id keeps its state; who is gone takes no more requests and settles those it has.
+        """
+        wanted: dict[str, Endpoint] = {}
+        for endpoint in endpoints:
+            if endpoint.id in wanted:
+                raise DuplicateEndpoint(f"two endpoints have the id '{endpoint.id}'")
+            wanted[endpoint.id] = endpoint
+        for state in self._by_id.values():
+            state.is_member = state.id in wanted
+        self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
+        self._norms.states = self.states
+        self._relist()
+
+    def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
+        state = self._by_id.get(endpoint.id)
+        if state is None:
+            return EndpointState(endpoint, order, self._norms)
+        state.adopt(endpoint, order)
+        return state
+
+    def _relist(self) -> None:
+        for state in self._available:
+            state.is_listed = False
+        self._available = Available(state for state in self._by_id.values() if state.available)
+        for state in self._available:
+            state.is_listed = True
+        self._announce()
+
+    def set_healthy(self, endpoint_id: str, is_healthy: bool) -> None:
+        """What a check has found. Raises UnknownEndpoint."""
+        state = self.find(endpoint_id)
+        state.healthy = is_healthy
+        self._refresh(state)
+
+    def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
+        """What the operator wants; a disabled endpoint drains. Raises UnknownEndpoint."""
+        state = self.find(endpoint_id)
+        state.enabled = is_enabled
+        self._refresh(state)
+
+    def _refresh(self, state: EndpointState) -> None:
+        """Bring the list in line with what `state` is now."""
+        if state.available == state.is_listed:
+            return
+        state.is_listed = not state.is_listed
+        if not state.is_listed:
+            self._available.leave(state)
+            return
+        self._available.enter(state)
+        if len(self._available) == 1 and self.on_available is not None:
+            self.on_available()
+
+    # --- the policy
+
+    @property
+    def policy(self) -> Policy:
+        """The one in force."""
+        return self._policy
+
+    def set_policy(self, policy: Policy) -> None:
+        """Put another in force from the next request on; what is in flight is settled under it."""
+        self._install(policy)
+        self._announce()
+
+    def _install(self, policy: Policy) -> None:
+        self._policy = policy
+        self._pick = policy.pick
+        self._observe: Callable[..., None] | None = getattr(policy, "observe", None)
+        self._tick: Callable[..., None] | None = getattr(policy, "tick", None)
+
+    def _announce(self) -> None:
+        members_changed = getattr(self._policy, "members_changed", None)
+        if members_changed is not None:
+            self._call(members_changed, self.states, self._now())
+
+    def _call(self, hook: Callable[..., None], *arguments: Any) -> None:
+        """A hook that raises is a fault of the policy, not of the request."""
+        try:
+            hook(*arguments)
+        except Exception as fault:
+            self._note(f"raised {fault!r} in {getattr(hook, '__name__', hook)}")
+
+    def _demote(self, facts: RequestFacts, available: Available, now: float, fault: str) -> EndpointState:
+        self.demoted += 1
+        self._note(fault)
+        return self._fallback.pick(facts, available, now)
+
+    def _note(self, fault: str) -> None:
+        self.last_fault = f"{type(self._policy).__name__} {fault}"

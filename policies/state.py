@@ -1,0 +1,179 @@
+"""What the unit knows of an endpoint at this moment.
+
+Rule of this file: counted here and nowhere else. The router is the only writer; policies and the control
+plane read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from statistics import median
+
+from policies.facts import Endpoint, Outcome, OutcomeKind, Region
+from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
+from policies.load import Histogram
+
+_OK, _ABANDONED = OutcomeKind.OK, OutcomeKind.ABANDONED
+
+
+class EndpointState:
+    """One endpoint: load, latency, health.
+
+    `id`, `region`, `weight`, `limit` repeat the endpoint's fields as plain attributes because every pick
+    reads them; `limit` is `inf` where the endpoint states none. `order` is its place in the configuration.
+    `is_listed` is the router's note that it stands in the list of available states, `is_member` that it is
+    still configured. `busy_since` is when it last went from idle to busy.
+    """
+
+    __slots__ = (
+        "busy_since",
+        "enabled",
+        "endpoint",
+        "healthy",
+        "histogram",
+        "id",
+        "in_flight",
+        "is_listed",
+        "is_member",
+        "latency",
+        "limit",
+        "norms",
+        "order",
+        "outcomes",
+        "region",
+        "weight",
+    )
+
+    def __init__(self, endpoint: Endpoint, order: int = 0, norms: Norms | None = None) -> None:
+        self.in_flight = 0
+        self.enabled = self.healthy = self.is_member = True
+        self.is_listed = False
+        self.busy_since = 0.0
+        self.latency = LatencyModel()
+        self.histogram = Histogram()
+        self.outcomes = dict.fromkeys(OutcomeKind, 0)
+        self.norms = norms if norms is not None else Norms([self])
+        self.order = order
+        self._copy(endpoint)
+
+    def _copy(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.id = endpoint.id
+        self.region = endpoint.region
+        self.weight = endpoint.weight
+        self.limit = inf if endpoint.max_in_flight is None else endpoint.max_in_flight
+
+    def adopt(self, endpoint: Endpoint, order: int) -> None:
+        """Take on a new configuration under the same id. Latency learned at another place is not latency
+        here."""
+        if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
+            self.latency = LatencyModel()
+        self._copy(endpoint)
+        self.order = order
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it holds as many requests as it may."""
+        return self.in_flight >= self.limit
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it may be used at all, were it not full."""
+        return self.enabled and self.healthy and self.is_member
+
+    @property
+    def available(self) -> bool:
+        """Whether it can take a request now."""
+        return self.is_fit and not self.is_full
+
+    def count(self, outcome: Outcome, ahead: int) -> None:
+        """Learn from how a request that had been sent behind `ahead` others ended.
+
+        Latency is taken to the first byte: the rest depends on the size of the answer and on how fast the
+        client reads, which is no merit or fault of the endpoint. The histogram holds whole answers: it is
+        for people.
+        """
+        kind = outcome.kind
+        self.outcomes[kind] += 1
+        if kind is _OK:
+            ended_at = outcome.ended_at
+            first_byte_at = outcome.first_byte_at
+            sent_at = outcome.sent_at
+            self.latency.record(
+                (ended_at if first_byte_at is None else first_byte_at) - sent_at, ahead, ended_at
+            )
+            self.histogram.record(ended_at - sent_at)
+        elif kind is not _ABANDONED:
+            self._charge(outcome)
+
+    def _charge(self, outcome: Outcome) -> None:
+        """A failure weighs as much as the slowest successes, however fast it came."""
+        slow = self.histogram.quantile(0.99) or 0.0
+        self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
+
+    def is_measured(self, now: float) -> bool:
+        """Whether its latency is known and not stale."""
+        return self.latency.is_measured(now)
+
+    def predicted_latency(self, now: float, wait_price: float = 1.0) -> float:
+        """Seconds that one more request, sent now, is expected to cost; always finite.
+
+        Each second of wait counts `wait_price` seconds: who looks after the pool rather than one request
+        prices the wait that the request causes to others, too. An endpoint that is unmeasured gets the
+        benefit of the doubt for one request at a time: its own floor or what is usual among its peers,
+        whichever is less. While that trial is under way it is dearer than any other.
+        """
+        latency = self.latency
+        measured_at = latency.measured_at
+        if now - measured_at < FORGET_AFTER and latency.has_succeeded:
+            silence = 0.0
+            if self.in_flight:
+                busy_since = self.busy_since
+                silence = now - (measured_at if measured_at > busy_since else busy_since)
+            return latency.predict(self.in_flight, silence, wait_price)
+        return self._benefit_of_the_doubt(now)
+
+    def _benefit_of_the_doubt(self, now: float) -> float:
+        latency = self.latency
+        cost = latency.failure_cost if latency.is_measured(now) else 0.0
+        hope = min(latency.floor, self.norms.latency(self.region, now))
+        return hope + cost + FAILURE_COST * self.in_flight
+
+    def __repr__(self) -> str:
+        flags = "".join(
+            c for c, on in (("d", not self.enabled), ("u", not self.healthy), ("f", self.is_full)) if on
+        )
+        return f"<{self.id} {self.in_flight} in flight{flags}>"
+
+
+class Norms:
+    """What latency is usual in a region: the median of its measured endpoints, else of all, else GUESS.
+
+    A constant seed is wrong across regions, and 0 draws all traffic to the newcomer (Traefik did). Medians
+    are O(n), so they are renewed at most every RENEW_AFTER seconds, and only while somebody asks.
+    """
+
+    GUESS = 0.1
+    RENEW_AFTER = 0.5
+
+    def __init__(self, states: Iterable[EndpointState] = ()) -> None:
+        self.states = states
+        self._by_region: dict[Region | None, float] = {}
+        self._renewed_at = -inf
+
+    def latency(self, region: Region | None, now: float) -> float:
+        """Seconds usual in `region`."""
+        if now - self._renewed_at >= self.RENEW_AFTER:
+            self._renew(now)
+        everywhere = self._by_region.get(None, self.GUESS)
+        return self._by_region.get(region, everywhere)
+
+    def _renew(self, now: float) -> None:
+        seen: dict[Region | None, list[float]] = {}
+        for state in self.states:
+            if state.is_measured(now) and state.latency.floor < inf:
+                seen.setdefault(state.region, []).append(state.latency.floor)
+                seen.setdefault(None, []).append(state.latency.floor)
+        self._by_region = {region: median(floors) for region, floors in seen.items()}
+        self._renewed_at = now
