@@ -39,7 +39,7 @@ section li { margin: .25rem 0; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; background: var(--card); }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td {
-  padding: .42rem .7rem;
+  padding: .42rem .55rem;
   text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; }
 tbody tr:last-child td { border-bottom: 0; }

@@ -53,9 +53,10 @@ def tables_of(summary: Summary) -> list[Table]:
 def statistics_table(summary: Summary) -> Table:
     """Gatling's statistics table."""
     heads = ("min", "50th", "75th", "95th", "99th", "max", "mean", "std dev")
-    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *(f"{head} ms" for head in heads))
+    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
     note = (
-        "Latency of successes from the instant at which the request was due; req/s counts successes. "
+        "Latency of successes in milliseconds, from the instant at which the request was due; req/s counts "
+        "successes. "
         "Grey: fewer than 100 samples lie beyond that percentile."
     )
     return Table("Statistics", note, columns, tuple(statistics_cells(entry) for entry in summary.entries))

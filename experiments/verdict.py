@@ -55,7 +55,7 @@ def verdict_line(scenario: Scenario, comparisons: Sequence[Comparison]) -> str:
     if not ahead:
         return f"Nothing is ahead of {scenario.baseline} in {unit}"
     best = max(ahead, key=lambda comparison: abs(math.log(comparison.interval.ratio)))
-    return f"{best.label} is ahead of {scenario.baseline}: {unit} × {show(best.interval)}"
+    return f"{best.label} is ahead of {scenario.baseline}: {unit} ×\u00a0{show(best.interval)}"
 
 
 def observed_order(scenario: Scenario, order: Sequence[tuple[str, float]]) -> str:
@@ -80,7 +80,7 @@ def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
     )
     sentences = []
     for kind in kinds:
-        members = [f"{c.label} × {show(c.interval)}" for c in comparisons if c.standing == kind]
+        members = [f"{c.label} ×\u00a0{show(c.interval)}" for c in comparisons if c.standing == kind]
         if members:
             sentences.append(f"Against {baseline}, {kind}: {', '.join(members)}.")
     return sentences
@@ -90,7 +90,7 @@ def noise_line(floor: Interval | None) -> str:
     """What two runs of the same thing differed by."""
     if floor is None or not floor.blocks:
         return "No A/A pair was run, so the noise of the laboratory is unknown."
-    return f"Noise floor: the same entry run twice differed by × {show(floor)}."
+    return f"Noise floor: the same entry run twice differed by ×\u00a0{show(floor)}."
 
 
 def show(interval: Interval) -> str:

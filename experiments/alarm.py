@@ -1,0 +1,92 @@
+"""An alarm at an absolute instant of the monotonic clock, as precise as the platform allows.
+
+Rule of this file: loop timers are kept in whole milliseconds and overshoot by most of one, which would be the
+generator's own lag. On Linux a timerfd is a descriptor that becomes readable at the nanosecond asked for;
+elsewhere the loop's timer has to do, and the lag that it causes is measured and judged like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+CLOCK_MONOTONIC = 1
+TFD_TIMER_ABSTIME = 1
+TFD_FLAGS = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+
+
+class Alarm(Protocol):
+    """Rings once at the instant it was last set to; it may also ring early."""
+
+    def set(self, at: float) -> None:
+        """Ring at `at`, in seconds of `time.monotonic()`."""
+
+    def close(self) -> None:
+        """Never ring again."""
+
+
+class ItimerSpec(ctypes.Structure):
+    """struct itimerspec (timerfd_create(2)): interval, then first expiration, each as seconds and nanoseconds."""
+
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("value_s", ctypes.c_long),
+        ("value_ns", ctypes.c_long),
+    )
+
+
+class TimerfdAlarm:
+    """A timerfd watched by the loop. Raises OSError where there is none.
+
+    The descriptor is never read: setting it anew clears its count of expirations, one system call less.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = self._libc.timerfd_create(CLOCK_MONOTONIC, TFD_FLAGS)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        loop.add_reader(self._fd, ring)
+
+    def set(self, at: float) -> None:
+        seconds, nanoseconds = divmod(max(1, int(at * 1e9)), 1_000_000_000)
+        spec = ItimerSpec(0, 0, seconds, nanoseconds)
+        self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+
+
+class LoopAlarm:
+    """The loop's own timer: everywhere, a millisecond or two late."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, at: float) -> None:
+        self.close()
+        self._handle = self._loop.call_later(max(0.0, at - time.monotonic()), self._ring)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+def open_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
+    """The most precise alarm there is here."""
+    if sys.platform == "linux":
+        try:
+            return TimerfdAlarm(loop, ring)
+        except (OSError, AttributeError):  # a sandbox without the call, a C library without the symbol
+            pass
+    return LoopAlarm(loop, ring)

@@ -1,0 +1,156 @@
+"""One run: a fresh fleet, a warm-up, the measured load, and the facts written beside it.
+
+Rule of this file: what was measured is returned even when the run was stopped half-way, and a run that must
+not be believed says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from typing import Any
+
+from balancer.errors import UpstreamError
+from experiments.arrivals import closed, first_instants
+from experiments.errors import FleetFailedError
+from experiments.fleet import Fleet
+from experiments.ledger import Ledger
+from experiments.load import Generator
+from experiments.results import PlannedRun
+from experiments.samples import Run, RunFacts
+from experiments.scenario import Entry, Scenario
+from experiments.statistics import achieved_rate, lag_percentiles, validity
+
+WARM_BATCH = 10
+"""Outstanding requests per worker while it is warmed."""
+
+PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools", "numpy")
+
+Watch = Callable[[Ledger], None]
+
+
+class Interrupted(Exception):
+    """The run was stopped; `run` holds what had been measured by then."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__("interrupted")
+        self.run = run
+
+
+async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Run:
+    """Measure one planned run; `watch` is given the ledger when the load starts.
+
+    Raises FleetFailedError, and Interrupted when cancelled after the load has started.
+    """
+    entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+    async with Fleet(scenario, entry, planned.seed) as fleet:
+        await warm_up(scenario, entry, fleet)
+        generator = measured_load(scenario, entry, planned, fleet)
+        watch(generator.ledger)
+        try:
+            await drive(generator, first_connections(scenario, entry))
+        except asyncio.CancelledError:
+            raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
+        status, casualties = await fleet.status(), fleet.casualties()
+    return conclude(scenario, entry, planned, generator.ledger, status, casualties)
+
+
+async def warm_up(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
+    """First every worker directly, then all of them through the balancer at the load's own width."""
+    if not scenario.warmup:
+        return
+    timeout = scenario.timeout * scenario.time_scale
+    direct = [
+        Generator(worker.address, "warm", fleet.places, closed(WARM_BATCH, n), n, timeout)
+        for worker in fleet.workers
+        for n in [scenario.warmup]
+    ]
+    await asyncio.gather(*(drive(generator, min(WARM_BATCH, scenario.warmup)) for generator in direct))
+    width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
+    through = Generator(fleet.balancer.address, "warm", fleet.places, closed(width, count), count, timeout)
+    await drive(through, min(width, count))
+
+
+def warm_requests(scenario: Scenario, entry: Entry) -> int:
+    """Requests sent through the balancer before the run: at least one for each that will be outstanding."""
+    workers = sum(region.workers for region in scenario.regions)
+    return max(scenario.warmup * workers, first_connections(scenario, entry))
+
+
+def first_connections(scenario: Scenario, entry: Entry) -> int:
+    """Connections to open before the run: the batch, or what Little's law expects of the open loop."""
+    load = scenario.load_of(entry)
+    if load.mode == "closed":
+        return min(load.batch, load.planned)
+    slowest = max(region.rtt for region in scenario.regions)
+    return min(load.planned, max(8, round(load.rate * slowest)))
+
+
+def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
+    """The generator of the measured run."""
+    load = scenario.load_of(entry)
+    instants = first_instants(load, planned.seed, scenario.time_scale)
+    name = f"b{planned.block}-r{planned.order}"
+    timeout = scenario.timeout * scenario.time_scale
+    return Generator(fleet.balancer.address, name, fleet.places, instants, load.planned, timeout)
+
+
+async def drive(generator: Generator, connections: int) -> None:
+    """Run a generator. Raises FleetFailedError when its target refuses the first connections."""
+    try:
+        await generator.run(connections)
+    except UpstreamError as error:
+        raise FleetFailedError(f"no connection to the balancer or a worker: {error}") from None
+
+
+def conclude(
+    scenario: Scenario,
+    entry: Entry,
+    planned: PlannedRun,
+    ledger: Ledger,
+    status: dict[str, Any],
+    casualties: tuple[str, ...],
+) -> Run:
+    """Columns, facts, and the judgement whether they may be believed."""
+    load, samples = scenario.load_of(entry), ledger.samples()
+    is_open = load.mode == "open"
+    lag_p50, lag_p99 = lag_percentiles(samples)
+    facts = RunFacts(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode=load.mode,
+        batch=None if is_open else load.batch,
+        offered_rate=load.rate / scenario.time_scale if is_open else None,
+        achieved_rate=achieved_rate(samples),
+        requests=load.planned,
+        warmup_requests=scenario.warmup
+        and warm_requests(scenario, entry) + scenario.warmup * len(ledger.places),
+        block=planned.block,
+        order=planned.order,
+        seed=planned.seed,
+        timeout=scenario.timeout * scenario.time_scale,
+        time_scale=scenario.time_scale,
+        lag_p50=lag_p50,
+        lag_p99=lag_p99,
+        places=tuple(ledger.places),
+        status=status,
+        versions=versions(),
+    )
+    return Run(
+        facts.model_copy(update={"invalid_reasons": (*validity(facts, samples), *casualties)}), samples
+    )
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that a measurement depends on; "absent" where one is not installed."""
+    return {"python": python_version(), **{package: version_of(package) for package in PACKAGES}}
+
+
+def version_of(package: str) -> str:
+    """The installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
