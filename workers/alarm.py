@@ -103,9 +103,12 @@ else:
         return None if fd < 0 else (fd, _set_time_through(libc))
 
     def _set_time_through(libc: ctypes.CDLL) -> SetTime:
+        value = _Itimerspec()
+        reference = ctypes.byref(value)
+
         def set_time(fd: int, at_ns: int) -> None:
-            value = _Itimerspec(0, 0, *divmod(at_ns, 1_000_000_000))
-            if libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, ctypes.byref(value), None):
+            value.first_s, value.first_ns = divmod(at_ns, 1_000_000_000)
+            if libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, reference, None):
                 raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
         return set_time

@@ -14,13 +14,14 @@ from random import Random
 from aiohttp import web
 from pydantic import BaseModel, Field, ValidationError
 
+from workers.account import Account
 from workers.body import Digest, digest_of, digest_of_generated, pieces
 from workers.control import Control, invalid
 from workers.dormancy import Dormancy
 from workers.endings import Endings, reset
 from workers.faults import Switchboard, Verdict
 from workers.load import LoadReport
-from workers.service import Slots, Stay
+from workers.service import Slots
 from workers.settings import Settings
 from workers.timer import DeadlineTimer
 
@@ -107,36 +108,22 @@ class WorkerApp:
         await self._timer.wait_until(stay.finish_at)
         self._load.served += 1
         headers = self._load.headers(stay.finish_at, service_time)
-        if wish.bytes is not None:
-            return await self._send_generated(request, wish.bytes, wish.chunked, headers)
-        return self._account(request, wish, digest, headers, stay, stay.start_at - now)
-
-    def _account(
-        self,
-        request: web.Request,
-        wish: Wish,
-        digest: Digest,
-        headers: dict[str, str],
-        stay: Stay,
-        queue_time: float,
-    ) -> web.Response:
         request_id = request.headers.get("X-Request-ID")
         if request_id is not None:
             headers["X-Request-ID"] = request_id
-        account = {
-            "worker": self.settings.name,
-            "region": self.settings.region,
-            "method": request.method,
-            "request_id": request_id,
-            "body_sha256": digest.sha256,
-            "body_bytes": digest.length,
-            "service_time": stay.finish_at - stay.start_at,
-            "queue_time": queue_time,
-        }
-        response = web.json_response(account, headers=headers)
-        if wish.chunked:
-            response.enable_chunked_encoding()
-        return response
+        if wish.bytes is not None:
+            return await self._send_generated(request, wish.bytes, wish.chunked, headers)
+        account = Account(
+            worker=self.settings.name,
+            region=self.settings.region,
+            method=request.method,
+            request_id=request_id,
+            body_sha256=digest.sha256,
+            body_bytes=digest.length,
+            service_time=service_time,
+            queue_time=stay.start_at - now,
+        )
+        return account.response(headers, wish.chunked)
 
     async def _send_generated(
         self, request: web.Request, length: int, is_chunked: bool, headers: dict[str, str]

@@ -70,6 +70,7 @@ class Line:
     def bypass(self) -> None:
         """Have no delay from now on; what is on the way arrives at once."""
         self._delay = 0.0
+        self._is_armed = False  # what it is armed for may be far ahead; ringing then is harmless
         self._leave_until(float("inf"))
 
     def clear(self) -> None:

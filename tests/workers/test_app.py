@@ -1,0 +1,168 @@
+"""What a worker answers, refuses and reports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import ClientSession, ServerDisconnectedError
+
+from workers.server import Worker
+from workers.service import Exponential, Fixed
+
+StartWorker = Callable[..., Awaitable[Worker]]
+
+
+async def test_work_gives_an_account_of_the_request(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """The answer names worker, region, request and body, and its headers report the load."""
+    worker = await start_worker(name="emea-0", region="emea", service=Fixed(0.01))
+    async with session.post(f"{worker.url}/work", data=b"abc", headers={"X-Request-ID": "r1"}) as response:
+        account, headers = await response.json(), response.headers
+    assert account == {
+        "worker": "emea-0",
+        "region": "emea",
+        "method": "POST",
+        "request_id": "r1",
+        "body_sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        "body_bytes": 3,
+        "service_time": 0.01,
+        "queue_time": 0.0,
+    }
+    assert (headers["X-Request-ID"], headers["X-Worker-Name"]) == ("r1", "emea-0")
+    assert (headers["X-Worker-Region"], headers["X-Worker-In-Flight"]) == ("emea", "0")
+    assert float(headers["X-Worker-Service-Time"]) == 0.01
+    assert 0 < float(headers["X-Worker-Utilization"]) <= 1
+
+
+@pytest.mark.parametrize("method", ["HEAD", "DELETE", "PATCH", "OPTIONS", "PUT"])
+async def test_any_method_is_work(start_worker: StartWorker, session: ClientSession, method: str) -> None:
+    """`/work` does not look at the method; HEAD gets the head alone, also of a generated body."""
+    worker = await start_worker()
+    for query in ("", "?bytes=100"):
+        async with session.request(method, f"{worker.url}/work{query}") as response:
+            assert response.status == 200
+            assert bool(await response.read()) == (method != "HEAD")
+
+
+async def test_one_slot_serves_one_at_a_time(start_worker: StartWorker, session: ClientSession) -> None:
+    """Five at once at one slot of 20 ms: the k-th answer comes after 20·k ms, its wait is in the account."""
+    worker = await start_worker(service=Fixed(0.02))
+
+    async def queue_time() -> float:
+        async with session.get(f"{worker.url}/work") as response:
+            return float((await response.json())["queue_time"])
+
+    begun_at = time.monotonic()
+    waits = sorted(await asyncio.gather(*(queue_time() for _ in range(5))))
+    assert 0.1 <= time.monotonic() - begun_at < 0.15
+    assert waits == pytest.approx([0, 0.02, 0.04, 0.06, 0.08], abs=0.012)
+
+
+async def test_full_queue_is_503_with_a_reason_and_retry_after(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """One served, one queued, one refused: at once, in JSON, with whole seconds in Retry-After."""
+    worker = await start_worker(service=Fixed(0.3), queue_limit=1)
+
+    async def status() -> tuple[int, str | None, str]:
+        async with session.get(f"{worker.url}/work") as response:
+            return response.status, response.headers.get("Retry-After"), (await response.json()).get("error")
+
+    answers = await asyncio.gather(*(status() for _ in range(3)))
+    assert sorted(answers, key=lambda answer: answer[0])[2] == (503, "1", "queue_full")
+    assert sorted(code for code, _, _ in answers) == [200, 200, 503]
+
+
+@pytest.mark.parametrize("query", ["bytes=-1", "bytes=x", f"bytes={1 << 40}", "chunked=perhaps"])
+async def test_bad_query_names_the_field(
+    start_worker: StartWorker, session: ClientSession, query: str
+) -> None:
+    """A wish that cannot be granted is 400 with the field's name."""
+    worker = await start_worker()
+    async with session.get(f"{worker.url}/work?{query}") as response:
+        assert response.status == 400
+        assert (await response.json())["detail"][0]["field"] == query.split("=")[0]
+
+
+async def test_sleeping_worker_waits_for_its_wake_up(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """The first request after idle takes the wake time longer, the next does not."""
+    worker = await start_worker(starts_asleep=True, sleep_after=60.0, wake_time=0.15)
+    times = []
+    for _ in range(2):
+        begun_at = time.monotonic()
+        async with session.get(f"{worker.url}/work") as response:
+            await response.read()
+        times.append(time.monotonic() - begun_at)
+    assert times[0] == pytest.approx(0.151, rel=0.1)
+    assert times[1] < 0.05
+
+
+async def test_connection_ends_after_its_number_of_requests(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """With two requests per connection, every second answer says it is the last."""
+    worker = await start_worker(max_requests_per_connection=2)
+    said = []
+    for _ in range(4):
+        async with session.get(f"{worker.url}/work") as response:
+            await response.read()
+            said.append(response.headers.get("Connection"))
+    assert said == [None, "close", None, "close"]
+
+
+async def test_idle_connections_are_closed_at_random_without_notice(start_worker: StartWorker) -> None:
+    """Every idle connection is closed within its span, at different times, no answer lost or announced."""
+    worker = await start_worker(close_idle=(0.0, 0.1))
+    lives = []
+    for _ in range(8):
+        reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+        writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        begun_at = time.monotonic()
+        assert b"connection: close" not in head.lower()
+        assert (await reader.read()).endswith(b"}")
+        lives.append(time.monotonic() - begun_at)
+        writer.close()
+    assert max(lives) < 0.2
+    assert max(lives) - min(lives) > 0.02
+
+
+async def test_busy_connection_is_not_closed_by_an_older_draw(start_worker: StartWorker) -> None:
+    """A request that began in time is answered: only idle connections are closed."""
+    worker = await start_worker(close_idle=(0.03, 0.03), service=Fixed(0.06))
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    for _ in range(3):
+        writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]))
+        assert b"200 OK" in head
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_same_seed_serves_the_same_times(start_worker: StartWorker, session: ClientSession) -> None:
+    """Two workers with one seed draw the same service times, another seed others."""
+    drawn = []
+    for seed in (1, 1, 2):
+        worker = await start_worker(service=Exponential(0.001), seed=seed)
+        async with session.get(f"{worker.url}/work") as response:
+            drawn.append((await response.json())["service_time"])
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+async def test_client_that_leaves_is_no_longer_in_flight(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """An abandoned request stops counting; its slot stays taken, as a real worker would compute on."""
+    worker = await start_worker(service=Fixed(0.2), slots=1)
+    with pytest.raises((TimeoutError, ServerDisconnectedError)):
+        await asyncio.wait_for(session.get(f"{worker.url}/work"), 0.05)
+    async with session.get(f"{worker.url}/work") as response:
+        assert response.headers["X-Worker-In-Flight"] == "0"
+        assert (await response.json())["queue_time"] > 0.1

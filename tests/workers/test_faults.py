@@ -1,0 +1,195 @@
+"""Every fault does what it says, and healing undoes it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientConnectionError, ClientSession, ClientTimeout
+
+from workers.server import Worker
+from workers.service import Fixed
+
+StartWorker = Callable[..., Awaitable[Worker]]
+
+
+async def _put(session: ClientSession, worker: Worker, **faults: Any) -> dict[str, Any]:
+    async with session.put(f"{worker.url}/-/faults", json=faults) as response:
+        assert response.status == 200, await response.text()
+        return dict(await response.json())
+
+
+async def _status(session: ClientSession, worker: Worker, path: str = "/work") -> int:
+    async with session.get(f"{worker.url}{path}") as response:
+        await response.read()
+        return response.status
+
+
+async def _is_reset(session: ClientSession, worker: Worker) -> bool:
+    try:
+        await _status(session, worker)
+    except ClientConnectionError:
+        return True
+    return False
+
+
+async def test_put_replaces_and_delete_heals(start_worker: StartWorker, session: ClientSession) -> None:
+    """A set of faults replaces the one before; GET shows it; DELETE and the empty set heal."""
+    worker = await start_worker()
+    assert (await _put(session, worker, slow=5, hang=0.5))["hang"] == 0.5
+    assert (await _put(session, worker, slow=3))["hang"] == 0
+    async with session.get(f"{worker.url}/-/faults") as response:
+        assert (await response.json())["slow"] == 3
+    async with session.delete(f"{worker.url}/-/faults") as response:
+        healed = await response.json()
+    assert healed == await _put(session, worker)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ('{"slow": 0}', "slow"),
+        ('{"hang": 1.5}', "hang"),
+        ('{"fail": "often"}', "fail"),
+        ('{"fail_status": 200}', "fail_status"),
+        ('{"lasts": -1}', "lasts"),
+        ('{"slwo": 5}', "slwo"),
+        ('{"slow": NaN}', "slow"),
+        ("[]", "body"),
+        ("{", "body"),
+        ("", "body"),
+    ],
+)
+async def test_invalid_faults_are_422_and_change_nothing(
+    start_worker: StartWorker, session: ClientSession, text: str, field: str
+) -> None:
+    """The answer names the field that is wrong; what was in force stays."""
+    worker = await start_worker()
+    async with session.put(f"{worker.url}/-/faults", data=text) as response:
+        assert response.status == 422
+        assert (await response.json())["detail"][0]["field"] == field
+    assert worker.switchboard.current.slow == 1
+
+
+async def test_slow_multiplies_the_service_time(start_worker: StartWorker, session: ClientSession) -> None:
+    """`slow: 5` makes 10 ms of service 50 ms."""
+    worker = await start_worker(service=Fixed(0.01))
+    await _put(session, worker, slow=5)
+    begun_at = time.monotonic()
+    async with session.get(f"{worker.url}/work") as response:
+        assert float(response.headers["X-Worker-Service-Time"]) == pytest.approx(0.05)
+    assert 0.05 <= time.monotonic() - begun_at < 0.08
+
+
+@pytest.mark.parametrize(("faults", "status"), [({}, 500), ({"fail_status": 503}, 503)])
+async def test_fast_failure_keeps_the_health_check_green(
+    start_worker: StartWorker, session: ClientSession, faults: dict[str, Any], status: int
+) -> None:
+    """Failures are answered at once, without service, while /healthz stays 200: the sinkhole."""
+    worker = await start_worker(service=Fixed(5.0))
+    await _put(session, worker, fail=True, **faults)
+    assert await _status(session, worker) == status
+    assert await _status(session, worker, "/healthz") == 200
+
+
+async def test_fail_strikes_the_share_it_says(start_worker: StartWorker, session: ClientSession) -> None:
+    """`fail: 0.3` fails 30 of a hundred, give or take what chance allows (four standard deviations)."""
+    worker = await start_worker(slots=100)
+    await _put(session, worker, fail=0.3)
+    statuses = [await _status(session, worker) for _ in range(200)]
+    assert statuses.count(500) / 200 == pytest.approx(0.3, abs=0.13)
+
+
+async def test_unhealthy_changes_the_health_check_alone(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """A worker can be declared ill while it serves well."""
+    worker = await start_worker()
+    await _put(session, worker, unhealthy=True)
+    assert (await _status(session, worker, "/healthz"), await _status(session, worker)) == (503, 200)
+
+
+async def test_hanging_requests_are_served_once_healed(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """While it hangs nothing is answered, the health check included; afterwards everything is: a pause."""
+    worker = await start_worker()
+    await _put(session, worker, hang=1)
+    waiting = [asyncio.create_task(_status(session, worker, path)) for path in ("/work", "/healthz")]
+    done, _ = await asyncio.wait(waiting, timeout=0.1)
+    assert not done
+    await _put(session, worker)
+    assert await asyncio.gather(*waiting) == [200, 200]
+
+
+async def test_client_that_gives_up_leaves_no_hanging_request(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """A hanging request ends with its client."""
+    worker = await start_worker()
+    await _put(session, worker, hang=1)
+    with pytest.raises(TimeoutError):
+        await session.get(f"{worker.url}/work", timeout=ClientTimeout(total=0.05))
+    await _put(session, worker)
+    async with session.get(f"{worker.url}/work") as response:
+        assert response.headers["X-Worker-In-Flight"] == "0"
+
+
+@pytest.mark.parametrize("round_trip", [0.0, 0.02])
+async def test_reset_breaks_the_connection(start_worker: StartWorker, round_trip: float) -> None:
+    """The client sees ECONNRESET, not an end of stream, with the link and without."""
+    worker = await start_worker(round_trip=round_trip)
+    async with ClientSession() as session:
+        await _put(session, worker, reset=1)
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("round_trip", [0.0, 0.02])
+async def test_down_resets_and_refuses_until_it_heals(start_worker: StartWorker, round_trip: float) -> None:
+    """Live connections are reset, new ones refused; after `lasts` the same port serves again."""
+    worker = await start_worker(round_trip=round_trip)
+    host, port = worker.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+    await reader.readuntil(b"}")
+    async with ClientSession() as session:
+        await _put(session, worker, down=True, lasts=0.2)
+    with pytest.raises(ConnectionResetError):
+        await reader.read()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(host, port)
+    writer.close()
+    await worker.switchboard.changed()
+    await asyncio.sleep(0.02)  # the door opens in a task of its own
+    async with ClientSession() as session:
+        assert await _status(session, worker) == 200
+
+
+async def test_faults_heal_by_themselves(start_worker: StartWorker, session: ClientSession) -> None:
+    """`lasts` ends every fault of its set, and only of its set."""
+    worker = await start_worker()
+    await _put(session, worker, fail=1, lasts=0.05)
+    await _put(session, worker, fail=1, lasts=0.2)
+    assert await _status(session, worker) == 500
+    begun_at = time.monotonic()
+    await worker.switchboard.changed()
+    assert time.monotonic() - begun_at > 0.1
+    assert await _status(session, worker) == 200
+
+
+async def test_reset_strikes_again_on_a_new_connection(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """Every request meets the fault until it is healed."""
+    worker = await start_worker()
+    await _put(session, worker, reset=1)
+    assert [await _is_reset(session, worker) for _ in range(2)] == [True, True]
+    await _put(session, worker)
+    assert not await _is_reset(session, worker)

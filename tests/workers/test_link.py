@@ -1,0 +1,184 @@
+"""The link held to theory, with R the round trip and S the service time; clients are plain sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from io import BytesIO
+from statistics import median
+
+import pytest
+from aiohttp import ClientSession
+
+from workers.body import digest_of_generated
+from workers.server import Worker
+from workers.service import Fixed
+from workers.settings import Settings
+
+R, S = 0.08, 0.04
+GET = b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n"
+
+StartWorker = Callable[..., Awaitable[Worker]]
+RunWorkers = Callable[..., Awaitable[Process]]
+ReadyPort = Callable[[Process], Awaitable[int]]
+
+
+async def _answer(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return head + await reader.readexactly(length)
+
+
+async def _cold_and_warm(port: int) -> tuple[float, float]:
+    begun_at = time.monotonic()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GET)
+    await _answer(reader)
+    answered_at = time.monotonic()
+    writer.write(GET)
+    await _answer(reader)
+    writer.close()
+    return answered_at - begun_at, time.monotonic() - answered_at
+
+
+async def test_cold_get_takes_two_round_trips_and_warm_get_one(
+    run_workers: RunWorkers, ready_port: ReadyPort
+) -> None:
+    """Medians of nine: cold 2R + S, warm R + S, within 5 %, on the program as experiments start it."""
+    process = await run_workers("serve", "--rtt", f"{R}s", "--service", f"fixed:{S}s")
+    port = await ready_port(process)
+    samples = [await _cold_and_warm(port) for _ in range(9)]
+    cold, warm = (median(times) for times in zip(*samples, strict=True))
+    assert cold == pytest.approx(2 * R + S, rel=0.05)
+    assert warm == pytest.approx(R + S, rel=0.05)
+
+
+async def test_time_scale_multiplies_round_trip_and_service(
+    run_workers: RunWorkers, ready_port: ReadyPort
+) -> None:
+    """With `--time-scale 0.5` everything takes half as long."""
+    arguments = ("--rtt", f"{2 * R}s", "--service", f"fixed:{2 * S}s", "--time-scale", "0.5")
+    port = await ready_port(await run_workers("serve", *arguments))
+    samples = [await _cold_and_warm(port) for _ in range(9)]
+    assert median(cold for cold, _ in samples) == pytest.approx(2 * R + S, rel=0.05)
+
+
+async def test_handshake_is_charged_to_the_connection_not_to_the_request(start_worker: StartWorker) -> None:
+    """A connection opened a round trip ahead of its first request is warm: R + S."""
+    worker = await start_worker(round_trip=R)
+    port = int(worker.url.rsplit(":", 1)[1])
+    times = []
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await worker._timer.wait_until(time.monotonic() + R)
+        begun_at = time.monotonic()
+        writer.write(GET)
+        await _answer(reader)
+        times.append(time.monotonic() - begun_at)
+        writer.close()
+    assert median(times) == pytest.approx(R + 0.001, rel=0.05)
+
+
+async def test_control_is_not_delayed(start_worker: StartWorker, session: ClientSession) -> None:
+    """A switch is thrown at once, however far away the worker is."""
+    worker = await start_worker(round_trip=10.0)
+    begun_at = time.monotonic()
+    async with session.put(f"{worker.url}/-/faults", json={"slow": 2}) as response:
+        assert (await response.json())["slow"] == 2
+    assert time.monotonic() - begun_at < 1
+
+
+@pytest.mark.parametrize("round_trip", [0.0, 0.02])
+@pytest.mark.parametrize("length", [0, 1, 1 << 20, 5 << 20])
+async def test_bodies_are_identical_both_ways(
+    start_worker: StartWorker, session: ClientSession, round_trip: float, length: int
+) -> None:
+    """Bodies below and far above the window arrive whole and in order, by their hashes."""
+    worker = await start_worker(round_trip=round_trip)
+    body = bytes(range(256)) * (length // 256) + b"x" * (length % 256)
+    async with session.post(f"{worker.url}/work", data=BytesIO(body)) as response:
+        account = await response.json()
+    assert (account["body_sha256"], account["body_bytes"]) == (sha256(body).hexdigest(), length)
+    for query in ("", "&chunked=1"):
+        async with session.get(f"{worker.url}/work?bytes={length}{query}") as response:
+            received = await response.read()
+            assert response.headers["X-Body-SHA256"] == sha256(received).hexdigest()
+            assert ("Content-Length" in response.headers) == (not query)
+    assert sha256(received).hexdigest() == digest_of_generated(length).sha256
+
+
+async def test_reader_that_does_not_read_stops_the_worker(start_worker: StartWorker) -> None:
+    """At most the window and the sockets' buffers are on the way; the rest waits, and arrives in the end."""
+    worker = await start_worker(round_trip=0.02)
+    length = 32 << 20
+    reader, writer = await asyncio.open_connection(
+        *worker.url.removeprefix("http://").split(":"), limit=1 << 16
+    )
+    writer.write(f"GET /work?bytes={length} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
+    await reader.readuntil(b"\r\n\r\n")
+    (connection,) = worker._link._connections
+    await worker._timer.wait_until(time.monotonic() + 0.2)
+    assert connection._down.size <= 2 * worker._link.window
+    assert connection._down.is_held
+    received = sha256()
+    for left in range(length, 0, -(1 << 20)):
+        received.update(await reader.readexactly(min(left, 1 << 20)))
+    assert received.hexdigest() == digest_of_generated(length).sha256
+    writer.close()
+
+
+async def test_pipelined_requests_are_answered_in_order(start_worker: StartWorker) -> None:
+    """Three requests in one segment cost one round trip and come back in their order."""
+    worker = await start_worker(round_trip=R)
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    begun_at = time.monotonic()
+    for name in (b"1", b"2", b"3"):
+        writer.write(GET[:-2] + b"X-Request-ID: " + name + b"\r\n\r\n")
+    answers = [await _answer(reader) for _ in range(3)]
+    assert [b'"request_id": "%d"' % n in answer for n, answer in enumerate(answers, 1)] == [True] * 3
+    assert time.monotonic() - begun_at < 3 * R
+    writer.close()
+
+
+async def test_close_is_on_the_way_for_half_a_round_trip(start_worker: StartWorker) -> None:
+    """The worker closes an idle connection K after its answer left; the client learns R/2 later: K + R in all."""
+    keep_alive = 0.1
+    worker = await start_worker(round_trip=R, keep_alive=keep_alive)
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    writer.write(GET)
+    await _answer(reader)
+    answered_at = time.monotonic()
+    writer.write(GET[:-2])  # the race: a request's first bytes meet the close and are lost
+    assert await reader.read() == b""
+    # Answer and close both spend R/2 on the way, so the client sees them K apart.
+    assert time.monotonic() - answered_at == pytest.approx(keep_alive, rel=0.25)
+    writer.close()
+
+
+async def test_client_that_leaves_frees_the_connection(start_worker: StartWorker) -> None:
+    """A client's close travels too; afterwards nothing of the connection is left."""
+    worker = await start_worker(round_trip=R)
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    writer.write(GET)
+    await _answer(reader)
+    writer.close()
+    await worker._timer.wait_until(time.monotonic() + 2 * R)
+    server = worker._runner.server
+    assert server is not None
+    assert (worker._link._connections, server.connections) == (set(), [])
+
+
+async def test_answer_on_its_way_survives_a_graceful_stop() -> None:
+    """Stopping waits for what is in service and for what still crosses the link."""
+    worker = Worker(Settings(round_trip=R, service=Fixed(0.001)))
+    await worker.start()
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    writer.write(GET)
+    await worker._timer.wait_until(time.monotonic() + 1.5 * R + 0.01)  # served; the answer is on its way
+    stopping = asyncio.create_task(worker.stop())
+    assert b" 200 OK" in await _answer(reader)
+    await stopping
+    writer.close()

@@ -1,0 +1,121 @@
+"""The program: what it prints, how it ends, how it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import ClientSession
+
+RunWorkers = Callable[..., Awaitable[Process]]
+ReadyPort = Callable[[Process], Awaitable[int]]
+
+
+async def test_ready_line_says_who_and_where(run_workers: RunWorkers) -> None:
+    """One line, with the real port, once connections are accepted."""
+    arguments = ("--region", "emea", "--name", "emea-0", "--rtt", "350ms", "--slots", "2")
+    process = await run_workers("serve", *arguments)
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    assert line.startswith("emea-0 ready on http://127.0.0.1:")
+    assert line.endswith(" (region emea, rtt 350 ms, 2 slots)\n")
+
+
+async def test_sigterm_finishes_what_is_in_flight_and_exits_0(
+    run_workers: RunWorkers, ready_port: ReadyPort
+) -> None:
+    """The request that was being served is answered; then the process ends, silently, with 0."""
+    process = await run_workers("serve", "--service", "fixed:200ms", "--rtt", "20ms")
+    port = await ready_port(process)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+    await writer.drain()
+    await asyncio.sleep(0.1)  # in service now: 30 ms on the way, 200 ms to serve
+    process.send_signal(signal.SIGTERM)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
+    assert await process.communicate() == (b"", b"")
+    assert process.returncode == 0
+
+
+async def test_fault_command_throws_switches(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+    """`workers fault URL` shows the faults, with options replaces them, with --heal ends them."""
+    port = await ready_port(await run_workers("serve", "--service", "fixed:1ms"))
+    url = f"http://127.0.0.1:{port}"
+    for options, slow, status in [
+        ((), 1, 200),
+        (("--slow", "5", "--fail", "1"), 5, 500),
+        (("--heal",), 1, 200),
+    ]:
+        command = await run_workers("fault", url, *options)
+        stdout, stderr = await command.communicate()
+        assert (command.returncode, stderr, json.loads(stdout)["slow"]) == (0, b"", slow)
+        async with ClientSession() as session, session.get(f"{url}/work") as response:
+            assert response.status == status
+
+
+async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+    """A worker that refuses connections can still be told to heal, by signal."""
+    process = await run_workers("serve", "--service", "fixed:1ms")
+    url = f"http://127.0.0.1:{await ready_port(process)}"
+    await (await run_workers("fault", url, "--down")).communicate()
+    refused = await run_workers("fault", url)
+    assert b"Connection refused" in (await refused.communicate())[1]
+    assert refused.returncode == 1
+    process.send_signal(signal.SIGHUP)
+    healed = await run_workers("fault", url)
+    assert json.loads((await healed.communicate())[0])["down"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "Missing command"),
+        (("srve",), "srve"),
+        (("serve", "--rtt", "fast"), "'--rtt': 'fast' is not a duration such as 350ms"),
+        (("serve", "--rtt", "-5ms"), "--rtt"),
+        (
+            ("serve", "--service", "gamma:20ms"),
+            "'--service': unknown profile 'gamma'; a service profile is one of",
+        ),
+        (("serve", "--service", "21-19ms"), "ends before it begins"),
+        (("serve", "--slots", "0"), "'--slots': 0 is not in the range x>=1"),
+        (("serve", "--queue", "-1"), "--queue"),
+        (("serve", "--port", "65536"), "'--port': 65536 is not in the range"),
+        (("serve", "--port", "http"), "--port"),
+        (("serve", "--close-idle-at-random", "2s"), "a span such as 19-21ms or 0-2s"),
+        (("serve", "--time-scale", "0"), "--time-scale"),
+        (("serve", "--host", "256.1.1.1", "--port", "0"), "--host"),
+        (("serve", "--colour", "red"), "--colour"),
+        (("fault",), "URL"),
+        (("fault", "http://127.0.0.1:1", "--hang", "2"), "'--hang': 2.0 is not in the range 0<=x<=1"),
+        (("fault", "http://127.0.0.1:1", "--heal", "--slow", "2"), "--heal goes with no other option"),
+    ],
+)
+async def test_bad_input_is_one_line_and_exit_2(
+    run_workers: RunWorkers, arguments: tuple[str, ...], named: str
+) -> None:
+    """One line on standard error names the option and what is allowed; no traceback."""
+    process = await run_workers(*arguments)
+    stdout, stderr = await process.communicate()
+    assert (process.returncode, stdout) == (2, b"")
+    assert stderr.count(b"\n") == 1
+    assert named in stderr.decode()
+
+
+async def test_port_in_use_is_one_line_and_exit_2(run_workers: RunWorkers) -> None:
+    """The line names the option, the address, and the way out."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        process = await run_workers("serve", "--port", str(port))
+        _, stderr = await process.communicate()
+    assert process.returncode == 2
+    assert stderr.decode() == (
+        f"workers: --host/--port: cannot listen on 127.0.0.1:{port}: address already in use; "
+        "choose a free port, or 0 for any\n"
+    )

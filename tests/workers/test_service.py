@@ -1,0 +1,191 @@
+"""Service profiles against their moments, slots against queueing theory: no clock, no socket."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from statistics import fmean, pstdev
+
+import pytest
+
+from workers.dormancy import Dormancy
+from workers.durations import format_duration, parse_duration, parse_span
+from workers.load import LoadReport
+from workers.service import Exponential, Fixed, Lognormal, Profile, Slots, Uniform, parse_profile
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("350ms", 0.35), ("1.5s", 1.5), ("2m", 120.0), ("0.25", 0.25), (" 20 ms ", 0.02), ("500us", 0.0005)],
+)
+def test_duration_is_read_in_its_unit(text: str, seconds: float) -> None:
+    """A duration is a number with a unit, or plain seconds."""
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "ms", "-1s", "nan", "inf", "1 year", "1e3", "1..2s", "9" * 400])
+def test_what_is_not_a_duration_says_what_is(text: str) -> None:
+    """Anything else is refused with an example of what is allowed."""
+    with pytest.raises(ValueError, match="350ms"):
+        parse_duration(text)
+
+
+def test_span_shares_the_unit_of_its_end() -> None:
+    """`19-21ms` is 19 ms to 21 ms; a typographic dash is a dash."""
+    assert parse_span("19-21ms") == parse_span("19ms–21ms") == pytest.approx((0.019, 0.021))
+    with pytest.raises(ValueError, match="ends before it begins"):
+        parse_span("21-19ms")
+
+
+def test_duration_is_written_as_people_read_it() -> None:
+    """Milliseconds below ten seconds, seconds above."""
+    assert [format_duration(s) for s in (0.35, 0.0005, 75.0)] == ["350 ms", "0.5 ms", "75 s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "profile"),
+    [
+        ("fixed:20ms", Fixed(0.02)),
+        ("19-21ms", Uniform(0.019, 0.021)),
+        ("uniform:19-21ms", Uniform(0.019, 0.021)),
+        ("exponential:20ms", Exponential(0.02)),
+        ("lognormal:20ms,0.5", Lognormal(0.02, 0.5)),
+    ],
+)
+def test_profile_is_read_from_text(text: str, profile: Profile) -> None:
+    """Every documented form is understood."""
+    assert parse_profile(text) == profile
+
+
+@pytest.mark.parametrize("text", ["", "gamma:20ms", "fixed:", "lognormal:20ms", "lognormal:20ms,x", "20ms"])
+def test_unknown_profile_names_the_known_ones(text: str) -> None:
+    """A refusal lists all forms that are allowed."""
+    with pytest.raises(ValueError, match=r"fixed:20ms.*exponential:20ms.*lognormal:20ms,0\.5"):
+        parse_profile(text)
+
+
+@pytest.mark.parametrize(
+    ("profile", "deviation"),
+    [
+        (Fixed(0.02), 0.0),
+        (Uniform(0.01, 0.03), 0.02 / math.sqrt(12)),
+        (Exponential(0.02), 0.02),
+        (Lognormal(0.02, 0.5), 0.02 * math.sqrt(math.exp(0.25) - 1)),
+    ],
+)
+def test_draws_have_the_moments_of_the_distribution(profile: Profile, deviation: float) -> None:
+    """Mean and standard deviation of 50 000 draws are within 2 % of the closed forms."""
+    rng = Random(1)
+    draws = [profile.draw(rng) for _ in range(50_000)]
+    assert fmean(draws) == pytest.approx(profile.mean, rel=0.02)
+    assert pstdev(draws) == pytest.approx(deviation, rel=0.02, abs=1e-12)
+    assert profile.scaled(3).mean == pytest.approx(3 * profile.mean)
+
+
+def test_same_seed_same_draws() -> None:
+    """A profile takes all its randomness from the generator it is given."""
+    profile = parse_profile("lognormal:20ms,0.5")
+    assert [profile.draw(Random(7)) for _ in range(3)] == [profile.draw(Random(7)) for _ in range(3)]
+
+
+def test_slots_serve_first_come_first_served() -> None:
+    """Three arrivals at once at two slots: two start now, the third when the first slot frees."""
+    slots = Slots(2, queue_limit=1)
+    assert slots.admit(0.0, 5.0) == (0.0, 5.0)
+    assert slots.admit(0.0, 3.0) == (0.0, 3.0)
+    assert slots.admit(0.0, 1.0) == (3.0, 4.0)
+    assert slots.waiting(0.0) == 1
+    assert slots.waiting(3.0) == 0
+
+
+def test_full_queue_lets_nobody_in_until_one_starts() -> None:
+    """With a full queue the answer is None, and `room_at` is when the first of the queue starts."""
+    slots = Slots(1, queue_limit=1)
+    slots.admit(0.0, 2.0)
+    slots.admit(0.0, 2.0)
+    assert slots.admit(1.0, 2.0) is None
+    assert slots.room_at(1.0) == 2.0
+    assert slots.admit(2.0, 2.0) == (4.0, 6.0)
+
+
+def test_without_a_queue_only_free_slots_count() -> None:
+    """`queue_limit=0` is a loss system."""
+    slots = Slots(1, queue_limit=0)
+    assert slots.room_at(0.0) == 0.0
+    slots.admit(0.0, 2.0)
+    assert slots.admit(1.0, 1.0) is None
+    assert slots.room_at(1.0) == 2.0
+    assert slots.admit(2.0, 1.0) == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(("count", "limit"), [(0, 1), (1, -1)])
+def test_slots_refuse_senseless_sizes(count: int, limit: int) -> None:
+    """No slots, or a negative queue, is an error of the caller."""
+    with pytest.raises(ValueError, match="at least"):
+        Slots(count, limit)
+
+
+def _mean_wait(slots: Slots, profile: Profile, rate: float, arrivals: int = 200_000) -> float:
+    rng, now, waits = Random(3), 0.0, 0.0
+    for _ in range(arrivals):
+        now += rng.expovariate(rate)
+        stay = slots.admit(now, profile.draw(rng))
+        assert stay is not None
+        waits += stay.start_at - now
+    return waits / arrivals
+
+
+@pytest.mark.parametrize(
+    ("count", "profile", "rho", "theory"),
+    [
+        (1, Fixed(1.0), 0.7, 0.7 / (2 * 0.3)),  # M/D/1: ρ/(2(1−ρ))
+        (1, Exponential(1.0), 0.7, 0.7 / 0.3),  # M/M/1: ρ/(1−ρ)
+        (2, Exponential(1.0), 0.9, 4.263158),  # M/M/2: Erlang C
+        (10, Exponential(1.0), 0.9, 0.668732),  # M/M/10
+    ],
+)
+def test_mean_wait_is_that_of_theory(count: int, profile: Profile, rho: float, theory: float) -> None:
+    """Poisson arrivals wait as long on average as the closed forms say, within 4 %."""
+    assert _mean_wait(Slots(count, 10**9), profile, rho * count) == pytest.approx(theory, rel=0.04)
+
+
+def test_blocking_is_erlang_b() -> None:
+    """A worker without a queue refuses the share of Poisson arrivals that Erlang's B formula says."""
+    slots, rng, now, refused = Slots(2, 0), Random(5), 0.0, 0
+    for _ in range(100_000):
+        now += rng.expovariate(1.0)
+        refused += slots.admit(now, rng.expovariate(1.0)) is None
+    assert refused / 100_000 == pytest.approx(0.2, rel=0.03)  # a = 1, c = 2: (1/2)/(1 + 1 + 1/2)
+
+
+def test_busy_seconds_are_exact_at_any_instant() -> None:
+    """Work given out counts as it is done, not when it is admitted."""
+    slots = Slots(2, 10)
+    slots.admit(0.0, 4.0)
+    slots.admit(1.0, 1.0)
+    assert [slots.busy_seconds(now) for now in (1.0, 1.5, 3.0, 9.0)] == [1.0, 2.0, 4.0, 5.0]
+
+
+def test_utilization_converges_to_the_share_in_use() -> None:
+    """A worker busy 300 ms of every second reports 0.3, however often it is read."""
+    slots = Slots(1, 10)
+    load = LoadReport("emea-0", "emea", slots, now=0.0)
+    for second in range(20):
+        slots.admit(float(second), 0.3)
+        last = [load.utilization(second + part / 10) for part in range(1, 11)]
+    assert fmean(last) == pytest.approx(0.3, abs=0.02)
+
+
+def test_dormant_worker_wakes_once_for_all_who_wait() -> None:
+    """The first request after idle starts the wake-up; those that arrive meanwhile wait for the same instant."""
+    dormancy = Dormancy(sleep_after=10.0, wake_time=3.0, now=0.0)
+    assert dormancy.awake_at(5.0) <= 5.0
+    assert dormancy.is_asleep(15.5)
+    assert [dormancy.awake_at(now) for now in (20.0, 21.0, 22.9)] == [23.0] * 3
+    assert not dormancy.is_asleep(33.0)
+
+
+def test_worker_may_start_asleep() -> None:
+    """Nobody has woken it yet, even if it never falls asleep later."""
+    dormancy = Dormancy(sleep_after=math.inf, wake_time=3.0, now=0.0, starts_asleep=True)
+    assert [dormancy.awake_at(1.0), dormancy.awake_at(1e6)] == [4.0, 4.0]

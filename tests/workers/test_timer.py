@@ -1,0 +1,113 @@
+"""The deadline timer and the line over it, on every kind of alarm."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from statistics import median
+
+import pytest
+
+from workers.alarm import LoopAlarm, TimerfdAlarm, open_alarm
+from workers.line import Line
+from workers.timer import DeadlineTimer
+
+ALARMS = [open_alarm, LoopAlarm]
+
+
+@pytest.mark.parametrize("alarm", ALARMS)
+async def test_deadlines_come_in_order_and_never_early(alarm: type[LoopAlarm]) -> None:
+    """Callbacks run by deadline, equal ones by scheduling, and none before its instant."""
+    timer = DeadlineTimer(asyncio.get_running_loop(), alarm)
+    start, seen = time.monotonic(), []
+    for name, after in [("c", 0.02), ("a", 0.01), ("d", 0.02), ("b", 0.01), ("past", -1.0)]:
+        at = start + after
+        timer.schedule(at, lambda name=name, at=at: seen.append((name, time.monotonic() >= at)))  # type: ignore[misc]
+    await timer.wait_until(start + 0.03)
+    assert seen == [(name, True) for name in ("past", "a", "b", "c", "d")]
+    assert len(timer) == 0
+    timer.close()
+
+
+@pytest.mark.parametrize("alarm", ALARMS)
+async def test_earlier_deadline_overtakes_and_callbacks_may_schedule(alarm: type[LoopAlarm]) -> None:
+    """A deadline scheduled later but due sooner comes first, also out of a callback."""
+    timer = DeadlineTimer(asyncio.get_running_loop(), alarm)
+    start, seen = time.monotonic(), []
+    timer.schedule(start + 0.03, lambda: seen.append("late"))
+    timer.schedule(start + 0.01, lambda: timer.schedule(start + 0.02, lambda: seen.append("soon")))
+    await timer.wait_until(start + 0.04)
+    assert seen == ["soon", "late"]
+    timer.close()
+
+
+async def test_failing_callback_does_not_stop_the_others() -> None:
+    """An exception goes to the loop's handler; what is due next is still served."""
+    loop = asyncio.get_running_loop()
+    told: list[object] = []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    timer = DeadlineTimer(loop)
+    error = RuntimeError("as planned")
+
+    def fail() -> None:
+        raise error
+
+    timer.schedule(0.0, fail)
+    await timer.wait_until(time.monotonic() + 0.005)
+    assert told == [error]
+    timer.close()
+
+
+async def test_cancelled_wait_leaves_nothing_to_fail() -> None:
+    """The deadline of a cancelled wait passes silently."""
+    timer = DeadlineTimer(asyncio.get_running_loop())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(timer.wait_until(time.monotonic() + 0.02), 0.005)
+    await timer.wait_until(time.monotonic() + 0.03)
+    assert len(timer) == 0
+    timer.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timerfd is Linux's")
+async def test_overshoot_is_a_fraction_of_a_millisecond() -> None:
+    """On a timerfd the median wait ends within 0.3 ms of its deadline, where the loop's timers take 0.8."""
+    loop = asyncio.get_running_loop()
+    timer, overshoots = DeadlineTimer(loop), []
+    assert isinstance(timer._alarm, TimerfdAlarm)
+    for _ in range(50):
+        at = time.monotonic() + 0.0035
+        await timer.wait_until(at)
+        overshoots.append(time.monotonic() - at)
+    assert min(overshoots) >= 0
+    assert median(overshoots) < 0.0003
+    timer.close()
+
+
+async def test_line_keeps_order_and_reports_its_window() -> None:
+    """Beyond its window a line says it is full, once; with half of it free, that there is room."""
+    timer = DeadlineTimer(asyncio.get_running_loop())
+    seen: list[str] = []
+    line = Line(timer, 0.01, 100, lambda: seen.append("full"), lambda: seen.append("room"))
+    for name in "abc":
+        line.enter(seen.append, name, size=60)
+    assert (seen, line.size) == (["full"], 180)
+    await timer.wait_until(time.monotonic() + 0.02)
+    assert seen == ["full", "a", "b", "c", "room"]
+    timer.close()
+
+
+async def test_held_line_lets_nothing_leave_until_released() -> None:
+    """What fell due while the far side did not read leaves in order afterwards."""
+    timer = DeadlineTimer(asyncio.get_running_loop())
+    seen: list[str] = []
+    line = Line(timer, 0.001, 100, lambda: None, lambda: None)
+    line.hold()
+    for name in "ab":
+        line.enter(seen.append, name)
+    await timer.wait_until(time.monotonic() + 0.005)
+    assert seen == []
+    line.release()
+    await timer.wait_until(time.monotonic() + 0.005)
+    assert seen == ["a", "b"]
+    timer.close()
