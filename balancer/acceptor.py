@@ -79,8 +79,9 @@ class Acceptor:
         """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first."""
         if self._is_listening:
             return
-        self._unit.is_crowded = self._somebody_waits()
-        if not self._unit.is_crowded:
+        is_crowded = self._somebody_waits()
+        self._unit.set_crowded(is_crowded)
+        if not is_crowded:
             return
         oldest_first = sorted(self._unit.downstreams, key=lambda downstream: downstream.quiet_since)
         closed = 0
@@ -91,7 +92,7 @@ class Acceptor:
 
     def _listen(self) -> None:
         self._is_listening = True
-        self._unit.is_crowded = False
+        self._unit.set_crowded(False)
         self._loop.add_reader(self._sock.fileno(), self._ready)
 
     def _pause(self) -> None:
@@ -107,7 +108,7 @@ class Acceptor:
         for _ in range(BATCH):
             if not self.has_room:
                 self._pause()
-                self._unit.is_crowded = self._somebody_waits()
+                self._unit.set_crowded(self._somebody_waits())
                 return
             try:
                 client, _ = self._sock.accept()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -17,7 +18,7 @@ from balancer.answers import error_response
 from balancer.control import ControlTurn
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.exchange import Exchange
-from balancer.heads import Client, Headers, RequestHead, is_upgrade_with_body, outgoing_request
+from balancer.heads import Client, Headers, RequestHead, framing_alone, outgoing_request
 
 if TYPE_CHECKING:
     from balancer.control import ControlPlane
@@ -88,8 +89,6 @@ class Downstream(asyncio.Protocol):
         "_control",
         "_head_size",
         "_headers",
-        "_held",
-        "_is_in_head",
         "_is_last",
         "_is_receiving",
         "_linger_until",
@@ -98,13 +97,18 @@ class Downstream(asyncio.Protocol):
         "_receiving",
         "_target",
         "_unit",
+        "_unread_body",
         "_unsent",
+        "is_held",
         "is_write_paused",
         "quiet_since",
         "transport",
+        "write",
     )
 
     transport: asyncio.Transport
+    write: Callable[[bytes], None]
+    """Send bytes to the client: the transport's own method, to save a call."""
 
     def __init__(self, unit: Unit, control: ControlPlane) -> None:
         self._unit = unit
@@ -113,13 +117,13 @@ class Downstream(asyncio.Protocol):
         self._target = b""
         self._headers: Headers = []
         self._head_size = 0
-        self._is_in_head = False
         self._is_receiving = self._is_last = False
+        self._unread_body = b""
         self._unsent = 0
         self._receiving: Turn | None = None
         self._answering: Turn | None = None
         self._pending: deque[Turn] = deque()
-        self._held = 0
+        self.is_held = 0
         self.quiet_since = unit.coarse_now
         self._linger_until: float | None = None
         self.is_write_paused = False
@@ -133,6 +137,7 @@ class Downstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         address = str(peer[0]) if peer else "unknown"
@@ -152,7 +157,7 @@ class Downstream(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._malformed(error)
         else:
-            if self._is_in_head:
+            if self._target:
                 self._head_grew(len(data))
 
     def eof_received(self) -> bool:
@@ -183,11 +188,6 @@ class Downstream(asyncio.Protocol):
 
     # --- llhttp
 
-    def on_message_begin(self) -> None:
-        self._is_in_head = True
-        self._head_size = 0
-        self.quiet_since = self._unit.coarse_now
-
     def on_url(self, url: bytes) -> None:
         self._target += url
 
@@ -196,17 +196,22 @@ class Downstream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        if parser is None:  # the connection closes after the request before this one
+        if parser is None or self._unread_body:  # closing after the last request, or `_upgrade_ignored`
             return
-        self._is_in_head = False
         self._is_receiving = True
+        if parser.should_upgrade():
+            self._unread_body = framing_alone(self._headers)
         version = parser.get_http_version()
-        request = RequestHead(
-            parser.get_method(), self._target, version == "1.0", parser.should_keep_alive(), self._headers
-        )
-        self._target, self._headers = b"", []
-        self._is_last = not request.keep_alive
-        self._take(self._turn_for(request, version, parser.should_upgrade()))
+        keep_alive = parser.should_keep_alive()
+        request = RequestHead(parser.get_method(), self._target, version == "1.0", keep_alive, self._headers)
+        self._target, self._headers, self._head_size = b"", [], 0
+        self._is_last = not keep_alive
+        self._receiving = turn = self._turn_for(request, version)
+        if self._answering is None and not self._pending:
+            self._answering = turn
+            turn.start()
+        else:
+            self._queue(turn)
 
     def on_body(self, data: bytes) -> None:
         self.quiet_since = self._unit.coarse_now
@@ -214,6 +219,8 @@ class Downstream(asyncio.Protocol):
             self._receiving.request_body(data)
 
     def on_message_complete(self) -> None:
+        if self._unread_body:
+            return
         self._is_receiving = False
         self._headers = []  # trailers, if there were any
         turn, self._receiving = self._receiving, None
@@ -224,36 +231,31 @@ class Downstream(asyncio.Protocol):
 
     # --- turns
 
-    def _turn_for(self, request: RequestHead, version: str, is_upgrade: bool) -> Turn:
+    def _turn_for(self, request: RequestHead, version: str) -> Turn:
         unit = self._unit
         unit.counts.requests += 1
         if request.target.startswith(CONTROL_PREFIX):
             return ControlTurn(self, self._control, request)
         try:
-            self._check(request, version, is_upgrade)
+            if version != "1.1" or request.method in REFUSED_METHODS:
+                self._check(request, version)
             outgoing = outgoing_request(request, self._client, unit.fresh_id())
-            if len(outgoing.head) > unit.head_limit:
+            if len(outgoing[0]) > unit.head_limit:
                 raise RequestRejected(431, "head_too_large", f"at most {unit.head_limit} bytes of head")
         except RequestRejected as error:
             return Refusal(self, error, request)
         return Exchange(unit, self, request, outgoing)
 
-    def _check(self, request: RequestHead, version: str, is_upgrade: bool) -> None:
+    def _check(self, request: RequestHead, version: str) -> None:
         if version not in ("1.1", "1.0"):
             raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
         if request.method in REFUSED_METHODS:
             raise RequestRejected(405, "method_not_allowed", f"{request.method.decode()} is not forwarded")
-        if is_upgrade and is_upgrade_with_body(request):
-            raise RequestRejected(400, "upgrade_with_body", "an upgrade request must not have a body")
 
-    def _take(self, turn: Turn) -> None:
-        self._receiving = turn
-        if self._answering is None and not self._pending:
-            self._answering = turn
-            turn.start()
-        else:
-            self._pending.append(turn)
-            self._hold(HELD_BY_ORDER)
+    def _queue(self, turn: Turn) -> None:
+        """It came while another is being answered: read no further until that one is done."""
+        self._pending.append(turn)
+        self._hold(HELD_BY_ORDER)
 
     def turn_ended(self, stays: bool) -> None:
         """The turn in front has been answered in full."""
@@ -275,10 +277,6 @@ class Downstream(asyncio.Protocol):
 
     # --- flow
 
-    def write(self, data: bytes) -> None:
-        """Send bytes to the client."""
-        self.transport.write(data)
-
     def write_error(
         self, error: ForwardingError, request: RequestHead | None, request_id: bytes, stays: bool
     ) -> None:
@@ -292,17 +290,16 @@ class Downstream(asyncio.Protocol):
 
     def unhold(self) -> None:
         """Undo `hold`."""
-        if self._held:
-            self._release(HELD_BY_TURN)
+        self._release(HELD_BY_TURN)
 
     def _hold(self, reason: int) -> None:
-        if not self._held and not self.transport.is_closing():
+        if not self.is_held and not self.transport.is_closing():
             self.transport.pause_reading()
-        self._held |= reason
+        self.is_held |= reason
 
     def _release(self, reason: int) -> None:
-        was_held, self._held = self._held, self._held & ~reason
-        if was_held and not self._held and not self.transport.is_closing():
+        was_held, self.is_held = self.is_held, self.is_held & ~reason
+        if was_held and not self.is_held and not self.transport.is_closing():
             self.transport.resume_reading()
 
     # --- ends
@@ -316,7 +313,7 @@ class Downstream(asyncio.Protocol):
                 self.abort()
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
-        elif self._is_in_head and self._answering is None:
+        elif self._target and self._answering is None:
             if quiet > timeouts.head:
                 self._refuse(
                     RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
@@ -324,7 +321,7 @@ class Downstream(asyncio.Protocol):
         elif self._answering is None:
             if quiet > timeouts.keep_alive or self._unit.is_draining:
                 self.transport.close()
-        elif self._is_receiving and not self._held and quiet > timeouts.request_idle:
+        elif self._is_receiving and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
@@ -339,7 +336,7 @@ class Downstream(asyncio.Protocol):
 
     def close_if_quiet(self, now: float, longer_than: float) -> bool:
         """Give the descriptor to somebody who waits for one."""
-        is_idle = self._answering is None and not self._is_in_head and self._linger_until is None
+        is_idle = self._answering is None and not self._target and self._linger_until is None
         if is_idle and now - self.quiet_since > longer_than:
             self.transport.close()
             return True
@@ -353,14 +350,14 @@ class Downstream(asyncio.Protocol):
         """Hand the connection over to another protocol."""
         self._unit.downstreams.discard(self)
         self._answering = self._parser = None
-        self._held = 0
+        self.is_held = 0
         self.transport.resume_reading()
         return self.transport
 
     def _finish(self) -> None:
         """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
         self._pending.clear()
-        if not self._is_receiving and self._linger_until is None and not self._held:
+        if not self._is_receiving and self._linger_until is None and not self.is_held:
             self.transport.close()
         elif not self.transport.is_closing():
             self._parser = None
@@ -371,9 +368,14 @@ class Downstream(asyncio.Protocol):
     def _refuse(self, error: RequestRejected) -> None:
         """What comes is not to be parsed any further: answer in turn, then close."""
         self._parser = None
-        self._is_in_head = False
+        self._target = b""
         self._is_receiving = True
-        self._take(Refusal(self, error, None))
+        refusal = Refusal(self, error, None)
+        if self._answering is None and not self._pending:
+            self._answering = refusal
+            refusal.start()
+        else:
+            self._queue(refusal)
 
     def _malformed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error, httptools.HttpParserCallbackError):  # a fault of ours, not of the client's bytes
@@ -395,6 +397,9 @@ class Downstream(asyncio.Protocol):
             self._pending[-1] = Refusal(self, error, None)
 
     def _head_grew(self, size: int) -> None:
+        """A head has begun and not ended; its time runs from its first byte."""
+        if not self._head_size:
+            self.quiet_since = self._unit.coarse_now
         self._head_size += size
         if self._head_size > self._unit.head_limit:
             self._refuse(
@@ -402,8 +407,17 @@ class Downstream(asyncio.Protocol):
             )
 
     def _upgrade_ignored(self, rest: bytes) -> None:
-        """The request went on without Upgrade (RFC 9110 § 7.8); what follows it is the next request."""
-        if self._parser is not None:
-            self._parser = httptools.HttpRequestParser(self)
-            if rest:
-                self.data_received(rest)
+        """The request went on without Upgrade (RFC 9110 § 7.8), so what follows its head is HTTP still.
+
+        llhttp has skipped the body that some clients send with an offer of h2c; a new parser that knows only the
+        framing reads it.
+        """
+        if self._parser is None:
+            return
+        self._parser = httptools.HttpRequestParser(self)
+        if self._unread_body:
+            self._parser.feed_data(self._unread_body)
+            self._unread_body = self._target = b""
+            self._headers = []
+        if rest:
+            self.data_received(rest)

@@ -46,6 +46,12 @@ class Field(Enum):
     REQUEST_ID = auto()
 
 
+_NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = Framing
+_HOST, _CONNECTION = Field.HOST, Field.CONNECTION
+_CONTENT_LENGTH, _TRANSFER_ENCODING = Field.CONTENT_LENGTH, Field.TRANSFER_ENCODING
+"""Names of the hot loops: an attribute of an enum's class costs four times a global."""
+
+
 class FieldMemo(dict[bytes, Field | None]):
     """What to do with a name as it was spelled; None: pass it on. One lookup per field, no lower-casing."""
 
@@ -102,43 +108,45 @@ class Client(NamedTuple):
     is_trusted: bool = False
 
 
-class RequestHead(NamedTuple):
-    """A request as parsed. `keep_alive` is the client's wish."""
+class RequestHead:
+    """A request as parsed; `keep_alive` is the client's wish. Nobody changes it."""
 
-    method: bytes
-    target: bytes
-    is_http10: bool
-    keep_alive: bool
-    headers: Headers
+    __slots__ = ("headers", "is_http10", "keep_alive", "method", "target")
 
-
-class OutgoingRequest(NamedTuple):
-    """What goes to the worker."""
-
-    head: bytes
-    framing: Framing
-    request_id: bytes
+    def __init__(
+        self, method: bytes, target: bytes, is_http10: bool, keep_alive: bool, headers: Headers
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.is_http10 = is_http10
+        self.keep_alive = keep_alive
+        self.headers = headers
 
 
-def outgoing_request(request: RequestHead, client: Client, fresh_id: bytes) -> OutgoingRequest:
-    """Write the head that the worker gets; raises `RequestRejected`. `fresh_id` is used where none came."""
-    target, host = _origin_form(request)
+def outgoing_request(request: RequestHead, client: Client, fresh_id: bytes) -> tuple[bytes, Framing, bytes]:
+    """Write the head that the worker gets; raises `RequestRejected`. `fresh_id` is used where none came.
+
+    Returns the bytes, the framing of the body, and the request's id.
+    """
+    target, host = request.target, b""
+    if not target.startswith(b"/"):
+        target, host = _origin_form(request)
     fields: list[bytes] = []  # four items a field
     special: list[tuple[Field, bytes]] = []
-    framing = Framing.NONE
+    framing = _NONE
     hosts = 0
     for name, value in request.headers:
         field = REQUEST_FIELDS[name]
         if field is None:
             fields += (name, b": ", value, b"\r\n")
-        elif field is Field.HOST:
+        elif field is _HOST:
             hosts += 1
             host = host or value
             fields += (name, b": ", host, b"\r\n")
-        elif field is Field.CONTENT_LENGTH:
-            framing = Framing.LENGTH
+        elif field is _CONTENT_LENGTH:
+            framing = _LENGTH
             fields += (name, b": ", value, b"\r\n")
-        elif field is Field.TRANSFER_ENCODING:
+        elif field is _TRANSFER_ENCODING:
             framing = _chunked_request(framing, value, request)
             fields += (name, b": ", value, b"\r\n")
         else:
@@ -156,14 +164,12 @@ def outgoing_request(request: RequestHead, client: Client, fresh_id: bytes) -> O
         b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n"
         b"Via: 1.1 steelyard\r\nX-Request-ID: %b\r\n\r\n"
     ) % (request.method, target, b"".join(fields), *forwarding, request_id)
-    return OutgoingRequest(head, framing, request_id)
+    return head, framing, request_id
 
 
 def _origin_form(request: RequestHead) -> tuple[bytes, bytes]:
     """The target a server takes and the host it names: absolute form overrides Host (RFC 9112 § 3.2.2)."""
     target = request.target
-    if target[:1] == b"/":
-        return target, b""
     if target == b"*" and request.method == b"OPTIONS":
         return target, b""
     scheme, separator, rest = target.partition(b"://")
@@ -227,9 +233,13 @@ NOT_NOMINATED = frozenset(
 )
 """Connection options that name no field, one that is removed anyway, or one that framing and routing need."""
 
+USUAL_CONNECTIONS = frozenset((b"keep-alive", b"close", b"Keep-Alive", b"Close"))
+
 
 def without_nominated(connection: bytes, fields: list[bytes]) -> list[bytes]:
     """`fields` (four items each) less those that a Connection field's value declares hop by hop."""
+    if connection in USUAL_CONNECTIONS:
+        return fields
     named = {option.strip().lower() for option in connection.split(b",")} - NOT_NOMINATED
     if not named:
         return fields
@@ -237,58 +247,61 @@ def without_nominated(connection: bytes, fields: list[bytes]) -> list[bytes]:
     return [part for field in kept for part in field]
 
 
-def is_upgrade_with_body(request: RequestHead) -> bool:
-    """Asked of upgrades only. With a body it is ambiguous where the new protocol begins; llhttp skips it."""
-    fields = {REQUEST_FIELDS[name] for name, _ in request.headers}
-    return Field.CONTENT_LENGTH in fields or Field.TRANSFER_ENCODING in fields
+def framing_alone(headers: Headers) -> bytes:
+    """A head that says of a body what `headers` say, and nothing else; b"" where they announce none."""
+    framing = (_CONTENT_LENGTH, _TRANSFER_ENCODING)
+    lines = [b"%b: %b\r\n" % (name, value) for name, value in headers if REQUEST_FIELDS[name] in framing]
+    return b"POST / HTTP/1.1\r\nHost: x\r\n%b\r\n" % b"".join(lines) if lines else b""
 
+
+class StatusLines(dict[tuple[int, bytes], bytes]):
+    """Status lines as they are written; workers use a handful, so they are remembered, bounded."""
+
+    def __missing__(self, key: tuple[int, bytes]) -> bytes:
+        line = b"HTTP/1.1 %d %b\r\n" % key
+        if len(self) < MEMO_LIMIT:
+            self[key] = line
+        return line
+
+
+STATUS_LINES = StatusLines()
 
 BODILESS_STATUSES = frozenset((204, 304))
 
 
-class Reader(NamedTuple):
-    """Who gets a response, as far as its head depends on that."""
-
-    asked_head: bool
-    is_http10: bool
-    stays: bool
-
-
-class OutgoingResponse(NamedTuple):
-    """What goes to the client, how the worker frames the body, and how the client gets it."""
-
-    head: bytes
-    framing: Framing
-    framing_to_client: Framing
-
-
-def outgoing_response(status: int, reason: bytes, headers: Headers, reader: Reader) -> OutgoingResponse:
+def outgoing_response(
+    status: int, reason: bytes, headers: Headers, to_head: bool, to_http10: bool, stays: bool
+) -> tuple[bytes, Framing]:
     """Write the head that the client gets; raises `MalformedResponse`.
 
-    A body that ends when the worker closes becomes chunked; for an HTTP/1.0 client it ends when we close.
+    `to_head`: the request was HEAD; `stays`: the client may send its next request on the same connection.
+    Returns the bytes and how the body is framed towards the client. One that ends when the worker closes
+    becomes chunked; for an HTTP/1.0 client, as chunked ones do, it ends when we close.
     """
     fields: list[bytes] = []  # four items a field
-    framing = Framing.UNTIL_CLOSE
-    connection = b""
+    framing = _UNTIL_CLOSE
+    nominating = b""
     for name, value in headers:
         field = RESPONSE_FIELDS[name]
         if field is None:
             fields += (name, b": ", value, b"\r\n")
-        elif field is Field.CONTENT_LENGTH:
-            framing = Framing.LENGTH
+        elif field is _CONTENT_LENGTH:
+            framing = _LENGTH
             fields += (name, b": ", value, b"\r\n")
-        elif field is Field.TRANSFER_ENCODING:
+        elif field is _TRANSFER_ENCODING:
             framing = _chunked_response(framing, value)
-        elif field is Field.CONNECTION:
-            connection += b"," + value
-    if connection:
-        fields = without_nominated(connection, fields)
-    if reader.asked_head or status < 200 or status in BODILESS_STATUSES:
-        framing = Framing.NONE
-    to_client = _framing_to_client(framing, reader)
-    own = b"" if status < 200 else _own_fields(to_client, reader)
-    head = b"HTTP/1.1 %d %b\r\n%b%b\r\n" % (status, reason, b"".join(fields), own)
-    return OutgoingResponse(head, framing, to_client)
+        elif field is _CONNECTION and value not in USUAL_CONNECTIONS:
+            nominating += b"," + value
+    if nominating:
+        fields = without_nominated(nominating, fields)
+    if to_head or status < 200 or status in BODILESS_STATUSES:
+        framing = _NONE
+    elif framing is not _LENGTH:
+        framing = _UNTIL_CLOSE if to_http10 else _CHUNKED
+    if framing is not _LENGTH or to_http10 or not stays:
+        fields.append(b"" if status < 200 else _own_fields(framing, to_http10, stays))
+    fields.append(b"\r\n")
+    return STATUS_LINES[status, reason] + b"".join(fields), framing
 
 
 def _chunked_response(framing: Framing, value: bytes) -> Framing:
@@ -297,15 +310,10 @@ def _chunked_response(framing: Framing, value: bytes) -> Framing:
     return Framing.CHUNKED
 
 
-def _framing_to_client(framing: Framing, reader: Reader) -> Framing:
-    if framing is Framing.NONE or framing is Framing.LENGTH:
-        return framing
-    return Framing.UNTIL_CLOSE if reader.is_http10 else Framing.CHUNKED
-
-
-def _own_fields(to_client: Framing, reader: Reader) -> bytes:
+def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:
     """Our Transfer-Encoding and Connection; keep-alive has to be said to HTTP/1.0 only (RFC 9112 § 9.3)."""
-    own = b"Transfer-Encoding: chunked\r\n" if to_client is Framing.CHUNKED else b""
-    if not reader.stays or to_client is Framing.UNTIL_CLOSE:
-        return own + b"Connection: close\r\n"
-    return own + b"Connection: keep-alive\r\n" if reader.is_http10 else own
+    if framing is Framing.UNTIL_CLOSE or not stays:
+        connection = b"Connection: close\r\n"
+    else:
+        connection = b"Connection: keep-alive\r\n" if to_http10 else b""
+    return b"Transfer-Encoding: chunked\r\n" + connection if framing is Framing.CHUNKED else connection

@@ -70,7 +70,7 @@ class UnitCollector(Collector):
             f"{PREFIX}_endpoint_connections", "Connections held", labels=[*OF_ENDPOINT, "state"]
         )
         for state in self._unit.router.states:
-            pool = self._unit.pools[state.id]
+            pool = self._unit.pools.by_id[state.id]
             in_flight.add_metric(_labels(state), state.in_flight)
             available.add_metric(_labels(state), state.available)
             for name, number in (("idle", pool.idle), ("leased", pool.leased), ("opening", pool.opening)):
@@ -87,7 +87,7 @@ class UnitCollector(Collector):
             labels=[*OF_ENDPOINT, "event"],
         )
         for state in self._unit.router.states:
-            counts = self._unit.pools[state.id].counts
+            counts = self._unit.pools.by_id[state.id].counts
             for kind, number in state.outcomes.items():
                 outcomes.add_metric([*_labels(state), kind.value], number)
             for event in ("opened", "reused", "failed", "closed", "lost_idle"):

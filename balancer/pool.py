@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -18,7 +17,6 @@ from urllib.parse import urlsplit
 from balancer.errors import ConnectFailed
 from balancer.upstream import Upstream, connect
 from policies.facts import Endpoint
-from policies.router import Clock
 
 
 class Lessee(Protocol):
@@ -103,12 +101,11 @@ class Pool:
         """The exchange is done with it: keep it if it can serve again."""
         if upstream.is_closed:
             return
-        now = self._pools.clock.now()
+        now = self._pools.coarse_now
         too_old = now - upstream.opened_at > self._limits.max_age
-        if self.is_retired or too_old or not upstream.is_reusable:
+        if too_old or self.is_retired or not upstream.is_reusable:
             upstream.close()
             return
-        upstream.resume_reading()
         self.leased -= 1
         if self._lessees:
             self.leased += 1
@@ -192,7 +189,7 @@ class Pool:
         self.opening -= 1
         self.counts.opened += 1
         self.leased += 1
-        upstream.opened_at = self._pools.clock.now()
+        upstream.opened_at = self._pools.coarse_now
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is not None:
@@ -201,51 +198,43 @@ class Pool:
             self.give_back(upstream)
 
 
-class Pools(Mapping[str, Pool]):
+class Pools:
     """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit)."""
 
-    def __init__(self, clock: Clock, limits: PoolLimits, limit: int | None = None) -> None:
-        self.clock = clock
+    def __init__(self, now: float, limits: PoolLimits, limit: int | None = None) -> None:
+        self.coarse_now = now
         self.limits = limits
         self.limit = limit
         self.open_connections = 0
-        self._pools: dict[str, Pool] = {}
-
-    def __getitem__(self, endpoint_id: str) -> Pool:
-        return self._pools[endpoint_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pools)
-
-    def __len__(self) -> int:
-        return len(self._pools)
+        self.by_id: dict[str, Pool] = {}
 
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Keep the pools of endpoints that stay as they are, retire the others."""
         kept: dict[str, Pool] = {}
         for endpoint in endpoints:
-            pool = self._pools.get(endpoint.id)
+            pool = self.by_id.get(endpoint.id)
             is_same = pool is not None and pool.endpoint.address == endpoint.address
             kept[endpoint.id] = pool if pool is not None and is_same else Pool(endpoint, self)
-        for pool in self._pools.values():
+        for pool in self.by_id.values():
             if kept.get(pool.endpoint.id) is not pool:
                 pool.retire()
-        self._pools = kept
+        self.by_id = kept
 
     def prune(self, now: float) -> None:
-        """Age every pool."""
-        for pool in self._pools.values():
+        """Age every pool. Ages are of seconds, so the time of the last call serves until the next one."""
+        self.coarse_now = now
+        for pool in self.by_id.values():
             pool.prune(now)
 
     def make_room(self) -> None:
         """At the limit an idle connection elsewhere makes way for one that is needed now."""
         if self.limit is None or self.open_connections < self.limit:
             return
-        fullest = max(self._pools.values(), key=lambda pool: pool.idle)
+        fullest = max(self.by_id.values(), key=lambda pool: pool.idle)
         if fullest.idle:
             fullest.close_oldest()
 
     async def close(self) -> None:
         """Close everything and wait until nothing is being opened."""
-        tasks = [task for pool in self._pools.values() for task in pool.close()]
+        tasks = [task for pool in self.by_id.values() for task in pool.close()]
         await asyncio.gather(*tasks, return_exceptions=True)

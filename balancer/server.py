@@ -91,7 +91,7 @@ class Server:
         Returns whether all was finished.
         """
         unit = self.unit
-        unit.is_draining = True
+        unit.drain()
         if self._acceptor is not None:
             await self._acceptor.stop()
         is_finished = await self._drained(self._settings.timeouts.shutdown)

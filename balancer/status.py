@@ -51,7 +51,7 @@ def policy_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
 
 def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
     """One endpoint: identity, health, load, connections, outcomes, latency of its successes."""
-    endpoint, pool = state.endpoint, unit.pools[state.id]
+    endpoint, pool = state.endpoint, unit.pools.by_id[state.id]
     counts = pool.counts
     return {
         "id": endpoint.id,

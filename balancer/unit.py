@@ -60,7 +60,7 @@ class Unit:
     """Everything that one process forwards with.
 
     `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
-    `is_draining`: it is stopping. `is_crowded`: clients wait in the kernel for a descriptor.
+    `keeps_clients`: a client may send its next request on the same connection.
     """
 
     def __init__(
@@ -88,21 +88,26 @@ class Unit:
         self.head_limit = head_limit
         self.retries = retries
         self.home_region = home_region
-        self.is_draining = self.is_crowded = False
+        self.is_draining = False
+        self.keeps_clients = True
         self.counts = Counts()
         self.downstreams: set[Downstream] = set()
         self.on_client_left: Callable[[], None] | None = None
         self.queue = WaitQueue(router, queue_limit)
-        self.pools = Pools(clock, pool_limits, upstream_limit)
+        self.pools = Pools(self.coarse_now, pool_limits, upstream_limit)
         self.pools.replace([state.endpoint for state in router.states])
         self._trusted = trusted_proxies
         self._id_prefix = secrets.token_hex(6).encode()
         self._ids = count()
 
-    @property
-    def keeps_clients(self) -> bool:
-        """Whether a client may send its next request on the same connection."""
-        return not (self.is_draining or self.is_crowded)
+    def drain(self) -> None:
+        """Stop: every client connection ends with the response that it waits for."""
+        self.is_draining = True
+        self.keeps_clients = False
+
+    def set_crowded(self, is_crowded: bool) -> None:
+        """While clients wait in the kernel, those served end after their response: turns go round."""
+        self.keeps_clients = not (is_crowded or self.is_draining)
 
     def use_policy(self, spec: PolicySpec) -> None:
         """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""

@@ -9,6 +9,7 @@ Events go to a `ResponseSink`; the exchange is one, the load generator's request
     upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
     sink.response_started(status, reason, headers)   for each head, 1xx included; (name, value) pairs
     sink.response_body(data)            bytes of the body without their framing, never empty
+    sink.response_paused()              all that was read has been told, and there is more to come
     sink.response_ended()               whole and clean; ask `upstream.is_reusable` before leasing it again
     sink.response_failed(error)         instead of response_ended: an `UpstreamError`
     sink.upstream_paused() / upstream_resumed()      its write buffer is full / has drained
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
@@ -34,6 +36,7 @@ class ResponseSink(Protocol):
 
     def response_started(self, status: int, reason: bytes, headers: Headers) -> None: ...
     def response_body(self, data: bytes) -> None: ...
+    def response_paused(self) -> None: ...
     def response_ended(self) -> None: ...
     def response_failed(self, error: UpstreamError) -> None: ...
     def upstream_paused(self) -> None: ...
@@ -61,16 +64,18 @@ class Upstream(asyncio.Protocol):
         "_reason",
         "_sink",
         "_started",
-        "_status",
         "_surplus",
         "idle_since",
         "is_closed",
         "opened_at",
         "served",
         "transport",
+        "write",
     )
 
     transport: asyncio.Transport
+    write: Callable[[bytes], None]
+    """Add bytes of the request's body, already framed: the transport's own method, to save a call."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
@@ -78,7 +83,6 @@ class Upstream(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._reason = b""
-        self._status = 0
         self._started = self._complete = self._surplus = False
         self._is_head_request = self._reading_paused = False
         self._keep_alive = True  # until the first request says otherwise
@@ -98,14 +102,12 @@ class Upstream(asyncio.Protocol):
         self._sink = sink
         self._is_head_request = method == b"HEAD"
         self._started = self._complete = self._keep_alive = False
-        self.transport.write(head)
-
-    def write(self, data: bytes) -> None:
-        """Add bytes of the request's body, already framed."""
-        self.transport.write(data)
+        self.write(head)
 
     def release(self) -> None:
         """The request is over: back to the owner, who looks whether it can serve again."""
+        if self._reading_paused:
+            self.resume_reading()
         self._owner.give_back(self)
 
     def close(self) -> None:
@@ -139,6 +141,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -150,7 +153,9 @@ class Upstream(asyncio.Protocol):
         else:
             if self._complete:
                 self._end()
-            elif self._sink is None:
+            elif self._sink is not None:
+                self._sink.response_paused()
+            else:
                 self._fail(MalformedResponse("bytes that answer no request"))
 
     def eof_received(self) -> None:
@@ -170,9 +175,6 @@ class Upstream(asyncio.Protocol):
 
     # --- llhttp
 
-    def on_message_begin(self) -> None:
-        self._surplus = self._complete or self._sink is None
-
     def on_status(self, reason: bytes) -> None:
         self._reason += reason
 
@@ -181,9 +183,10 @@ class Upstream(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         sink = self._sink
-        if sink is None or self._surplus:
+        if sink is None or self._complete:
+            self._surplus = True
             return
-        self._status = status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
         self._started = status >= 200
         sink.response_started(status, self._reason, self._headers)
         if self._is_head_request and self._started:
@@ -211,6 +214,8 @@ class Upstream(asyncio.Protocol):
         if self._is_head_request:
             self._parser = httptools.HttpResponseParser(self)
             self._headers, self._reason = [], b""
+        elif self._reason or self._headers:
+            self._surplus = True  # of a further response, which nobody asked for
         self.served += 1
         if sink is not None:
             sink.response_ended()

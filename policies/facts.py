@@ -55,6 +55,8 @@ class OutcomeKind(Enum):
     RESET = "reset"  # the connection broke, or what came was not HTTP
     ABANDONED = "abandoned"  # the client left: never blamed on the endpoint
 
+    __hash__ = object.__hash__  # Enum's hashes the name in Python, and every settled request counts its kind
+
     @property
     def is_failure(self) -> bool:
         """Whether the endpoint is to blame."""
