@@ -1,0 +1,47 @@
+"""Policies: where a request should go. Standard library only; no I/O, no clock, no shared randomness."""
+
+from policies.available import Available
+from policies.errors import (
+    AlreadySettled,
+    BadPolicyOption,
+    BrokenPolicy,
+    DuplicateEndpoint,
+    NoEndpointAvailable,
+    PoliciesError,
+    UnknownEndpoint,
+    UnknownPolicy,
+)
+from policies.facts import Endpoint, Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts
+from policies.policy import Policy, PolicyMaker
+from policies.registry import describe, from_spec, known, make
+from policies.router import Assignment, Clock, MonotonicClock, Router
+from policies.state import EndpointState
+
+__all__ = [
+    "AlreadySettled",
+    "Assignment",
+    "Available",
+    "BadPolicyOption",
+    "BrokenPolicy",
+    "Clock",
+    "DuplicateEndpoint",
+    "Endpoint",
+    "EndpointState",
+    "MonotonicClock",
+    "NoEndpointAvailable",
+    "Outcome",
+    "OutcomeKind",
+    "PoliciesError",
+    "Policy",
+    "PolicyMaker",
+    "Region",
+    "ReportedLoad",
+    "RequestFacts",
+    "Router",
+    "UnknownEndpoint",
+    "UnknownPolicy",
+    "describe",
+    "from_spec",
+    "known",
+    "make",
+]

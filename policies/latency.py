@@ -2,16 +2,20 @@
 
 Rule of this file: only what was measured counts, and it fades. Nobody states capacities.
 
-A latency is a fixed part (round trip and bare service) and a wait. Three numbers per endpoint tell them
+A latency is a fixed part (round trip and bare service) and a wait. Four numbers per endpoint tell them
 apart:
 
   floor   the least latency of the last 30–60 s: what it takes when nothing waits;
   mean    the latency of the last few seconds;
-  ahead   how many requests were in flight before those were sent, on average.
+  ahead   how many requests were in flight before those were sent, on average;
+  pace    the least latency/(ahead + 1): who found n in flight and took x seconds has seen n + 1 return in x,
+          so the endpoint has really delivered (n + 1)/x, the delivery-rate sample of BBR (Cardwell et al.,
+          ACM Queue 2016).
 
-The wait that was seen, mean − floor, is taken to grow with what is in flight: × (n + 1)/(ahead + 1). The
-floor is not: over a WAN most of what is in flight is on the wire, and a score that multiplies round trips
-by it drowns the load in them.
+The wait that was seen, mean − floor, is taken to grow with what is in flight: × (n + 1)/(ahead + 1). Far
+more in flight than ever came back at once is priced as a queue before its wait is seen. The floor is not:
+over a WAN most of what is in flight is on the wire, and a score that multiplies round trips by it drowns
+the load in them.
 """
 
 from __future__ import annotations
@@ -31,6 +35,20 @@ request at a time; never trying again is how Traefik starved a worker for good (
 FLOOR_WINDOW = 30.0
 """Seconds of one bucket of the minimum. Any endpoint below saturation is idle now and then in 30 s."""
 
+PACE_WINDOW = 10.0
+"""Seconds of one bucket of the least pace, so that what was proven ten to twenty seconds ago still counts."""
+
+GROWTH = 2.0
+"""Times the proven rate that is taken on without a second thought: slow start, as TCP doubles per round trip.
+
+A burst reaches the worker long before its first answer comes back. Simulated (regions 350–580 ms away, load
+raised from 10 to 100 outstanding at once): mean latency of the next four seconds 595 ms without this guard,
+505 with it; any growth from 1.5 to 3 does the same.
+"""
+
+SPARE = 4
+"""Requests in flight that are no burst whatever was proven: an endpoint that was idle has proven nothing."""
+
 FAILURE_COST = 5.0
 """Seconds charged for a failure, at least. Fast errors attract traffic (the sinkhole) unless each is dearer
 than any success is slow; 5 s is what Finagle and Linkerd charge."""
@@ -39,11 +57,12 @@ than any success is slow; 5 s is what Finagle and Linkerd charge."""
 class LatencyModel:
     """Floor, mean and failures of one endpoint. `ahead` is its in-flight count without the request itself."""
 
-    __slots__ = ("_ahead", "_failures", "_floor", "_latency", "_successes", "charge", "measured_at")
+    __slots__ = ("_ahead", "_failures", "_floor", "_latency", "_pace", "_successes", "charge", "measured_at")
 
     def __init__(self) -> None:
         self._successes = self._failures = self._latency = self._ahead = 0.0
         self._floor = WindowedMinimum(FLOOR_WINDOW)
+        self._pace = WindowedMinimum(PACE_WINDOW)
         self.measured_at = -FORGET_AFTER
         self.charge = FAILURE_COST
 
@@ -62,6 +81,7 @@ class LatencyModel:
             self._latency += latency
             self._ahead += ahead
         self._floor.add(latency, now)
+        self._pace.add(latency / (ahead + 1), now)
 
     def record_failure(self, charge: float, now: float) -> None:
         """Count in a failure that is to weigh like a latency of `charge` seconds."""
@@ -88,11 +108,14 @@ class LatencyModel:
         return self._successes > 0.0
 
     @property
+    def failure_share(self) -> float:
+        """Which part (0..1) of what ended lately has failed."""
+        return self._failures / (self._failures + self._successes) if self._failures else 0.0
+
+    @property
     def failure_cost(self) -> float:
         """Seconds that a request sent now is expected to lose by failing."""
-        if not self._failures:
-            return 0.0
-        return self.charge * self._failures / (self._failures + self._successes)
+        return self.charge * self.failure_share
 
     def predict(self, in_flight: int, silence: float, wait_price: float) -> float:
         """Seconds to a success behind `in_flight` others, each second of wait counted `wait_price` times.
@@ -104,6 +127,8 @@ class LatencyModel:
         mean = self._latency / successes
         floor = self._floor.read()
         wait = (mean if mean > silence else silence) - floor
-        if wait > 0.0:
-            floor += wait_price * wait * (in_flight + 1) * successes / (self._ahead + successes)
-        return floor + self.failure_cost if self._failures else floor
+        wait = wait * (in_flight + 1) * successes / (self._ahead + successes) if wait > 0.0 else 0.0
+        if in_flight > SPARE:
+            unproven = (in_flight - SPARE) * self._pace.read() / GROWTH - floor
+            wait = unproven if unproven > wait else wait
+        return floor + wait_price * wait + (self.failure_cost if self._failures else 0.0)

@@ -31,17 +31,17 @@ class LeastInFlight:
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(choices)."""
         if self._choices == 2:
-            return self._better_of_two(available)
+            return self._better_of_two(available, now)
         drawn = self._sample(available, min(self._choices, len(available)))
-        return min(drawn, key=relative_load)
+        return min(drawn, key=lambda state: relative_load(state, now))
 
-    def _better_of_two(self, available: Available) -> EndpointState:
+    def _better_of_two(self, available: Available, now: float) -> EndpointState:
         size = len(available)
         if size == 1:
             return available[0]
         first, second = draw_two(size, self._random)
         one, other = available[first], available[second]
-        return other if other.in_flight * one.weight < one.in_flight * other.weight else one
+        return other if relative_load(other, now) < relative_load(one, now) else one
 
 
 def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:
@@ -54,6 +54,17 @@ def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:
     return first, second if second < first else second + 1
 
 
-def relative_load(state: EndpointState) -> float:
-    """Requests in flight per unit of weight."""
+FAILING = 100.0
+"""Requests in flight that an endpoint which fails every request seems to have more; one that fails 1 %, one
+more.
+
+Failures are quick, so whoever fails has little in flight: counted alone, that attracts (the sinkhole).
+"""
+
+
+def relative_load(state: EndpointState, now: float) -> float:
+    """Requests in flight per unit of weight, failures charged."""
+    failed = state.latency.failure_share
+    if failed and state.latency.is_measured(now):
+        return (state.in_flight + FAILING * failed) / state.weight
     return state.in_flight / state.weight

@@ -141,9 +141,8 @@ class EndpointState:
         return hope + cost + FAILURE_COST * self.in_flight
 
     def __repr__(self) -> str:
-        flags = "".join(
-            c for c, on in (("d", not self.enabled), ("u", not self.healthy), ("f", self.is_full)) if on
-        )
+        marks = {"disabled": not self.enabled, "unhealthy": not self.healthy, "full": self.is_full}
+        flags = "".join(f" {mark}" for mark, is_on in marks.items() if is_on)
         return f"<{self.id} {self.in_flight} in flight{flags}>"
 
 

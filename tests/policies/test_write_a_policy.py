@@ -1,0 +1,78 @@
+"""The page for newcomers: its policy is complete, keeps the contract, and can be named as it says."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies import RequestFacts, describe, from_spec
+from policies.contract import Trial, endpoints
+from policies.registry import GROUP
+
+PAGE = (Path(__file__).parents[2] / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
+
+
+def block(name: str) -> str:
+    """The fenced block after the comment of that name."""
+    found = re.search(rf"<!-- {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"the page has no block '{name}'"
+    return found[1]
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    """The names that the page's policy defines."""
+    names: dict[str, Any] = {}
+    exec(block("policy"), names)
+    return names
+
+
+def test_the_policy_is_about_fifteen_lines() -> None:
+    """A policy is small: that is the point of the page."""
+    body = block("policy").partition("class ")[2]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 15
+
+
+def test_the_policy_keeps_the_contract(page: dict[str, Any]) -> None:
+    """By the very test that the page shows."""
+    exec(block("test"), page)
+    page["test_it_keeps_the_contract"]()
+
+
+def test_the_policy_does_what_it_says(page: dict[str, Any]) -> None:
+    """The same key goes to the same endpoint."""
+    trial = Trial(page["QuickerOfTwo"], endpoints(1, 1, 1, 1))
+    trial.facts = RequestFacts(key="a client")
+    assert len({trial.send().id for _ in range(20)}) == 1
+
+
+def test_the_trial_shows_what_it_is_meant_to_show(
+    page: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The slow one of three gets less than its share."""
+    exec(block("trial"), page)
+    picked = page["trial"].picked()
+    assert picked["here-0"] < picked.total() / 6
+    assert "here-0" in capsys.readouterr().out
+
+
+def test_the_policy_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed with the page's entry point, it is what the page's configuration means."""
+    entries = tomllib.loads(block("entry point"))["project"]["entry-points"][GROUP]
+    info = tmp_path / "my_policies-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-policies\nVersion: 1\n")
+    lines = [f"{name} = {target}" for name, target in entries.items()]
+    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines]))
+    (tmp_path / "my_policies.py").write_text(block("policy"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_policies", raising=False)
+    spec = tomllib.loads(block("configuration"))["policy"]
+    assert type(from_spec(spec, Random(1))).__name__ == "QuickerOfTwo"
+    assert "drawn at random" in describe()["quicker-of-two"]
