@@ -7,6 +7,7 @@ Defaults are those of `Settings`, stated there and nowhere else.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -121,6 +122,7 @@ async def _serve(settings: Settings) -> None:
     _on_signal("SIGINT", ending.set)
     async with Worker(settings) as worker:
         _on_signal("SIGHUP", worker.switchboard.heal)
+        gc.freeze()  # what was imported never dies; a collection that walks it is a pause of milliseconds
         click.echo(_ready_line(worker.url, settings))
         await ending.wait()
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
 from aiohttp import ClientConnectionError, ClientSession, ClientTimeout
+from aiohttp.test_utils import make_mocked_request
+from aiohttp.web import HTTPNotFound
 
+from workers.control import Control
+from workers.faults import Switchboard
 from workers.server import Worker
 from workers.service import Fixed
 
@@ -72,6 +77,15 @@ async def test_invalid_faults_are_422_and_change_nothing(
         assert response.status == 422
         assert (await response.json())["detail"][0]["field"] == field
     assert worker.switchboard.current.slow == 1
+
+
+async def test_switches_are_for_loopback_peers_only() -> None:
+    """Anyone else sees 404, as if there were nothing."""
+    control = Control(Switchboard(asyncio.get_running_loop(), Random(0)))
+    stranger = make_mocked_request("GET", "/-/faults").clone(remote="203.0.113.7")
+    for handler in (control.show, control.put, control.heal):
+        with pytest.raises(HTTPNotFound):
+            await handler(stranger)
 
 
 async def test_slow_multiplies_the_service_time(start_worker: StartWorker, session: ClientSession) -> None:

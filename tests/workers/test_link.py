@@ -144,7 +144,7 @@ async def test_pipelined_requests_are_answered_in_order(start_worker: StartWorke
 
 
 async def test_close_is_on_the_way_for_half_a_round_trip(start_worker: StartWorker) -> None:
-    """The worker closes an idle connection K after its answer left; the client learns R/2 later: K + R in all."""
+    """The worker closes an idle connection K after its answer; both travel R/2, so the client sees them K apart."""
     keep_alive = 0.1
     worker = await start_worker(round_trip=R, keep_alive=keep_alive)
     reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
@@ -153,8 +153,22 @@ async def test_close_is_on_the_way_for_half_a_round_trip(start_worker: StartWork
     answered_at = time.monotonic()
     writer.write(GET[:-2])  # the race: a request's first bytes meet the close and are lost
     assert await reader.read() == b""
-    # Answer and close both spend R/2 on the way, so the client sees them K apart.
     assert time.monotonic() - answered_at == pytest.approx(keep_alive, rel=0.25)
+    writer.close()
+
+
+@pytest.mark.parametrize("round_trip", [0.0, 0.02])
+async def test_half_closed_client_is_treated_as_without_a_link(
+    start_worker: StartWorker, round_trip: float
+) -> None:
+    """aiohttp gives up a connection whose client has finished sending; the link changes when, not what."""
+    worker = await start_worker(round_trip=round_trip, service=Fixed(0.05))
+    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+    writer.write(GET)
+    writer.write_eof()
+    begun_at = time.monotonic()
+    assert await reader.read() == b""
+    assert 2 * round_trip <= time.monotonic() - begun_at + 0.001 < 2 * round_trip + 0.04
     writer.close()
 
 
