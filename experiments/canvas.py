@@ -48,6 +48,9 @@ STYLE: Any = {
 }
 
 
+PNG_DPI = 120
+
+
 @dataclass(frozen=True, slots=True)
 class Sheet:
     """A width in inches, and how many small multiples stand side by side on it."""
@@ -76,6 +79,14 @@ def blank(
     return figure, [axis for line in axes for axis in line]
 
 
+def settle(figure: Figure) -> Figure:
+    """Lay the figure out once and keep the places: each file format would do it again."""
+    with mpl.rc_context(STYLE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
 def to_svg(figure: Figure) -> bytes:
     """The figure as SVG without a date, dots rasterised where a drawing asked for it."""
     with mpl.rc_context(STYLE):
@@ -85,10 +96,10 @@ def to_svg(figure: Figure) -> bytes:
 
 
 def to_png(figure: Figure) -> bytes:
-    """The figure as PNG at 150 dots per inch."""
+    """The figure as PNG at PNG_DPI dots per inch."""
     with mpl.rc_context(STYLE):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
+        figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -35,7 +35,9 @@ def places_of(scenario: Scenario) -> tuple[Place, ...]:
 
 
 class Fleet:
-    """`async with Fleet(…) as fleet` starts everything and waits until all of it is ready.
+    """`async with Fleet(…) as fleet` starts everything and waits for the workers; `balancer.ready()` is yours.
+
+    The balancer takes a second to start, in which the workers can be warmed.
 
     `seed` is the block's: workers draw the same demand and the policy the same numbers for every entry of it.
     """
@@ -88,7 +90,6 @@ class Fleet:
         await asyncio.to_thread(config.write_text, self._balancer_config(), "utf-8")
         argv = [sys.executable, "-m", "balancer", "serve", "--config", str(config)]
         self._children.append(await processes.start("balancer", argv))
-        await self.balancer.ready()
 
     async def _stop(self) -> None:
         """Stop the balancer first; shielded, because a second Ctrl-C must not leave anybody behind."""

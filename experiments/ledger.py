@@ -83,6 +83,15 @@ class Ledger:
         values = np.array(latency)
         return len(latency) / span, percentile(values, 50), percentile(values, 99)
 
+    def recent_lag(self, count: int = 100) -> float:
+        """The worst lateness in seconds among the last `count` requests that were due."""
+        late = [
+            sent - due
+            for sent, due in zip(self.sent_at[-count:], self.scheduled_at[-count:], strict=True)
+            if sent == sent  # not nan: it was sent
+        ]
+        return max(late, default=0.0)
+
     def samples(self) -> Samples:
         """The columns as arrays, instants counted from the start of the run."""
         worker = np.array(self.worker, dtype=np.int64)

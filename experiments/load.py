@@ -70,6 +70,9 @@ class Flight:
     def response_failed(self, error: UpstreamError) -> None:
         self.end(Kind.RESET)
 
+    def response_paused(self) -> None:
+        pass
+
     def upstream_paused(self) -> None:
         pass
 

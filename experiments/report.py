@@ -60,7 +60,7 @@ def write(path: Path, text: str) -> None:
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:
     """Draw both widths, save the wide one as SVG and PNG and the narrow one as SVG."""
     directory.mkdir(parents=True, exist_ok=True)
-    wide, narrow = (drawing.draw(sheet) for sheet in canvas.SHEETS)
+    wide, narrow = (canvas.settle(drawing.draw(sheet)) for sheet in canvas.SHEETS)
     svg, small = canvas.to_svg(wide), canvas.to_svg(narrow)
     (directory / f"{drawing.name}.svg").write_bytes(svg)
     (directory / f"{drawing.name}-narrow.svg").write_bytes(small)

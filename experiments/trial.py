@@ -46,7 +46,8 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
     """
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     async with Fleet(scenario, entry, planned.seed) as fleet:
-        await warm_up(scenario, entry, fleet)
+        await asyncio.gather(warm_workers(scenario, fleet), fleet.balancer.ready())
+        await warm_through(scenario, entry, fleet)
         generator = measured_load(scenario, entry, planned, fleet)
         watch(generator.ledger)
         try:
@@ -57,26 +58,36 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
     return conclude(scenario, entry, planned, generator.ledger, status, casualties)
 
 
-async def warm_up(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
-    """First every worker directly, then all of them through the balancer at the load's own width."""
+async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
+    """Every worker directly, all at the same time: no policy may leave one cold."""
+    count, timeout = scenario.warmup, scenario.timeout * scenario.time_scale
+    width = min(WARM_BATCH, count)
+    generators = [
+        Generator(worker.address, "warm", fleet.places, closed(width, count), count, timeout)
+        for worker in fleet.workers
+    ]
+    if count:
+        await asyncio.gather(*(drive(generator, width) for generator in generators))
+
+
+async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
+    """Then all of them through the balancer at the load's own width: its pools and its policy are warm too."""
+    width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
     if not scenario.warmup:
         return
     timeout = scenario.timeout * scenario.time_scale
-    direct = [
-        Generator(worker.address, "warm", fleet.places, closed(WARM_BATCH, n), n, timeout)
-        for worker in fleet.workers
-        for n in [scenario.warmup]
-    ]
-    await asyncio.gather(*(drive(generator, min(WARM_BATCH, scenario.warmup)) for generator in direct))
-    width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
     through = Generator(fleet.balancer.address, "warm", fleet.places, closed(width, count), count, timeout)
     await drive(through, min(width, count))
 
 
 def warm_requests(scenario: Scenario, entry: Entry) -> int:
-    """Requests sent through the balancer before the run: at least one for each that will be outstanding."""
+    """Requests sent through the balancer before the run: at least two for each that will be outstanding.
+
+    One would find the connections that a burst needs; the second finds those that a slow region needs when
+    slots of the fast ones are already free again.
+    """
     workers = sum(region.workers for region in scenario.regions)
-    return max(scenario.warmup * workers, first_connections(scenario, entry))
+    return max(scenario.warmup * workers, 2 * first_connections(scenario, entry))
 
 
 def first_connections(scenario: Scenario, entry: Entry) -> int:
