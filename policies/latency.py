@@ -51,11 +51,13 @@ SPARE = 4
 
 FAILURE_COST = 5.0
 """Seconds charged for a failure, at least. Fast errors attract traffic (the sinkhole) unless each is dearer
-than any success is slow; 5 s is what Finagle and Linkerd charge."""
+than any success is slow: 5 s is beyond what anyone calls a slow success; where 99 % take longer, that is
+charged."""
 
 
 class LatencyModel:
-    """Floor, mean and failures of one endpoint. `ahead` is its in-flight count without the request itself."""
+    """The four numbers and the failures of one endpoint. `ahead` is its in-flight count without the request
+    itself."""
 
     __slots__ = ("_ahead", "_failures", "_floor", "_latency", "_pace", "_successes", "charge", "measured_at")
 

@@ -21,7 +21,7 @@ _order = attrgetter("order")
 class RoundRobin:
     """Each in turn, as often as its weight says, maximally interleaved.
 
-    Unequal weights follow nginx's smooth weighted round-robin (commit 52327e0, 2012): everyone earns its
+    Unequal weights follow nginx's smooth weighted round-robin (since 1.3.1, 2012): everyone earns its
     weight per pick, the richest is picked and pays what all earned. The start is random, or units started
     together would hit the same endpoint together.
     """

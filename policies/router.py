@@ -16,8 +16,9 @@ from policies.available import Available
 from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
 from policies.facts import Endpoint, Outcome, RequestFacts
 from policies.least_in_flight import LeastInFlight
+from policies.norms import Norms
 from policies.policy import Policy
-from policies.state import EndpointState, Norms
+from policies.state import EndpointState
 
 TIME_BUDGET = 0.005
 """Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded

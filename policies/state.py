@@ -6,13 +6,12 @@ plane read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf
-from statistics import median
 
-from policies.facts import Endpoint, Outcome, OutcomeKind, Region
+from policies.facts import Endpoint, Outcome, OutcomeKind
 from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
 from policies.load import Histogram
+from policies.norms import Norms
 
 _OK, _ABANDONED = OutcomeKind.OK, OutcomeKind.ABANDONED
 
@@ -144,35 +143,3 @@ class EndpointState:
         marks = {"disabled": not self.enabled, "unhealthy": not self.healthy, "full": self.is_full}
         flags = "".join(f" {mark}" for mark, is_on in marks.items() if is_on)
         return f"<{self.id} {self.in_flight} in flight{flags}>"
-
-
-class Norms:
-    """What latency is usual in a region: the median of its measured endpoints, else of all, else GUESS.
-
-    A constant seed is wrong across regions, and 0 draws all traffic to the newcomer (Traefik did). Medians
-    are O(n), so they are renewed at most every RENEW_AFTER seconds, and only while somebody asks.
-    """
-
-    GUESS = 0.1
-    RENEW_AFTER = 0.5
-
-    def __init__(self, states: Iterable[EndpointState] = ()) -> None:
-        self.states = states
-        self._by_region: dict[Region | None, float] = {}
-        self._renewed_at = -inf
-
-    def latency(self, region: Region | None, now: float) -> float:
-        """Seconds usual in `region`."""
-        if now - self._renewed_at >= self.RENEW_AFTER:
-            self._renew(now)
-        everywhere = self._by_region.get(None, self.GUESS)
-        return self._by_region.get(region, everywhere)
-
-    def _renew(self, now: float) -> None:
-        seen: dict[Region | None, list[float]] = {}
-        for state in self.states:
-            if state.is_measured(now) and state.latency.floor < inf:
-                seen.setdefault(state.region, []).append(state.latency.floor)
-                seen.setdefault(None, []).append(state.latency.floor)
-        self._by_region = {region: median(floors) for region, floors in seen.items()}
-        self._renewed_at = now

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from policies import Endpoint, RequestFacts, Router, make
+from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock, Trial, endpoints
 from policies.latency_weighted import LatencyWeighted
 from policies.least_in_flight import LeastInFlight, draw_two
@@ -144,12 +144,34 @@ def test_latency_weighted_explores() -> None:
     assert seen["1"] / 9000 == pytest.approx(0.015, abs=0.006)
 
 
+class Listener(RandomChoice):
+    """An inner policy that writes down what it is told."""
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        super().members_changed(states, now)
+        told.append(("members", tuple(state.id for state in states)))
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        told.append(("observe", state.id))
+
+    def tick(self, now: float) -> None:
+        told.append(("tick", now))
+
+
+told: list[tuple[str, object]] = []
+
+
 def test_children_hear_what_concerns_their_region() -> None:
-    """An inner policy with hooks is told the members and outcomes of its own region only, and every tick."""
-    trial = Trial(lambda rng: make("region-round-robin", {"inner": "random"}, rng), endpoints(1, 2))
-    trial.closed_loop(4, 5)
-    trial.router.tick()
-    trial.router.replace(endpoints(1, 1))
-    trial.closed_loop(4, 5)
-    assert trial.router.last_fault is None
-    assert trial.picked().total() > 100
+    """An inner policy is told the members and outcomes of its own region only, and every tick."""
+    told.clear()
+    r = router(lambda rng: SingleRegion(rng, region="y", inner=Listener), "xyyx")
+    assignment = r.route(FACTS)
+    r.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1))
+    r.tick()
+    r.replace([state.endpoint for state in r.states[:2]])
+    assert told == [
+        ("members", ("1", "2")),
+        ("observe", assignment.endpoint.id),
+        ("tick", 0.0),
+        ("members", ("1",)),
+    ]

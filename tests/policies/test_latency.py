@@ -9,7 +9,7 @@ import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind
 from policies.latency import FAILURE_COST, FORGET_AFTER
-from policies.state import Norms
+from policies.norms import Norms
 
 
 def state(name: str = "a", region: str = "here", norms: Norms | None = None) -> EndpointState:
