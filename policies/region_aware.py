@@ -42,8 +42,9 @@ Simulated mean latency in ms, six workers of 50 req/s with round trips of 350, 4
     mean 20 ms         180/s           531  489  488  482  490  494   493
                        240/s           628  542  536  530  533  534   517
 
-8 is best or nearly so in every row. Where service varies, mean − floor holds service as well as wait: a high price then
-spills early at low load, and near the pool's capacity round-robin stays 1–3 % ahead.
+8 is within 3 % of the best price in every row. Where service varies, mean − floor holds service as well as
+wait: a high price then spills early at low load, and near the pool's capacity round-robin stays 1–3 %
+ahead.
 """
 
 EXPLORE = 0.01

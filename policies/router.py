@@ -125,11 +125,11 @@ class Router:
             raise AlreadySettled(f"the request to {state.id} was settled before")
         assignment.is_settled = True
         state.in_flight -= 1
-        if not state.is_listed:
-            self._refresh(state)
         state.count(outcome, assignment.in_flight_at_send)
         if self._observe is not None:
             self._call(self._observe, state, outcome, outcome.ended_at)
+        if not state.is_listed:
+            self._refresh(state)  # last: whoever is woken may route at once
 
     def tick(self) -> None:
         """To be called about once a second: lets a policy that has something to do in time do it."""
@@ -179,12 +179,15 @@ class Router:
         return state
 
     def _relist(self) -> None:
+        was_empty = not self._available
         for state in self._available:
             state.is_listed = False
         self._available = Available(state for state in self._by_id.values() if state.available)
         for state in self._available:
             state.is_listed = True
         self._announce()
+        if was_empty and self._available and self.on_available is not None:
+            self.on_available()
 
     def set_healthy(self, endpoint_id: str, is_healthy: bool) -> None:
         """What a check has found. Raises UnknownEndpoint."""

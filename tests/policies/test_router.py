@@ -164,6 +164,17 @@ def test_on_available_is_called_when_the_drought_ends() -> None:
     assert woken == [1]
 
 
+def test_whoever_is_woken_may_route_at_once() -> None:
+    """Inside settle the request that ended is already counted; new endpoints end a drought, too."""
+    r = router(members=[Endpoint("a", "http://x", "here", max_in_flight=1)])
+    held, woken = r.route(FACTS), []
+    r.on_available = lambda: woken.append((r.route(FACTS).endpoint.id, r.find("a").latency.floor))
+    r.settle(held, outcome())
+    assert woken == [("a", 0.1)]
+    r.replace([Endpoint("a", "http://x", "here", max_in_flight=2)])
+    assert len(woken) == 2
+
+
 def test_tried_endpoints_are_avoided_while_there_are_others() -> None:
     """A retry goes elsewhere if it can, and back if it must."""
     r = router()
