@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from experiments.results import Campaign, PlannedRun, save_campaign, save_result
 from experiments.samples import Kind, Place, Run, RunFacts, Samples
@@ -129,3 +130,46 @@ def write_results(
             run = Run(late_facts, run.samples)
         save_result(run, planned, directory)
     return scenario
+
+
+@pytest.fixture
+def make_results() -> Callable[..., Scenario]:
+    """`make_results(directory, blocks=…, requests=…, failures=…, late=…, stop_after=…)` writes a campaign."""
+    return write_results
+
+
+@pytest.fixture
+def make_run() -> Callable[..., Run]:
+    """`make_run(latency, kind=…, sent_late=…)` makes a run of hand-made columns, one worker, due 10 ms apart."""
+    return hand_made
+
+
+def hand_made(latency: list[float], kind: list[Kind] | None = None, sent_late: float = 0.0, **facts: object) -> Run:
+    """Row i is due at i × 10 ms, leaves `sent_late` later, and takes `latency[i]` seconds from being due."""
+    count = len(latency)
+    due = np.arange(count) * 0.01
+    whole = np.zeros(count, dtype=np.int64)
+    samples = Samples(
+        scheduled_at=due,
+        sent_at=due + sent_late,
+        first_byte_at=due + np.array(latency),
+        ended_at=due + np.array(latency),
+        status=whole + 200,
+        kind=np.array(kind if kind is not None else [Kind.OK] * count, dtype=np.int64),
+        worker=whole,
+        region=whole,
+        sequence=np.arange(count),
+        attempts=whole,
+    )
+    plain: dict[str, object] = {
+        "label": "random",
+        "policy": {"name": "random"},
+        "mode": "open",
+        "requests": count,
+        "block": 0,
+        "order": 0,
+        "seed": 1,
+        "timeout": 5.0,
+        "places": (Place(worker="emea-0", region="emea"),),
+    }
+    return Run(RunFacts.model_validate(plain | facts), samples)
