@@ -99,6 +99,6 @@ def explain(threshold: Threshold, value: float, bound: float, passed: bool) -> s
 def in_unit(value: float, unit: str) -> str:
     """`value` in the unit that the threshold was stated in, three significant digits at least."""
     factor = SECONDS.get(unit, 0.01 if unit == "%" else 1.0)
-    scaled = value / factor
+    scaled = round(value / factor, 6)
     digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
     return f"{scaled:.{digits}f}{'' if unit == '/s' else ' '}{unit}"

@@ -10,20 +10,21 @@ import heapq
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from experiments.results import Campaign, PlannedRun, save_campaign, save_result
-from experiments.samples import Kind, Place, Run, RunFacts, Samples
+from experiments.samples import Floats, Ints, Kind, Place, Run, RunFacts, Samples
 from experiments.scenario import Entry, Scenario
 from experiments.shelf import load_scenario
 from experiments.statistics import lag_percentiles, validity
 
-Pick = Callable[[np.random.Generator, int, "np.ndarray[tuple[int], np.dtype[np.int64]]"], int]
+Pick = Callable[[np.random.Generator, int, Ints], int]
 
 
-def spilling(rng: np.random.Generator, index: int, in_flight: np.ndarray) -> int:  # type: ignore[type-arg]
+def spilling(rng: np.random.Generator, index: int, in_flight: Ints) -> int:
     """Least predicted completion over all workers."""
     rtts = np.array([0.35, 0.35, 0.45, 0.45, 0.58, 0.58])
     return int(np.argmin(rtts + 0.02 * np.maximum(0, in_flight - rtts / 0.02)))
@@ -47,7 +48,8 @@ def simulate(scenario: Scenario, entry: Entry, planned: PlannedRun, failures: fl
     rng = np.random.default_rng([planned.seed, planned.order])
     rtts = np.repeat([r.rtt for r in scenario.regions], [r.workers for r in scenario.regions])
     load = scenario.load_of(entry)
-    rows, in_flight, free_at = [], np.zeros(len(rtts), dtype=np.int64), np.zeros(len(rtts))
+    rows: list[tuple[float, ...]] = []
+    in_flight, free_at = np.zeros(len(rtts), dtype=np.int64), np.zeros(len(rtts))
     events = [(0.0, slot, -1) for slot in range(load.batch)]
     pick = PICKS[entry.policy.name]
     for index in range(load.requests):
@@ -67,7 +69,7 @@ def simulate(scenario: Scenario, entry: Entry, planned: PlannedRun, failures: fl
 def as_run(scenario: Scenario, entry: Entry, planned: PlannedRun, rows: list[tuple[float, ...]]) -> Run:
     """Columns and facts from rows."""
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    whole = [column.astype(np.int64) if i >= 4 else column for i, column in enumerate(columns)]
+    whole: list[Any] = [column.astype(np.int64) if i >= 4 else column for i, column in enumerate(columns)]
     samples = Samples(**{field.name: column for field, column in zip(fields(Samples), whole, strict=True)})
     lag_p50, lag_p99 = lag_percentiles(samples)
     facts = RunFacts(
@@ -132,7 +134,7 @@ def write_results(
     return scenario
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_results() -> Callable[..., Scenario]:
     """`make_results(directory, blocks=…, requests=…, failures=…, late=…, stop_after=…)` writes a campaign."""
     return write_results
@@ -144,10 +146,12 @@ def make_run() -> Callable[..., Run]:
     return hand_made
 
 
-def hand_made(latency: list[float], kind: list[Kind] | None = None, sent_late: float = 0.0, **facts: object) -> Run:
+def hand_made(
+    latency: list[float], kind: list[Kind] | None = None, sent_late: float = 0.0, **facts: object
+) -> Run:
     """Row i is due at i × 10 ms, leaves `sent_late` later, and takes `latency[i]` seconds from being due."""
     count = len(latency)
-    due = np.arange(count) * 0.01
+    due: Floats = np.linspace(0.0, 0.01 * (count - 1), count)
     whole = np.zeros(count, dtype=np.int64)
     samples = Samples(
         scheduled_at=due,

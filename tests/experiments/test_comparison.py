@@ -75,7 +75,11 @@ def test_standing_says_no_more_than_the_interval(
 
 def test_a_clear_winner_is_ahead_and_the_twin_is_only_the_floor() -> None:
     """40 % more throughput over 1 % noise is ahead; the A/A pair is reported apart and never ranked."""
-    values = {"a": blocks(100, 0.01, seed=1), "b": blocks(140, 0.01, seed=2), "a again": blocks(100, 0.01, seed=3)}
+    values = {
+        "a": blocks(100, 0.01, seed=1),
+        "b": blocks(140, 0.01, seed=2),
+        "a again": blocks(100, 0.01, seed=3),
+    }
     found, floor = compare("throughput", values, "a", ("a", "a again"), seed=1)
     assert [(comparison.label, comparison.standing) for comparison in found] == [("b", "ahead")]
     assert floor is not None

@@ -32,7 +32,8 @@ def test_enough_values_lie_at_or_below_a_percentile(values: list[float], percent
 
 
 @pytest.mark.parametrize(
-    ("count", "percent", "few"), [(10_000, 99.0, False), (9_999, 99.0, True), (200, 50.0, False), (199, 50.0, True)]
+    ("count", "percent", "few"),
+    [(10_000, 99.0, False), (9_999, 99.0, True), (200, 50.0, False), (199, 50.0, True)],
 )
 def test_a_quantile_needs_a_hundred_samples_beyond_it(count: int, percent: float, few: bool) -> None:
     """100 samples beyond are enough, 99 are few."""

@@ -1,0 +1,212 @@
+"""The generator, against servers in this process: every request is written down, and no stall can hide."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import numpy as np
+import pytest
+
+from experiments.arrivals import closed, constant, first_instants, poisson
+from experiments.load import Generator
+from experiments.samples import Kind, Place, Samples
+from experiments.scenario import Load
+from experiments.statistics import percentile
+
+PLACES = (Place(worker="emea-0", region="emea"), Place(worker="us-0", region="us"))
+Answer = Callable[[int, bytes], Awaitable[bytes | None]]
+StartServer = Callable[[Answer], Awaitable[tuple[str, int]]]
+
+
+def response(status: int = 200, worker: str = "us-0") -> bytes:
+    """A small answer as our workers give it."""
+    return f"HTTP/1.1 {status} X\r\nX-Worker-Name: {worker}\r\nContent-Length: 2\r\n\r\nok".encode()
+
+
+@pytest.fixture
+async def start_server() -> AsyncIterator[StartServer]:
+    """`start_server(answer)` serves on loopback; `answer(number, head)` returns bytes, or None to break off."""
+    servers: list[asyncio.Server] = []
+    writers: list[asyncio.StreamWriter] = []
+    count = 0
+
+    async def start(answer: Answer) -> tuple[str, int]:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal count
+            writers.append(writer)
+            try:
+                while head := await reader.readuntil(b"\r\n\r\n"):
+                    number, count = count, count + 1
+                    reply = await answer(number, head)
+                    if reply is None:
+                        break
+                    writer.write(reply)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                pass
+            finally:
+                writer.close()
+
+        servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
+        host, port = servers[-1].sockets[0].getsockname()[:2]
+        return host, port
+
+    yield start
+    for writer in writers:
+        writer.transport.abort()
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
+async def drive(
+    address: tuple[str, int],
+    instants: Sequence[float],
+    count: int,
+    timeout: float = 5.0,
+    connections: int = 4,
+) -> Samples:
+    """Run a generator to its end."""
+    generator = Generator(address, "test", PLACES, np.array(instants), count, timeout)
+    return (await generator.run(connections)).samples()
+
+
+async def test_every_request_is_sent_once_and_written_down(start_server: StartServer) -> None:
+    """Identities are unique, rows are complete and in order, and the worker is the one that answered."""
+    seen: list[bytes] = []
+
+    async def answer(number: int, head: bytes) -> bytes:
+        seen.append(next(line for line in head.split(b"\r\n") if line.startswith(b"X-Request-ID")))
+        return response()
+
+    samples = await drive(await start_server(answer), constant(2000, 200), 200)
+    assert sorted(seen) == sorted(f"X-Request-ID: test-{number}".encode() for number in range(200))
+    assert samples.ok.all()
+    assert samples.sequence.tolist() == list(range(200))
+    assert set(samples.worker) == set(samples.region) == {1}
+    assert np.all(samples.scheduled_at <= samples.sent_at)
+    assert np.all(samples.sent_at <= samples.first_byte_at)
+    assert np.all(samples.first_byte_at <= samples.ended_at)
+
+
+async def test_a_stall_shows_in_the_tail(start_server: StartServer) -> None:
+    """The self-test against coordinated omission: one pause of 0.4 s in 1 s of load must dominate p99.
+
+    A generator that waited for answers before sending would count one slow request in 200; here all that were
+    due during the pause are late by what was left of it.
+    """
+    stalled_until = 0.0
+
+    async def answer(number: int, head: bytes) -> bytes:
+        nonlocal stalled_until
+        if number == 50:
+            stalled_until = time.monotonic() + 0.4
+        await asyncio.sleep(max(0.0, stalled_until - time.monotonic()))
+        return response()
+
+    samples = await drive(await start_server(answer), constant(200, 200), 200, connections=100)
+    assert samples.ok.all()
+    assert np.sum(samples.latency > 0.1) >= 50
+    assert percentile(samples.latency, 99) > 0.35
+
+
+async def test_the_batch_slides(start_server: StartServer) -> None:
+    """Never more than the batch is outstanding, and each answer lets the next request go."""
+    outstanding = most = 0
+
+    async def answer(number: int, head: bytes) -> bytes:
+        nonlocal outstanding, most
+        outstanding += 1
+        most = max(most, outstanding)
+        await asyncio.sleep(0.001 * (number % 3))
+        outstanding -= 1
+        return response()
+
+    samples = await drive(await start_server(answer), closed(5, 60), 60)
+    assert len(samples) == 60
+    assert most == 5
+    freed = np.sort(samples.ended_at)[:55]
+    assert np.allclose(np.sort(samples.scheduled_at[5:]), freed, atol=1e-3)
+
+
+async def test_failures_keep_their_rows_and_kinds(start_server: StartServer) -> None:
+    """A broken connection, an error status and silence are told apart; the rest succeeds."""
+
+    async def answer(number: int, head: bytes) -> bytes | None:
+        if b"test-1\r" in head:
+            return None
+        if b"test-2\r" in head:
+            return response(503)
+        if b"test-3\r" in head:
+            await asyncio.sleep(3600)
+        return response()
+
+    samples = await drive(await start_server(answer), [0.0] * 6, 6, timeout=0.2)
+    assert [Kind(kind) for kind in samples.kind] == [
+        Kind.OK,
+        Kind.RESET,
+        Kind.ERROR_STATUS,
+        Kind.TIMEOUT,
+        Kind.OK,
+        Kind.OK,
+    ]
+    assert samples.status.tolist() == [200, 0, 503, 0, 200, 200]
+    assert samples.worker[1] == -1
+    assert samples.latency[3] >= 0.2
+
+
+async def test_a_server_that_goes_away_is_refusal_not_silence(start_server: StartServer) -> None:
+    """Connections that break and cannot be made again end as failures; every request has an end."""
+    address = await start_server(lambda number, head: asyncio.sleep(0, None))
+    samples = await drive(address, constant(1000, 30), 30, connections=1)
+    assert len(samples) == 30
+    assert not samples.ok.any()
+    assert not np.isnan(samples.ended_at).any()
+
+
+async def test_stopping_keeps_what_was_sent(start_server: StartServer) -> None:
+    """Cancelled half-way: ended rows stay, open ones end as unfinished, those never due are not invented."""
+
+    fourth = asyncio.Event()
+
+    async def answer(number: int, head: bytes) -> bytes:
+        if number == 3:
+            fourth.set()
+            await asyncio.sleep(3600)
+        return response()
+
+    address = await start_server(answer)
+    generator = Generator(address, "test", PLACES, closed(1, 10), 10, timeout=60.0)
+    running = asyncio.create_task(generator.run(1))
+    await fourth.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    samples = generator.ledger.samples()
+    assert [Kind(kind) for kind in samples.kind] == [Kind.OK, Kind.OK, Kind.OK, Kind.UNFINISHED]
+
+
+def test_poisson_arrivals_are_poisson() -> None:
+    """Sorted, inside the span, the rate exact, and gaps exponential: their deviation equals their mean."""
+    instants = poisson(200.0, 20_000, np.random.default_rng(1))
+    gaps = np.diff(instants)
+    assert np.all(gaps >= 0)
+    assert 0 <= instants[0] <= instants[-1] <= 100.0
+    assert gaps.std() / gaps.mean() == pytest.approx(1.0, abs=0.03)
+
+
+def test_arrivals_are_a_function_of_load_and_seed() -> None:
+    """The same for every entry of a block, different in the next, stretched by the time scale."""
+    load = Load(mode="open", rate=100.0, duration=2.0)
+    first = first_instants(load, 1, 1.0)
+    assert len(first) == 200
+    np.testing.assert_array_equal(first, first_instants(load, 1, 1.0))
+    np.testing.assert_allclose(first_instants(load, 1, 0.5), first * 0.5)
+    assert not np.array_equal(first, first_instants(load, 2, 1.0))
+
+
+def test_a_closed_loop_begins_with_its_batch() -> None:
+    """All of it at once, and never more than there are requests."""
+    assert closed(3, 10).tolist() == [0, 0, 0]
+    assert len(closed(30, 10)) == 10

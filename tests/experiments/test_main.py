@@ -1,0 +1,144 @@
+"""The command line as a program: exit codes, one-line complaints, and one whole tiny experiment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.results import load_results
+from experiments.scenario import Scenario
+
+TINY = """
+name = "tiny"
+question = "Does the whole path work?"
+measure = "throughput"
+baseline = "round-robin"
+home_region = "near"
+time_scale = 0.2
+warmup = 2
+blocks = 1
+timeout = 20.0
+thresholds = ["errors < 1 %"]
+[load]
+mode = "closed"
+batch = 6
+requests = 60
+[[regions]]
+name = "near"
+workers = 1
+rtt = 0.05
+[[regions]]
+name = "far"
+workers = 1
+rtt = 0.20
+[[entries]]
+label = "round-robin"
+policy = "round-robin"
+[[entries]]
+label = "near only"
+policy = { name = "single-region", region = "near" }
+"""
+
+
+def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command and wait for its end."""
+    command = [sys.executable, "-m", "experiments", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nowhere"), "unknown scenario 'nowhere'; known: homogeneous, regions, steady"),
+        (("run", "--policies", "p2x"), "--policies: unknown 'p2x'; known: "),
+        (("run", "--batch", "0"), "'--batch': 0 is not in the range x>=1"),
+        (("run", "--batch", "5", "--rate", "3"), "--batch and --rate: choose"),
+        (("report", "/nonexistent"), "/nonexistent: no results here"),
+        (("rum",), "No such command 'rum'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    """The line names the option or the field; there is no traceback."""
+    done = experiments(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_list_shows_every_scenario_with_its_question() -> None:
+    """One line each, the default marked."""
+    lines = experiments("list").stdout.splitlines()
+    assert len(lines) == 3
+    assert all("?" in line for line in lines)
+    assert sum("(default)" in line for line in lines) == 1
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A real campaign of two runs: two workers, a balancer, 60 requests each."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny.toml").write_text(TINY, encoding="utf-8")
+    return folder / "out", experiments("run", "tiny.toml", "--out", "out", cwd=folder)
+
+
+def test_a_whole_experiment_ends_well(tiny: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Exit 0, the table and the report's path on the terminal, every request answered."""
+    directory, done = tiny
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "Report: out/report.html" in done.stdout
+    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    assert {entry["label"]: entry["table"]["ok"] for entry in summary["entries"]} == {
+        "round-robin": 60,
+        "near only": 60,
+    }
+
+
+def test_who_answered_is_known(tiny: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    """Round-robin halves the work, a single region does all of it, and the balancer's account agrees."""
+    directory, _ = tiny
+    runs = {run.facts.label: run for run in load_results(directory).runs}
+    assert [place.worker for place in runs["near only"].facts.places] == ["near-0", "far-0"]
+    assert set(runs["near only"].samples.worker) == {0}
+    assert sorted(runs["round-robin"].samples.worker).count(0) == 30
+    assert runs["round-robin"].facts.status["policy"]["name"] == "round-robin"
+
+
+def test_a_failed_threshold_is_exit_1_and_says_by_how_much(
+    make_results: Callable[..., Scenario], tmp_path: Path
+) -> None:
+    """The synthetic campaign has 2 % of failures where 0.1 % is allowed."""
+    make_results(tmp_path / "r", blocks=1, requests=100, failures=0.2, stop_after=1)
+    done = experiments("report", str(tmp_path / "r"))
+    assert done.returncode == 1
+    assert "THRESHOLD FAILED" in done.stdout
+    assert "missed by" in done.stdout
+
+
+def test_ctrl_c_leaves_a_report_and_no_process(tmp_path: Path) -> None:
+    """Stopped in its second run: exit 130, the first run is on disk and reported on, nobody is left."""
+    text = TINY.replace("requests = 60", "requests = 4000").replace("blocks = 1", "blocks = 9")
+    (tmp_path / "tiny.toml").write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "experiments", "run", "tiny.toml", "--out", "out", "--requests", "40"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        while not list((tmp_path / "out" / "runs").glob("*.npz")) and process.poll() is None:
+            time.sleep(0.05)
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=40)
+    assert process.returncode == 130
+    assert "Stopped." in output
+    assert (tmp_path / "out" / "report.html").exists()
+    assert not [pid for pid in children if (Path("/proc") / pid).exists()]
+
+
+def children_of(pid: int) -> list[str]:
+    """Process ids of the direct children, as Linux tells them; none elsewhere."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return path.read_text(encoding="ascii").split() if path.exists() else []

@@ -1,0 +1,140 @@
+"""The report: a function of the files, the same bytes for the same files, and honest in every output."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from experiments.errors import BadInputError
+from experiments.report import write_report
+from experiments.results import load_results
+from experiments.scenario import Scenario
+from experiments.summary import summarise
+
+MakeResults = Callable[..., Scenario]
+OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory, make_results: MakeResults) -> Path:
+    """One block of nine entries with failures, `latency-weighted` invalid, and its report."""
+    directory = tmp_path_factory.mktemp("reported") / "results"
+    make_results(directory, blocks=1, requests=150, failures=0.02, late="latency-weighted")
+    write_report(directory)
+    return directory
+
+
+def test_every_output_is_written(reported: Path) -> None:
+    """Summary, table, text, page, and each figure as SVG and PNG."""
+    assert all((reported / name).stat().st_size > 500 for name in OUTPUTS)
+    figures = {path.stem for path in (reported / "figures").glob("*.png")}
+    assert figures == {
+        "throughput",
+        "latency-quantiles",
+        "latency-distribution",
+        "share-per-worker",
+        "service-time-by-request",
+        "latency-over-time",
+    }
+    assert figures <= {path.stem for path in (reported / "figures").glob("*.svg")}
+
+
+def test_an_invalid_run_is_marked_in_every_output(reported: Path) -> None:
+    """HTML, Markdown, CSV and JSON all say which entry, that it is invalid, and why."""
+    reason = "generator lag p99 4.20 ms exceeds 1 ms"
+    for name in OUTPUTS:
+        assert reason in (reported / name).read_text(encoding="utf-8"), name
+    assert "latency-weighted — INVALID" in (reported / "report.html").read_text(encoding="utf-8")
+    assert "latency-weighted — INVALID" in (reported / "report.md").read_text(encoding="utf-8")
+    summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
+    assert summary["valid"] is False
+    assert [entry["label"] for entry in summary["entries"] if not entry["valid"]] == ["latency-weighted"]
+    with (reported / "summary.csv").open(encoding="utf-8", newline="") as file:
+        marks = {row["label"]: row["valid"] for row in csv.DictReader(file)}
+    assert marks["latency-weighted"] == "INVALID"
+    assert marks["random"] == "yes"
+
+
+def test_an_invalid_entry_is_not_ranked(reported: Path) -> None:
+    """It has a row and figures, but no place in the order and no comparison."""
+    summary = json.loads((reported / "summary.json").read_text(encoding="utf-8"))
+    assert "latency-weighted" not in dict(summary["verdict"]["order"])
+    compared = [item for item in summary["comparisons"] if item["label"] == "latency-weighted"]
+    assert {item["interval"]["blocks"] for item in compared} == {0}
+
+
+def test_the_page_needs_nothing_else(reported: Path) -> None:
+    """No script, and no address but data that lies in the page (names of XML spaces are not fetched)."""
+    page = (reported / "report.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert not re.findall(r'(?:src|href|srcset)="(?!data:)', page)
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_drawing_again_gives_the_same_bytes(reported: Path) -> None:
+    """The same files give the same summary, text, page and SVG."""
+    drawn = [*OUTPUTS, "figures/throughput.svg", "figures/latency-distribution-narrow.svg"]
+    before = {name: (reported / name).read_bytes() for name in drawn}
+    write_report(reported)
+    assert {name: (reported / name).read_bytes() for name in drawn} == before
+
+
+def test_one_block_gives_no_verdict(reported: Path) -> None:
+    """The headline says how many blocks there are and how many it takes; no forest is drawn."""
+    verdict = json.loads((reported / "summary.json").read_text(encoding="utf-8"))["verdict"]
+    assert verdict["has_verdict"] is False
+    assert verdict["headline"].startswith("No verdict: 1 block measured, 8 needed")
+    assert not (reported / "figures" / "paired-ratios.png").exists()
+
+
+def test_what_was_never_measured_is_null_and_never_nan(reported: Path) -> None:
+    """JSON has no NaN; other readers would choke on it."""
+    text = (reported / "summary.json").read_text(encoding="utf-8")
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+def test_eight_blocks_give_a_verdict(make_results: MakeResults, tmp_path: Path) -> None:
+    """Single region and batch 10 are behind round-robin, the twin is the noise floor and nobody's rival."""
+    make_results(tmp_path / "r", blocks=8, requests=200)
+    summary = summarise(load_results(tmp_path / "r"))
+    standing = {c.label: c.standing for c in summary.comparisons if c.measure == "throughput"}
+    assert summary.verdict.has_verdict
+    assert standing["single-region"] == standing["random, batch 10"] == "behind"
+    assert standing["region-round-robin"] == "practically equal"
+    assert "round-robin again" not in standing
+    assert summary.noise_floor["throughput"].blocks == 8
+    assert [label for label, _ in summary.verdict.order][-2:] == ["single-region", "random, batch 10"]
+
+
+def test_a_stopped_campaign_is_reported_on(make_results: MakeResults, tmp_path: Path) -> None:
+    """Three of nine runs are enough for a report that says what is missing."""
+    make_results(tmp_path / "r", blocks=1, requests=60, stop_after=3)
+    summary = write_report(tmp_path / "r")
+    assert summary.missing_runs == 6
+    assert "6 planned runs are missing" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"), [((), "no results here"), (("campaign.json",), "no run has been")]
+)
+def test_a_directory_without_runs_is_refused_in_one_line(
+    make_results: MakeResults, tmp_path: Path, files: tuple[str, ...], message: str
+) -> None:
+    """What is missing is said."""
+    if files:
+        make_results(tmp_path / "r", blocks=1, requests=10, stop_after=0)
+    with pytest.raises(BadInputError, match=message):
+        write_report(tmp_path / "r")
+
+
+def test_a_campaign_is_never_overwritten(make_results: MakeResults, tmp_path: Path) -> None:
+    """A second campaign into the same directory is refused."""
+    make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
+    with pytest.raises(BadInputError, match="already holds a campaign"):
+        make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)

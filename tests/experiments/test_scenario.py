@@ -1,0 +1,167 @@
+"""Scenarios and what the command line changes in them: right ones load, wrong ones name the field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.campaign import plan
+from experiments.errors import BadInputError
+from experiments.fleet import balancer_config, places_of, toml, worker_argv
+from experiments.overrides import Overrides, overridden
+from experiments.shelf import load_scenario, packaged
+
+MINIMAL = """
+name = "tiny"
+question = "Does it run?"
+baseline = "random"
+home_region = "here"
+[[regions]]
+name = "here"
+rtt = 0.01
+[[entries]]
+label = "random"
+policy = "random"
+"""
+
+
+@pytest.mark.parametrize("name", sorted(packaged()))
+def test_every_packaged_scenario_is_sound(name: str) -> None:
+    """It loads, every policy of it can be made, it asks a question, and it has an A/A pair."""
+    scenario = overridden(load_scenario(name), Overrides())
+    assert scenario.name == name
+    assert scenario.question.endswith("?")
+    assert scenario.twins is not None
+    assert overridden(scenario, Overrides(quick=True)).twins is None
+
+
+def test_the_default_is_the_source_s_experiment() -> None:
+    """Three regions of two workers at 350, 450 and 580 ms, its five policies, and ours."""
+    scenario = load_scenario("regions")
+    assert [(region.name, region.workers, region.rtt) for region in scenario.regions] == [
+        ("emea", 2, 0.35),
+        ("us", 2, 0.45),
+        ("asia", 2, 0.58),
+    ]
+    assert {entry.label: scenario.load_of(entry).batch for entry in scenario.entries} == {
+        "random": 100,
+        "random, batch 10": 10,
+        "single-region": 100,
+        "round-robin": 100,
+        "region-round-robin": 100,
+        "region-aware": 100,
+        "latency-weighted": 100,
+        "least-in-flight": 100,
+        "round-robin again": 100,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rtt = 0.01", "rtt = -1", r"regions\.0\.rtt: .*greater than or equal to 0"),
+        ("rtt = 0.01", "rrt = 0.01", r"regions\.0\.(rtt|rrt): "),
+        ('baseline = "random"', 'baseline = "rnd"', "baseline: unknown 'rnd'; known: random"),
+        ('home_region = "here"', 'home_region = "mars"', "home_region: unknown 'mars'; known: here"),
+        ('question = "Does it run?"', "colour = 1", "(question|colour): "),
+        ('name = "tiny"', 'name = "tiny"\nthresholds = ["p99 < fast"]', r"thresholds\.0: .*'p99 < 800 ms'"),
+        ('name = "tiny"', "name =", "not TOML"),
+    ],
+)
+def test_a_wrong_scenario_is_one_line_that_names_the_field(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    """Whatever is wrong with the file, the message has no second line."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(MINIMAL.replace(old, new), encoding="utf-8")
+    with pytest.raises(BadInputError, match=message) as caught:
+        load_scenario(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_scenario_lists_the_known_ones() -> None:
+    """The message is of use."""
+    with pytest.raises(BadInputError, match="known: homogeneous, regions, steady"):
+        load_scenario("region")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 5, "rate": 2.0}, "--batch and --rate: choose"),
+        ({"policies": ("rondom",)}, "--policies: unknown 'rondom'; known: random"),
+        ({"policies": ("random", "random")}, "--policies: an entry is named twice"),
+        ({"time_scale": 50.0}, "--time-scale: "),
+        ({"batch": 10**6}, "--batch: "),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
+    """Contradictions, unknown names and numbers out of range are refused."""
+    with pytest.raises(BadInputError, match=message):
+        overridden(load_scenario("regions"), Overrides(**options))
+
+
+def test_policies_select_by_label_by_policy_and_from_the_registry() -> None:
+    """`random` is its entry, and the baseline moves if it was left out."""
+    scenario = overridden(
+        load_scenario("steady"), Overrides(policies=("least-in-flight", "region-round-robin"))
+    )
+    assert [entry.label for entry in scenario.entries] == ["least-in-flight", "region-round-robin"]
+    assert scenario.baseline == "least-in-flight"
+
+
+def test_a_rate_opens_the_loop_and_drops_entries_of_other_batches() -> None:
+    """`random, batch 10` would be `random` a second time."""
+    scenario = overridden(load_scenario("regions"), Overrides(rate=50.0, duration=2.0))
+    assert scenario.load.mode == "open"
+    assert scenario.load.planned == 100
+    assert "random, batch 10" not in [entry.label for entry in scenario.entries]
+
+
+def test_a_plan_is_complete_blocks_in_an_order_of_their_own() -> None:
+    """Every entry once per block, one seed per block, orders differ, and the same seed plans the same."""
+    scenario = load_scenario("regions")
+    runs = plan(scenario)
+    blocks = [[run for run in runs if run.block == block] for block in range(scenario.blocks)]
+    labels = sorted(entry.label for entry in scenario.entries)
+    assert all(sorted(run.label for run in block) == labels for block in blocks)
+    assert all(len({run.seed for run in block}) == 1 for block in blocks)
+    assert len({tuple(run.label for run in block) for block in blocks}) == len(blocks)
+    assert len({block[0].seed for block in blocks}) == len(blocks)
+    assert plan(scenario) == runs
+    assert plan(scenario.model_copy(update={"seed": 2})) != runs
+
+
+def test_the_balancer_is_told_everything_in_toml() -> None:
+    """Options of any shape arrive as they were written."""
+    import tomllib
+
+    scenario = load_scenario("regions")
+    entry = next(entry for entry in scenario.entries if entry.label == "single-region")
+    places = places_of(scenario)
+    addresses = [("127.0.0.1", 9000 + number) for number in range(len(places))]
+    parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, addresses))
+    assert parsed["policy"] == {"name": "single-region", "region": "emea"}
+    assert parsed["seed"] == 7
+    assert parsed["endpoints"][2] == {"id": "us-0", "region": "us", "address": "http://127.0.0.1:9002"}
+
+
+def test_nested_tables_and_lists_survive_toml() -> None:
+    """A policy may wrap another."""
+    import tomllib
+
+    value = {"name": "region-aware", "inner": {"name": "random", "x": [1, 2.5, True]}, "quote": 'a "b"'}
+    assert tomllib.loads(f"policy = {toml(value)}")["policy"] == value
+
+
+def test_a_worker_is_told_its_region_its_seed_and_the_time_scale() -> None:
+    """Durations carry their unit on the command line."""
+    scenario = load_scenario("regions").model_copy(update={"time_scale": 0.1})
+    argv = worker_argv(scenario, scenario.regions[2], 1, seed=9)
+    options = dict(zip(argv[4::2], argv[5::2], strict=True))
+    assert options["--name"] == "asia-1"
+    assert options["--rtt"] == "580ms"
+    assert options["--time-scale"] == "0.1"
+    assert options["--seed"] == "9"
