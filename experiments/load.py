@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from balancer.errors import ConnectTimeout, UpstreamError
-from balancer.upstream import Headers, Upstream
+from balancer.upstream import Upstream
 from experiments.alarm import open_alarm
 from experiments.connections import Connections
 from experiments.ledger import Ledger
 from experiments.samples import Floats, Kind, Place
+
+Headers = list[tuple[bytes, bytes]]
 
 SPARE = 8
 SWEEP = 0.02

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.arrivals import closed, constant, first_instants, poisson
 from experiments.load import Generator
-from experiments.samples import Kind, Place, Samples
+from experiments.samples import Floats, Kind, Place, Samples
 from experiments.scenario import Load
 from experiments.statistics import percentile
 
@@ -62,7 +62,7 @@ async def start_server() -> AsyncIterator[StartServer]:
 
 async def drive(
     address: tuple[str, int],
-    instants: Sequence[float],
+    instants: Sequence[float] | Floats,
     count: int,
     timeout: float = 5.0,
     connections: int = 4,
