@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from balancer.config import PolicySpec, first_problem
 from balancer.errors import RequestRejected
-from balancer.heads import RequestHead
+from balancer.heads import RequestHead, without
 from balancer.metrics import metrics_text
 from balancer.status import policy_status, unit_status
 from policies.errors import PoliciesError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BODY_LIMIT = 1 << 20
 """Bytes of a control request's body; it is read whole before the hand-over."""
 
-REFRAMED = frozenset((b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
+REFRAMED = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
 FORWARDED_BY_SOMEONE = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -199,7 +199,7 @@ class ControlTurn:
     def _message(self) -> bytes:
         """The request as one message, to be answered and then closed."""
         request = self._request
-        fields = [(n, v) for n, v in request.headers if n.lower() not in REFRAMED]
-        fields += [(b"Content-Length", b"%d" % len(self._body)), (b"Connection", b"close")]
-        lines = b"".join(b"%b: %b\r\n" % field for field in fields)
-        return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (request.method, request.target, lines, bytes(self._body))
+        block = without(REFRAMED, request.block) + b"\r\nContent-Length: %d\r\nConnection: close" % len(
+            self._body
+        )
+        return b"%b %b HTTP/1.1%b\r\n\r\n%b" % (request.method, request.target, block, bytes(self._body))

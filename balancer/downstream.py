@@ -18,7 +18,7 @@ from balancer.answers import error_response
 from balancer.control import ControlTurn
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.exchange import Exchange
-from balancer.heads import Client, Headers, RequestHead, framing_alone, outgoing_request
+from balancer.heads import END_OF_HEAD, Client, RequestHead, field, framing_alone, outgoing_request
 
 if TYPE_CHECKING:
     from balancer.control import ControlPlane
@@ -85,19 +85,19 @@ class Downstream(asyncio.Protocol):
 
     __slots__ = (
         "_answering",
+        "_body_end",
+        "_body_left",
         "_client",
         "_control",
-        "_head_size",
-        "_headers",
+        "_head",
         "_is_last",
         "_is_receiving",
         "_linger_until",
         "_parser",
         "_pending",
         "_receiving",
-        "_target",
+        "_skipped",
         "_unit",
-        "_unread_body",
         "_unsent",
         "is_held",
         "is_write_paused",
@@ -114,11 +114,11 @@ class Downstream(asyncio.Protocol):
         self._unit = unit
         self._control = control
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        self._target = b""
-        self._headers: Headers = []
-        self._head_size = 0
+        self._head = b""  # of the request that is coming, as far as it has come
         self._is_receiving = self._is_last = False
-        self._unread_body = b""
+        self._skipped = b""  # the framing of a body that llhttp has passed over
+        self._body_left = 0  # bytes of a body with a length; 0: it is chunked, or there is none
+        self._body_end = b""  # the last three bytes of a chunked one
         self._unsent = 0
         self._receiving: Turn | None = None
         self._answering: Turn | None = None
@@ -147,18 +147,75 @@ class Downstream(asyncio.Protocol):
         self._unit.downstreams.add(self)
 
     def data_received(self, data: bytes) -> None:
-        parser = self._parser
-        if parser is None:  # lingering: read and dropped, so that our last answer is not reset away
-            return
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._upgrade_ignored(data[upgrade.args[0] :])
+            while data and self._parser is not None:  # without one we linger: what comes is dropped
+                data = self._feed_body(data) if self._is_receiving else self._feed_head(data)
         except httptools.HttpParserError as error:
             self._malformed(error)
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Let llhttp judge a head, and no more, so that we know its bytes; returns what follows it."""
+        before = self._head
+        if before:
+            head = before + data
+        elif data[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
+            return data.lstrip(b"\r\n")
         else:
-            if self._target:
-                self._head_grew(len(data))
+            head = data
+            self.quiet_since = self._unit.coarse_now  # a head's time runs from its first byte
+        end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
+        if end == len(head):
+            self._head, rest = head, b""
+        elif end >= len(END_OF_HEAD):
+            self._head, rest = head[:end], head[end:]
+            data = data[: end - len(before)]
+        else:
+            self._head = head
+            self._feed(data)
+            self._check_head_size()
+            return b""
+        self._feed(data)
+        if self._is_receiving and self._parser is not None:
+            self._body_left = int(field(head[:end], b"content-length") or 0)
+            self._body_end = b""
+        return rest
+
+    def _check_head_size(self) -> None:
+        limit = self._unit.head_limit
+        if len(self._head) > limit:
+            self._refuse(RequestRejected(431, "head_too_large", f"at most {limit} bytes of head"))
+
+    def _feed_body(self, data: bytes) -> bytes:
+        """Feed up to where this request may end, so that the next one's head begins a feed; returns the rest.
+
+        A body with a length ends where it says; a chunked one, whatever its trailers, with an empty line.
+        """
+        if self._body_left:
+            at = min(self._body_left, len(data))
+            self._body_left -= at
+        else:
+            at = self._next_empty_line(data)
+        self._feed(data if at == len(data) else data[:at])
+        return data[at:]
+
+    def _next_empty_line(self, data: bytes) -> int:
+        """Where the first CRLF CRLF ends, which may have begun in the last feed; else where `data` ends."""
+        before = self._body_end
+        at = (before + data[:3]).find(END_OF_HEAD)
+        if at >= 0:
+            at += len(END_OF_HEAD) - len(before)
+        else:
+            at = data.find(END_OF_HEAD)
+            at = at + len(END_OF_HEAD) if at >= 0 else len(data)
+        self._body_end = (before + data[max(0, at - 3) : at])[-3:]
+        return at
+
+    def _feed(self, data: bytes) -> None:
+        """Feed llhttp; its callbacks are below."""
+        try:
+            cast(httptools.HttpRequestParser, self._parser).feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._upgrade_ignored()
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still read: answer what it asked, then close."""
@@ -188,25 +245,24 @@ class Downstream(asyncio.Protocol):
 
     # --- llhttp
 
-    def on_url(self, url: bytes) -> None:
-        self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
-
     def on_headers_complete(self) -> None:
-        parser = self._parser
-        if parser is None or self._unread_body:  # closing after the last request, or `_upgrade_ignored`
+        if self._is_receiving:  # the framing alone, see `_upgrade_ignored`
             return
+        parser = cast(httptools.HttpRequestParser, self._parser)
         self._is_receiving = True
-        if parser.should_upgrade():
-            self._unread_body = framing_alone(self._headers)
-        version = parser.get_http_version()
+        head, self._head = self._head, b""
         keep_alive = parser.should_keep_alive()
-        request = RequestHead(parser.get_method(), self._target, version == "1.0", keep_alive, self._headers)
-        self._target, self._headers, self._head_size = b"", [], 0
         self._is_last = not keep_alive
-        self._receiving = turn = self._turn_for(request, version)
+        if parser.should_upgrade():
+            self._skipped = framing_alone(head)
+        line_end = head.find(b"\r\n")
+        line = head[:line_end].split(b" ")
+        if len(line) != 3:
+            self._refuse(RequestRejected(400, "bad_request_line", "must be: method, target, version"))
+            return
+        method, target, version = line
+        request = RequestHead(method, target, version, keep_alive, head[line_end : -len(END_OF_HEAD)])
+        self._receiving = turn = self._turn_for(request)
         if self._answering is None and not self._pending:
             self._answering = turn
             turn.start()
@@ -219,10 +275,9 @@ class Downstream(asyncio.Protocol):
             self._receiving.request_body(data)
 
     def on_message_complete(self) -> None:
-        if self._unread_body:
+        if self._skipped:
             return
         self._is_receiving = False
-        self._headers = []  # trailers, if there were any
         turn, self._receiving = self._receiving, None
         if self._is_last:
             self._parser = None
@@ -231,14 +286,14 @@ class Downstream(asyncio.Protocol):
 
     # --- turns
 
-    def _turn_for(self, request: RequestHead, version: str) -> Turn:
+    def _turn_for(self, request: RequestHead) -> Turn:
         unit = self._unit
         unit.counts.requests += 1
         if request.target.startswith(CONTROL_PREFIX):
             return ControlTurn(self, self._control, request)
         try:
-            if version != "1.1" or request.method in REFUSED_METHODS:
-                self._check(request, version)
+            if request.version != b"HTTP/1.1" or request.method in REFUSED_METHODS:
+                self._check(request)
             outgoing = outgoing_request(request, self._client, unit.fresh_id())
             if len(outgoing[0]) > unit.head_limit:
                 raise RequestRejected(431, "head_too_large", f"at most {unit.head_limit} bytes of head")
@@ -246,8 +301,8 @@ class Downstream(asyncio.Protocol):
             return Refusal(self, error, request)
         return Exchange(unit, self, request, outgoing)
 
-    def _check(self, request: RequestHead, version: str) -> None:
-        if version not in ("1.1", "1.0"):
+    def _check(self, request: RequestHead) -> None:
+        if request.version not in (b"HTTP/1.1", b"HTTP/1.0"):
             raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
         if request.method in REFUSED_METHODS:
             raise RequestRejected(405, "method_not_allowed", f"{request.method.decode()} is not forwarded")
@@ -313,7 +368,7 @@ class Downstream(asyncio.Protocol):
                 self.abort()
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
-        elif self._target and self._answering is None:
+        elif self._head and self._answering is None:
             if quiet > timeouts.head:
                 self._refuse(
                     RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
@@ -336,7 +391,7 @@ class Downstream(asyncio.Protocol):
 
     def close_if_quiet(self, now: float, longer_than: float) -> bool:
         """Give the descriptor to somebody who waits for one."""
-        is_idle = self._answering is None and not self._target and self._linger_until is None
+        is_idle = self._answering is None and not self._head and self._linger_until is None
         if is_idle and now - self.quiet_since > longer_than:
             self.transport.close()
             return True
@@ -368,7 +423,7 @@ class Downstream(asyncio.Protocol):
     def _refuse(self, error: RequestRejected) -> None:
         """What comes is not to be parsed any further: answer in turn, then close."""
         self._parser = None
-        self._target = b""
+        self._head = b""
         self._is_receiving = True
         refusal = Refusal(self, error, None)
         if self._answering is None and not self._pending:
@@ -396,28 +451,15 @@ class Downstream(asyncio.Protocol):
         elif self._pending:
             self._pending[-1] = Refusal(self, error, None)
 
-    def _head_grew(self, size: int) -> None:
-        """A head has begun and not ended; its time runs from its first byte."""
-        if not self._head_size:
-            self.quiet_since = self._unit.coarse_now
-        self._head_size += size
-        if self._head_size > self._unit.head_limit:
-            self._refuse(
-                RequestRejected(431, "head_too_large", f"at most {self._unit.head_limit} bytes of head")
-            )
+    def _upgrade_ignored(self) -> None:
+        """The request goes on without Upgrade (RFC 9110 § 7.8), so what follows its head is HTTP still.
 
-    def _upgrade_ignored(self, rest: bytes) -> None:
-        """The request went on without Upgrade (RFC 9110 § 7.8), so what follows its head is HTTP still.
-
-        llhttp has skipped the body that some clients send with an offer of h2c; a new parser that knows only the
-        framing reads it.
+        llhttp has skipped the body that some clients send with an offer of h2c (Java's does); a new parser that is
+        told only of the framing reads it.
         """
         if self._parser is None:
             return
         self._parser = httptools.HttpRequestParser(self)
-        if self._unread_body:
-            self._parser.feed_data(self._unread_body)
-            self._unread_body = self._target = b""
-            self._headers = []
-        if rest:
-            self.data_received(rest)
+        skipped, self._skipped = self._skipped, b""
+        if skipped:
+            self._parser.feed_data(skipped)

@@ -19,7 +19,7 @@ from balancer.errors import (
     ResponseTimeout,
     UpstreamError,
 )
-from balancer.heads import Framing, Headers, RequestHead, outgoing_response
+from balancer.heads import Framing, RequestHead, outgoing_response
 from balancer.upstream import Upstream
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
@@ -209,30 +209,30 @@ class Exchange:
 
     # --- ResponseSink
 
-    def response_started(self, status: int, reason: bytes, headers: Headers) -> None:
+    def response_started(self, status: int, line: bytes, block: bytes) -> None:
         request = self._request
-        if status < 200:
-            self._relay_interim(status, reason, headers)
-            return
-        if not self._is_complete or not self._unit.keeps_clients:
+        if status >= 200 and not (self._is_complete and self._unit.keeps_clients):
             self._client_stays = False
         try:
             head, self._to_client = outgoing_response(
-                status, reason, headers, request.method == b"HEAD", request.is_http10, self._client_stays
+                status, line, block, request.method == b"HEAD", request.is_http10, self._client_stays
             )
         except MalformedResponse as error:
             self.response_failed(error)
+            return
+        if status < 200:
+            self._relay_interim(head)
             return
         self._first_byte_at = self._unit.now()
         self._status = status
         self._body = None
         self._out = [head]
 
-    def _relay_interim(self, status: int, reason: bytes, headers: Headers) -> None:
+    def _relay_interim(self, head: bytes) -> None:
         """RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client."""
         self._active_at = self._unit.coarse_now
         if not self._request.is_http10:
-            self._downstream.write(outgoing_response(status, reason, headers, False, False, True)[0])
+            self._downstream.write(head)
 
     def response_body(self, data: bytes) -> None:
         self._bytes_out += len(data)

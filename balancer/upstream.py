@@ -7,7 +7,8 @@ mark the connection as not reusable before anybody can lease it again (RFC 9112 
 Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
 
     upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
-    sink.response_started(status, reason, headers)   for each head, 1xx included; (name, value) pairs
+    sink.response_started(status, line, block)   for each head, 1xx included: its status line and its fields,
+                                        each with the CRLF before it, as the bytes that came
     sink.response_body(data)            bytes of the body without their framing, never empty
     sink.response_paused()              all that was read has been told, and there is more to come
     sink.response_ended()               whole and clean; ask `upstream.is_reusable` before leasing it again
@@ -25,16 +26,13 @@ from typing import Protocol, cast
 import httptools
 
 from balancer.errors import ConnectFailed, ConnectionBroken, ConnectTimeout, MalformedResponse, UpstreamError
-
-Headers = list[tuple[bytes, bytes]]
-
-SWITCHING_PROTOCOLS = 101
+from balancer.heads import END_OF_HEAD, field
 
 
 class ResponseSink(Protocol):
     """Who hears what comes back."""
 
-    def response_started(self, status: int, reason: bytes, headers: Headers) -> None: ...
+    def response_started(self, status: int, line: bytes, block: bytes) -> None: ...
     def response_body(self, data: bytes) -> None: ...
     def response_paused(self) -> None: ...
     def response_ended(self) -> None: ...
@@ -54,14 +52,14 @@ class Upstream(asyncio.Protocol):
     """One connection to a worker. `served` counts responses; `idle_since` is the owner's, in seconds."""
 
     __slots__ = (
+        "_block",
         "_complete",
-        "_headers",
+        "_head",
         "_is_head_request",
         "_keep_alive",
         "_owner",
         "_parser",
         "_reading_paused",
-        "_reason",
         "_sink",
         "_started",
         "_surplus",
@@ -81,8 +79,8 @@ class Upstream(asyncio.Protocol):
         self._owner = owner
         self._sink: ResponseSink | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._headers: Headers = []
-        self._reason = b""
+        self._head = b""  # what has come since the last head ended, until the next one does
+        self._block = b""
         self._started = self._complete = self._surplus = False
         self._is_head_request = self._reading_paused = False
         self._keep_alive = True  # until the first request says otherwise
@@ -144,6 +142,8 @@ class Upstream(asyncio.Protocol):
         self.write = self.transport.write
 
     def data_received(self, data: bytes) -> None:
+        if not self._started:
+            self._head = self._head + data if self._head else data
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -175,20 +175,22 @@ class Upstream(asyncio.Protocol):
 
     # --- llhttp
 
-    def on_status(self, reason: bytes) -> None:
-        self._reason += reason
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+    def on_message_begin(self) -> None:
+        if self._complete:
+            self._surplus = True  # of a further response, which nobody asked for
 
     def on_headers_complete(self) -> None:
         sink = self._sink
-        if sink is None or self._complete:
+        if sink is None or self._started:
             self._surplus = True
             return
         status = self._parser.get_status_code()
+        head = self._head
+        line_end, end = head.find(b"\r\n"), head.find(END_OF_HEAD)
         self._started = status >= 200
-        sink.response_started(status, self._reason, self._headers)
+        self._head = b"" if self._started else head[end + 4 :]
+        self._block = head[line_end:end]
+        sink.response_started(status, head[:line_end], self._block)
         if self._is_head_request and self._started:
             # llhttp cannot be told that HEAD has no body: it will not find this message's end, so we say it.
             self._keep_alive = self._parser.should_keep_alive()
@@ -204,8 +206,6 @@ class Upstream(asyncio.Protocol):
         if self._started and not self._complete:
             self._keep_alive = self._parser.should_keep_alive()
             self._complete = True
-        self._headers = []
-        self._reason = b""
 
     # --- ends
 
@@ -213,9 +213,6 @@ class Upstream(asyncio.Protocol):
         sink, self._sink = self._sink, None
         if self._is_head_request:
             self._parser = httptools.HttpResponseParser(self)
-            self._headers, self._reason = [], b""
-        elif self._reason or self._headers:
-            self._surplus = True  # of a further response, which nobody asked for
         self.served += 1
         if sink is not None:
             sink.response_ended()
@@ -244,7 +241,9 @@ class Upstream(asyncio.Protocol):
 
     def _ends_at_close(self) -> bool:
         """RFC 9112 § 6.3 rule 8: neither chunked nor with a length."""
-        return not any(name.lower() in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
+        return (
+            field(self._block, b"content-length") is None and field(self._block, b"transfer-encoding") is None
+        )
 
     def _fail(self, error: UpstreamError) -> None:
         sink = self._sink
