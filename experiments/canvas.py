@@ -103,20 +103,29 @@ def to_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def milliseconds(axis: Any) -> None:
-    """A log axis in milliseconds with plain numbers: at 1, 2, 5 times a power of ten, closer if short."""
-    low, high = axis.get_view_interval()
+def milliseconds(axis: Any, values: Sequence[float]) -> None:
+    """A log axis over `values` in ms with plain numbers: at 1, 2, 5 times a power of ten, closer if short.
+
+    Without values there is no scale: the axis stays empty, as the run was.
+    """
+    if not values:
+        axis.set_ticks([])
+        return
+    low, high = log_limits(values)
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     subs = (1.0, 2.0, 5.0) if high / low > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ")))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
+    )
     axis.set_minor_locator(LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12))
     axis.set_minor_formatter(NullFormatter())
 
 
 def log_limits(values: Sequence[float]) -> tuple[float, float]:
     """Limits with a little air on both sides, never less than half an octave apart."""
-    low, high = min(values), max(values)
-    return low / 1.12, max(high * 1.12, low * 1.5)
+    low, high = max(min(values), 1e-3), max(*values, 1e-3)
+    return low / 1.06, max(high * 1.06, low * 1.5)
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], sheet: Sheet, columns: int = 5) -> None:

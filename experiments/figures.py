@@ -42,10 +42,7 @@ def latency_quantiles(field: Sequence[Competitor], sheet: Sheet) -> Figure:
         axes.plot([q.seconds * 1e3 for q in row], [y] * len(row), color=one.colour, linewidth=2.2, alpha=0.45)
         for quantile in row:
             mark_quantile(axes, one, quantile.seconds * 1e3, y, quantile.percent, quantile.few)
-    if values:
-        axes.set_xscale("log")
-        axes.set_xlim(*canvas.log_limits(values))
-    canvas.milliseconds(axes.xaxis)
+    canvas.milliseconds(axes.xaxis, values)
     axes.set_xlabel("latency, ms (log)")
     entry_rows(axes, field)
     canvas.legend_above(figure, quantile_legend(), sheet, columns=7)
@@ -94,9 +91,9 @@ def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
     figure, (left, right) = canvas.blank(sheet, (7.2 if sheet.is_narrow else 4.2) + legend, *shape)
     for one in field:
         draw_distribution(left, right, one)
-    for axis in (left.xaxis, right.yaxis):
-        axis.axes.set(**{f"{axis.axis_name}scale": "log"})
-        canvas.milliseconds(axis)
+    values = (success_latency([run for one in field for run in one.runs]) * 1e3).tolist()
+    canvas.milliseconds(left.xaxis, values)
+    canvas.milliseconds(right.yaxis, values)
     left.set(xlabel="latency, ms (log)", ylabel="requests answered by then, %", ylim=(0, 101))
     right.set(xlabel="percentile of all requests", ylabel="latency, ms (log)")
     spectrum_axis(right, max(sum(len(run.samples) for run in one.runs) for one in field))

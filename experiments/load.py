@@ -9,6 +9,7 @@ instant at which a request was due, so a stalled system cannot hide behind reque
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from experiments.connections import Connections
 from experiments.ledger import Ledger
 from experiments.samples import Floats, Kind, Place
 
-Headers = list[tuple[bytes, bytes]]
+WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
 
 SPARE = 8
 SWEEP = 0.02
@@ -52,11 +53,11 @@ class Flight:
         """No connection could be made."""
         self.end(Kind.TIMEOUT if isinstance(error, ConnectTimeout) else Kind.REFUSED)
 
-    def response_started(self, status: int, reason: bytes, headers: Headers) -> None:
+    def response_started(self, status: int, line: bytes, block: bytes) -> None:
         if status < 200:  # an interim answer is not the answer
             return
-        worker = next((value for name, value in headers if name.lower() == b"x-worker-name"), b"")
-        self._generator.ledger.answered(self.number, time.monotonic(), status, worker)
+        found = WORKER_FIELD.search(block)
+        self._generator.ledger.answered(self.number, time.monotonic(), status, found[1] if found else b"")
         if status >= 400:
             self.kind = Kind.ERROR_STATUS
 

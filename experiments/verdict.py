@@ -32,9 +32,9 @@ def conclude(
     comparisons: Sequence[Comparison],
     floor: Interval | None,
 ) -> Verdict:
-    """Put the scenario's own measure into words. `order` is best first, empty when no run was valid."""
+    """Put the scenario's own measure into words. `order` is best first, empty when no valid run had a success."""
     if not order:
-        return Verdict(False, "No verdict: no run was valid", (), ())
+        return Verdict(False, "No verdict: no valid run had a success", (), ())
     ours = [comparison for comparison in comparisons if comparison.measure == scenario.measure]
     blocks = max((comparison.interval.blocks for comparison in ours), default=1)
     has_verdict = any(comparison.standing != "no verdict" for comparison in ours)

@@ -120,6 +120,17 @@ def test_a_stopped_campaign_is_reported_on(make_results: MakeResults, tmp_path: 
     assert "6 planned runs are missing" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_campaign_in_which_nothing_succeeded_is_reported_on(
+    make_results: MakeResults, tmp_path: Path
+) -> None:
+    """Every request failed: the report is written, says so, and ranks nothing."""
+    make_results(tmp_path / "r", blocks=1, requests=20, failures=1.0, stop_after=2)
+    summary = write_report(tmp_path / "r")
+    assert [entry.table.ok for entry in summary.entries] == [0, 0]
+    assert summary.verdict.order == ()
+    assert "reset 20" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("files", "message"), [((), "no results here"), (("campaign.json",), "no run has been")]
 )
