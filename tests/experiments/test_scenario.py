@@ -81,6 +81,14 @@ def test_a_wrong_scenario_is_one_line_that_names_the_field(
     assert "\n" not in str(caught.value)
 
 
+def test_the_scenario_in_the_documentation_is_sound(tmp_path: Path) -> None:
+    """What a reader copies works."""
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    path = tmp_path / "two-regions.toml"
+    path.write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+    assert overridden(load_scenario(str(path)), Overrides()).twins == ("round-robin", "round-robin again")
+
+
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
     """The message is of use."""
     with pytest.raises(BadInputError, match="known: homogeneous, regions, steady"):
