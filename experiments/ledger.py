@@ -7,6 +7,7 @@ once. Instants go in as seconds of the monotonic clock and come out as seconds f
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,7 +35,7 @@ class Ledger:
         self.kind: list[int] = []
         self.worker: list[int] = []
         self.ended_order: list[int] = []
-        self.failed = 0
+        self.failures: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.scheduled_at)
@@ -61,7 +62,8 @@ class Ledger:
         self.ended_at[number] = at
         self.kind[number] = kind
         self.ended_order.append(number)
-        self.failed += kind is not Kind.OK
+        if kind is not Kind.OK:
+            self.failures[kind.name.lower()] += 1
 
     def close(self, at: float) -> None:
         """Rows still open end now, unfinished: they were sent, so they count."""

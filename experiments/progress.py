@@ -6,11 +6,13 @@ time that belongs to the measurement.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -68,7 +70,7 @@ class Progress:
         left = remaining(self._campaign, self._ended, time.monotonic() - self._run_began_at)
         head = Text(f"run {min(done + 1, total)} of {total}   elapsed {clock(elapsed)}   left {clock(left)}")
         bar = ProgressBar(total=elapsed + left or 1.0, completed=elapsed, width=60)
-        return Group(head, bar, self._current_table())
+        return Group(head, Padding(bar), self._current_table())
 
     def _current_table(self) -> Table:
         table = Table.grid(padding=(0, 3))
@@ -96,10 +98,15 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
         ("sent", f"{len(ledger)} of {load.planned}"),
         ("offered / answered", f"{offered} / {rate:.0f}/s"),
         ("in flight", str(ledger.in_flight)),
-        ("last second", f"p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"),
-        ("errors", str(ledger.failed)),
+        ("last second", f"p50 {in_ms(p50)}, p99 {in_ms(p99)}"),
+        ("errors", ", ".join(f"{kind} {count}" for kind, count in ledger.failures.items()) or "none"),
         ("generator lag", f"{ledger.recent_lag() * 1e3:.2f} ms"),
     ]
+
+
+def in_ms(seconds: float) -> str:
+    """`492 ms`; a dash while nothing has ended."""
+    return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
 
 
 def run_line(campaign: Campaign, number: int, run: Run) -> str:
