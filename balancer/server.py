@@ -18,17 +18,16 @@ from balancer.deadlines import Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
 from balancer.unit import Timeouts, Unit
-from policies.router import MonotonicClock, Router
+from policies.router import Clock, MonotonicClock, Router
 
 GC_THRESHOLD = 50_000
 """Allocations between collections of the youngest generation. An exchange leaves no cycles behind, so the default
 of 700 makes the collector look at live connections some dozen times a second for nothing."""
 
 
-def build(settings: Settings, upstream_limit: int | None = None) -> Unit:
+def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Unit:
     """The unit that `settings` describe."""
     rng = Random(settings.seed)
-    clock = MonotonicClock()
     endpoints = [endpoint.endpoint() for endpoint in settings.endpoints]
     timeouts = settings.timeouts
     return Unit(
@@ -57,13 +56,13 @@ def build(settings: Settings, upstream_limit: int | None = None) -> Unit:
 class Server:
     """A unit with its socket, its control plane and its sweep."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._settings = settings
         address = ListenAddress.parse(settings.listen)
         self._sock = bind(address.host, address.port)
         allowed = allowance(descriptor_limit(), descriptors_in_use())
         self._client_limit = min(settings.limits.clients or allowed.clients, allowed.clients)
-        self.unit = build(settings, allowed.upstreams)
+        self.unit = build(settings, clock or MonotonicClock(), allowed.upstreams)
         self._control = ControlPlane(self.unit, settings.policy, settings.control.token)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
