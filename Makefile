@@ -1,0 +1,51 @@
+# Everything that a fresh machine needs: Python 3.11 or newer, and make.
+
+PYTHON ?= python3
+VENV = .venv
+BIN = $(VENV)/bin
+RUN = $(BIN)/python -m
+PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
+DEMO = results/demo
+
+# A checkout that was moved or copied takes its virtual environment along, which then leads back to the old place.
+ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
+STALE = stale
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint serve clean stale
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/installed ## install, run the quick experiment, print the table and where the report is
+	@rm -rf $(DEMO)
+	$(RUN) experiments run --quick --out $(DEMO)
+
+test: lint ## install, then lint, types and all tests with coverage of policies and balancer
+	$(RUN) pytest --cov=policies --cov=balancer --cov-report=term --cov-fail-under=90
+
+lint: $(VENV)/installed-dev ## style, formatting and types
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $PORT or 5000
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(RUN) honcho start
+
+clean: ## remove the virtual environment, caches and the demo's results
+	rm -rf $(VENV) $(DEMO) build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/checkout: $(STALE)
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "steelyard needs Python 3.11 or newer, and '$(PYTHON)' is not: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+	@printf '%s' "$(CURDIR)" > $@
+
+$(VENV)/installed: $(VENV)/checkout pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	@touch $(VENV)/installed $@
