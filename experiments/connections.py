@@ -10,14 +10,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from balancer.errors import UpstreamError
 from balancer.upstream import Upstream, connect
+from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 10.0
 """Seconds. A loopback handshake takes microseconds; a full backlog may take its time."""
 
 Ready = Callable[[Upstream], None]
-Refused = Callable[[UpstreamError], None]
+Refused = Callable[[], None]
 
 
 class Connections:
@@ -31,10 +31,8 @@ class Connections:
         self._all: set[Upstream] = set()
 
     async def open(self, count: int) -> None:
-        """Have `count` connections idle before the run. Raises UpstreamError when one cannot be made."""
-        opened = await asyncio.gather(
-            *(connect(self, self._host, self._port, CONNECT_TIMEOUT) for _ in range(count))
-        )
+        """Have `count` connections idle before the run. Raises FleetFailedError when one cannot be made."""
+        opened = await asyncio.gather(*(self._connect() for _ in range(count)))
         self._all.update(opened)
         self._idle += opened
 
@@ -77,12 +75,19 @@ class Connections:
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
+    async def _connect(self) -> Upstream:
+        """The one place where what `connect` raises becomes an error of this room."""
+        try:
+            return await connect(self, self._host, self._port, CONNECT_TIMEOUT)
+        except Exception as error:
+            raise FleetFailedError(f"no connection to {self._host}:{self._port}: {error}") from error
+
     async def _opened(self) -> None:
         try:
-            upstream = await connect(self, self._host, self._port, CONNECT_TIMEOUT)
-        except UpstreamError as error:
+            upstream = await self._connect()
+        except FleetFailedError:
             if self._waiting:
-                self._waiting.popleft()[1](error)
+                self._waiting.popleft()[1]()
             return
         self._all.add(upstream)
         if self._waiting:

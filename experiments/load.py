@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from balancer.errors import ConnectTimeout, UpstreamError
 from balancer.upstream import Upstream
 from experiments.alarm import open_alarm
 from experiments.connections import Connections
@@ -49,9 +48,9 @@ class Flight:
         self._generator.ledger.sent_at[self.number] = time.monotonic()
         upstream.send(self._generator.head(self.number), self, b"GET")
 
-    def refused(self, error: UpstreamError) -> None:
+    def refused(self) -> None:
         """No connection could be made."""
-        self.end(Kind.TIMEOUT if isinstance(error, ConnectTimeout) else Kind.REFUSED)
+        self.end(Kind.REFUSED)
 
     def response_started(self, status: int, line: bytes, block: bytes) -> None:
         if status < 200:  # an interim answer is not the answer
@@ -70,7 +69,7 @@ class Flight:
             self._generator.connections.give_back(upstream)
         self.end(self.kind)
 
-    def response_failed(self, error: UpstreamError) -> None:
+    def response_failed(self, error: Exception) -> None:
         self.end(Kind.RESET)
 
     def response_paused(self) -> None:
@@ -127,7 +126,7 @@ class Generator:
     async def run(self, connections: int) -> Ledger:
         """Open `connections`, send everything, wait for every end. On cancellation open rows are closed first.
 
-        Raises UpstreamError when the first connections cannot be made.
+        Raises FleetFailedError when the first connections cannot be made.
         """
         loop = asyncio.get_running_loop()
         await self.connections.open(connections)

@@ -12,9 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Any
 
-from balancer.errors import UpstreamError
 from experiments.arrivals import closed, first_instants
-from experiments.errors import FleetFailedError
 from experiments.fleet import Fleet
 from experiments.ledger import Ledger
 from experiments.load import Generator
@@ -51,7 +49,7 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
         generator = measured_load(scenario, entry, planned, fleet)
         watch(generator.ledger)
         try:
-            await drive(generator, first_connections(scenario, entry))
+            await generator.run(first_connections(scenario, entry))
         except asyncio.CancelledError:
             raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
         status, casualties = await fleet.status(), fleet.casualties()
@@ -67,7 +65,7 @@ async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
         for worker in fleet.workers
     ]
     if count:
-        await asyncio.gather(*(drive(generator, width) for generator in generators))
+        await asyncio.gather(*(generator.run(width) for generator in generators))
 
 
 async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
@@ -77,7 +75,7 @@ async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
         return
     timeout = scenario.timeout * scenario.time_scale
     through = Generator(fleet.balancer.address, "warm", fleet.places, closed(width, count), count, timeout)
-    await drive(through, min(width, count))
+    await through.run(min(width, count))
 
 
 def warm_requests(scenario: Scenario, entry: Entry) -> int:
@@ -106,14 +104,6 @@ def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: 
     name = f"b{planned.block}-r{planned.order}"
     timeout = scenario.timeout * scenario.time_scale
     return Generator(fleet.balancer.address, name, fleet.places, instants, load.planned, timeout)
-
-
-async def drive(generator: Generator, connections: int) -> None:
-    """Run a generator. Raises FleetFailedError when its target refuses the first connections."""
-    try:
-        await generator.run(connections)
-    except UpstreamError as error:
-        raise FleetFailedError(f"no connection to the balancer or a worker: {error}") from None
 
 
 def conclude(
