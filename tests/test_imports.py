@@ -1,0 +1,214 @@
+"""The house keeps its walls: who may import whom, what the core may not touch, and how long a file may be.
+
+Rule of this file: it reads sources and imports nothing of ours, so a wrong arrow is found even where it works.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("policies", "balancer", "workers", "experiments")
+
+ARROWS: dict[str, tuple[str, ...]] = {
+    "policies": (),
+    "balancer": ("policies",),
+    "workers": (),
+    "experiments": ("policies", "workers.service", "balancer.upstream"),
+}
+"""Room -> what it may import of other rooms: a whole room, or one module of it."""
+
+FORBIDDEN_IN_THE_CORE = frozenset(
+    {
+        *("asyncio", "concurrent", "multiprocessing", "selectors", "signal", "subprocess", "threading"),
+        *(
+            "http",
+            "io",
+            "os",
+            "pathlib",
+            "secrets",
+            "select",
+            "shutil",
+            "socket",
+            "ssl",
+            "tempfile",
+            "urllib",
+        ),
+        *("datetime", "uuid"),
+    }
+)
+"""I/O, concurrency, wall clocks, and randomness that cannot be seeded."""
+
+DRAWERS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"})
+LONGEST = 400
+"""Lines of a file outside the tests; one that needs more holds two ideas."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and when: `is_early` means while the importing module itself is being imported."""
+
+    importer: str
+    imported: str
+    line: int
+    is_early: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.imported}"
+
+
+def module_name(path: Path) -> str:
+    """policies/router.py -> policies.router; policies/__init__.py -> policies."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+SOURCES = {module_name(path): path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+
+
+def early_nodes(tree: ast.Module) -> set[ast.AST]:
+    """Everything that runs at import: neither inside a function nor under `if TYPE_CHECKING:`."""
+    found: set[ast.AST] = set()
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        found.add(node)
+        is_late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        is_typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if not is_late:
+            waiting += node.orelse if is_typing and isinstance(node, ast.If) else ast.iter_child_nodes(node)
+    return found
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    """Every import statement of a module, wherever it stands."""
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    early = early_nodes(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}:{node.lineno}: imports are absolute here"
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in SOURCES else str(node.module) for name in inside]
+        else:
+            continue
+        for name in dict.fromkeys(names):
+            yield Import(module, name, node.lineno, node in early)
+
+
+IMPORTS = [found for module in SOURCES for found in imports_of(module)]
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def is_allowed(found: Import) -> bool:
+    """Whether this arrow stands in the plan."""
+    here, there = room_of(found.importer), room_of(found.imported)
+    return there not in ROOMS or there == here or there in ARROWS[here] or found.imported in ARROWS[here]
+
+
+def test_arrows_between_rooms_are_those_of_the_plan() -> None:
+    wrong = [str(found) for found in IMPORTS if not is_allowed(found)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_walk_sees_the_arrows_that_there_are() -> None:
+    """A walk that finds nothing would find nothing wrong either."""
+    arrows = {(room_of(f.importer), room_of(f.imported)) for f in IMPORTS}
+    assert {("balancer", "policies"), ("experiments", "policies"), ("experiments", "balancer")} <= arrows
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        ("policies.router", "balancer.unit"),
+        ("balancer.unit", "experiments.load"),
+        ("balancer.unit", "workers.service"),
+        ("workers.app", "policies.facts"),
+        ("experiments.load", "balancer.exchange"),
+        ("experiments.load", "workers.app"),
+    ],
+)
+def test_a_wrong_arrow_is_found(importer: str, imported: str) -> None:
+    assert not is_allowed(Import(importer, imported, 1, is_early=True))
+
+
+def test_rooms_do_not_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for found in IMPORTS:
+        if room_of(found.imported) in ROOMS and room_of(found.imported) != room_of(found.importer):
+            graph[room_of(found.importer)].add(room_of(found.imported))
+    assert in_order(graph)
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    """What is needed for annotations alone, or inside a function, does not count: it cannot fail to start."""
+    graph: dict[str, set[str]] = {module: set() for module in SOURCES}
+    for found in IMPORTS:
+        is_package_of_importer = found.importer.startswith(f"{found.imported}.")
+        if found.is_early and found.imported in SOURCES and not is_package_of_importer:
+            graph[found.importer].add(found.imported)
+    assert in_order(graph)
+
+
+def in_order(graph: dict[str, set[str]]) -> list[str]:
+    """The nodes, each after those that it needs; fails where there is none such order."""
+    try:
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
+
+
+def test_the_core_imports_the_standard_library_and_itself() -> None:
+    foreign = [
+        str(found)
+        for found in IMPORTS
+        if room_of(found.importer) == "policies"
+        and room_of(found.imported) not in {*sys.stdlib_module_names, "policies"}
+    ]
+    assert not foreign, "\n".join(foreign)
+
+
+def test_the_core_does_no_io_and_runs_nothing_beside_itself() -> None:
+    wrong = [
+        str(found)
+        for found in IMPORTS
+        if room_of(found.importer) == "policies" and room_of(found.imported) in FORBIDDEN_IN_THE_CORE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_module_of_the_core_knows_the_time() -> None:
+    knowing = {f.importer for f in IMPORTS if room_of(f.importer) == "policies" and f.imported == "time"}
+    assert knowing == {"policies.router"}
+    assert "class MonotonicClock" in SOURCES["policies.router"].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if room_of(module) == "policies"])
+def test_the_core_draws_only_from_a_random_that_it_is_given(module: str) -> None:
+    """`from random import Random` names a type; anything else of that module is shared by the whole process."""
+    for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "random":
+            assert [alias.name for alias in node.names] == ["Random"], f"{module}:{node.lineno}"
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random":
+            assert node.attr == "Random", f"{module}:{node.lineno}: random.{node.attr}"
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_file_is_a_drawer_for_everything(module: str) -> None:
+    assert module.rpartition(".")[2] not in DRAWERS
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_no_file_is_longer_than_one_idea(module: str) -> None:
+    lines = SOURCES[module].read_text(encoding="utf-8").count("\n")
+    assert lines <= LONGEST, f"{module} has {lines} lines"
