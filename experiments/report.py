@@ -14,7 +14,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from experiments import canvas, figures, figures_workers
+from experiments import canvas, figures, figures_paired, figures_workers
 from experiments.canvas import Sheet
 from experiments.errors import BadInputError
 from experiments.method import method_lines
@@ -128,5 +128,5 @@ def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
         f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
         "interval. What touches the grey band is practically equal; what lies inside the yellow one is noise."
     )
-    draw = lambda sheet: figures.forest(field, paired, summary.noise_floor, sheet)  # noqa: E731
+    draw = lambda sheet: figures_paired.forest(field, paired, summary.noise_floor, sheet)  # noqa: E731
     return [Drawing("paired-ratios", "Against the baseline", caption, draw)]

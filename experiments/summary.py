@@ -14,7 +14,7 @@ import numpy as np
 from experiments import statistics
 from experiments.comparison import Comparison, Interval, compare
 from experiments.results import Results, believable
-from experiments.samples import Run
+from experiments.run_summary import RunSummary, summarise_run, values_per_block
 from experiments.scenario import Entry, Scenario
 from experiments.thresholds import Judgement, judge, parse_threshold
 from experiments.verdict import Verdict, conclude
@@ -41,27 +41,6 @@ class EntrySummary:
     goodput: float
     errors: dict[str, int]
     share_per_worker: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One run. `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds."""
-
-    block: int
-    order: int
-    label: str
-    valid: bool
-    invalid_reasons: tuple[str, ...]
-    requests: int
-    ko: int
-    throughput: float
-    p99: float
-    mean: float
-    span: float
-    offered_rate: float | None
-    achieved_rate: float
-    lag_p50: float
-    lag_p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,40 +122,6 @@ def describe_load(scenario: Scenario, entry: Entry) -> str:
     """In words: `batch 100` or `180 requests/s, poisson`."""
     load = scenario.load_of(entry)
     return f"batch {load.batch}" if load.mode == "closed" else f"{load.rate:g} requests/s, {load.arrivals}"
-
-
-def summarise_run(run: Run) -> RunSummary:
-    """The numbers of one run."""
-    facts, mapped = run.facts, statistics.deadline_mapped(run)
-    return RunSummary(
-        block=facts.block,
-        order=facts.order,
-        label=facts.label,
-        valid=facts.is_valid,
-        invalid_reasons=facts.invalid_reasons,
-        requests=len(run.samples),
-        ko=int((~run.samples.ok).sum()),
-        throughput=statistics.throughput([run]),
-        p99=statistics.percentile(mapped, 99),
-        mean=float(mapped.mean()),
-        span=run.samples.span,
-        offered_rate=facts.offered_rate,
-        achieved_rate=facts.achieved_rate,
-        lag_p50=facts.lag_p50,
-        lag_p99=facts.lag_p99,
-    )
-
-
-def values_per_block(results: Results, measure: str) -> dict[str, dict[int, float]]:
-    """label -> block -> the measure, valid runs only."""
-    return {
-        entry.label: {
-            run.facts.block: float(getattr(summarise_run(run), measure))
-            for run in results.runs_of(entry.label)
-            if run.facts.is_valid
-        }
-        for entry in results.entries()
-    }
 
 
 def compared(results: Results) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:

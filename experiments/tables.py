@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from experiments.comparison import Interval
+from experiments.run_summary import RunSummary
 from experiments.statistics import Quantile
-from experiments.summary import EntrySummary, RunSummary, Summary
+from experiments.summary import EntrySummary, Summary
 from experiments.verdict import show
 
 Mark = Literal["", "few", "bad", "good"]
