@@ -234,7 +234,7 @@ def outgoing_response(
     the bytes and how the body is framed towards the client. One that ends when the worker closes becomes chunked;
     for an HTTP/1.0 client, as chunked ones do, it ends when we close.
     """
-    block = block.replace(_KEEP_ALIVE, b"", 1)
+    block = block.replace(_KEEP_ALIVE + b"\r\n", b"\r\n", 1).removesuffix(_KEEP_ALIVE)
     found = _find_in_response(block.lower())
     if len(found) == 1 and found[0][0] == b"content-length":
         framing = _LENGTH
