@@ -1,0 +1,431 @@
+"""A server in this process between raw sockets: bytes go in, bytes come out, and time is told by the test.
+
+Rule of this file: what plays the client or the worker here parses HTTP on its own, so that a mistake of the unit's
+parser cannot hide in the test's. A `Stage` holds a server and all that talks to it, and when the test is over it
+asks the standing question: is anything still in flight?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from balancer.config import Settings
+from balancer.deadlines import Sweep
+from balancer.pool import Pool
+from balancer.server import Server, new_event_loop
+from balancer.unit import Unit
+from policies.state import EndpointState
+
+PATIENCE = 10.0
+"""Seconds after which a test that waits for something has failed."""
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that the program runs on."""
+    return {"loop": new_event_loop}
+
+
+class ManualClock:
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request or a response as it stood on the wire; `body` without its framing."""
+
+    line: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+    body: bytes = b""
+
+    @property
+    def status(self) -> int:
+        return int(self.line.split(b" ")[1])
+
+    @property
+    def names(self) -> list[bytes]:
+        return [name.lower() for name, _ in self.fields]
+
+    def values(self, name: bytes) -> list[bytes]:
+        return [value for other, value in self.fields if other.lower() == name.lower()]
+
+    def value(self, name: bytes) -> bytes | None:
+        """The value of a field that may stand there once; None where it is absent."""
+        values = self.values(name)
+        assert len(values) <= 1, values
+        return values[0] if values else None
+
+
+class Wire:
+    """One end of a connection; `received` is every byte that was read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.received = bytearray()
+        self.requests: list[Message] = []
+
+    @property
+    def port(self) -> int:
+        port: int = self._writer.get_extra_info("sockname")[1]
+        return port
+
+    async def send(self, data: bytes) -> None:
+        """Write, and wait until the kernel has taken what the peer is slow to take."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def write(self, data: bytes) -> None:
+        """Write without waiting."""
+        self._writer.write(data)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the kernel did not take yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    async def exactly(self, count: int) -> bytes:
+        return self._keep(await self._in_time(self._reader.readexactly(count)))
+
+    async def until(self, end: bytes) -> bytes:
+        return self._keep(await self._in_time(self._reader.readuntil(end)))
+
+    async def some(self, limit: int = 65536) -> bytes:
+        """What is there, b"" at the end."""
+        return self._keep(await self._in_time(self._reader.read(limit)))
+
+    async def rest(self) -> bytes:
+        """Everything up to a clean end."""
+        return self._keep(await self._in_time(self._reader.read()))
+
+    async def closed(self) -> None:
+        """Wait for the end, clean or not."""
+        with suppress(ConnectionError):
+            while await self.some():
+                pass
+
+    async def _in_time(self, reading: Awaitable[bytes]) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return await reading
+
+    def _keep(self, data: bytes) -> bytes:
+        self.received += data
+        return data
+
+    async def head(self) -> Message:
+        """A request's or response's head."""
+        lines = (await self.until(b"\r\n\r\n"))[:-4].split(b"\r\n")
+        pairs = (line.partition(b":") for line in lines[1:])
+        return Message(lines[0], tuple((name, value.strip()) for name, _, value in pairs))
+
+    async def request(self) -> Message:
+        """A whole request; raises IncompleteReadError at the end of the connection."""
+        head = await self.head()
+        request = Message(head.line, head.fields, await self._body(head))
+        self.requests.append(request)
+        return request
+
+    async def response(self, *, to_head: bool = False) -> Message:
+        """A whole response."""
+        head = await self.head()
+        if to_head or head.status < 200 or head.status in (204, 304):
+            return head
+        if head.value(b"Content-Length") is None and head.value(b"Transfer-Encoding") is None:
+            return Message(head.line, head.fields, await self.rest())
+        return Message(head.line, head.fields, await self._body(head))
+
+    async def _body(self, head: Message) -> bytes:
+        if head.value(b"Transfer-Encoding") is None:
+            return await self.exactly(int(head.value(b"Content-Length") or 0))
+        body = b""
+        while size := int(await self.until(b"\r\n"), 16):
+            body += await self.exactly(size)
+            assert await self.exactly(2) == b"\r\n"
+        while await self.until(b"\r\n") != b"\r\n":
+            pass  # trailers
+        return body
+
+    async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
+        """Send, and read the answer."""
+        await self.send(request)
+        return await self.response(to_head=to_head)
+
+    def half_close(self) -> None:
+        """Nothing more will be sent."""
+        self._writer.write_eof()
+
+    def reset(self) -> None:
+        """Leave without a word: what the peer sends next meets RST."""
+        raw = self._writer.get_extra_info("socket")
+        if raw is not None and not self._writer.transport.is_closing():
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """Leave in good order."""
+        self._writer.close()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+Script = Callable[[Wire], Awaitable[None]]
+
+
+def response(body: bytes = b"ok", *fields: bytes, status: bytes = b"200 OK") -> bytes:
+    """A response with a length."""
+    lines = (b"HTTP/1.1 " + status, *fields, b"Content-Length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def get(target: bytes = b"/", *fields: bytes, method: bytes = b"GET", version: bytes = b"HTTP/1.1") -> bytes:
+    """A request without a body."""
+    return (
+        b"\r\n".join((b"%b %b %b" % (method, target, version), b"Host: example.org", *fields)) + b"\r\n\r\n"
+    )
+
+
+def post(body: bytes, *fields: bytes, method: bytes = b"POST") -> bytes:
+    """A request with a length."""
+    return get(b"/", *fields, b"Content-Length: %d" % len(body), method=method) + body
+
+
+def post_chunked(*pieces: bytes) -> bytes:
+    """A request in chunks."""
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+    return get(b"/", b"Transfer-Encoding: chunked", method=b"POST") + chunks
+
+
+def answering(*responses: bytes) -> Script:
+    """Answers each request with the next response, and from then on with the last."""
+
+    async def script(wire: Wire) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await wire.request()
+                await wire.send(responses[min(len(wire.requests), len(responses)) - 1])
+
+    return script
+
+
+class ScriptedWorker:
+    """A worker that does as it is told: `script` runs once for each connection, which closes at its end."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.connections: list[Wire] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    @property
+    def requests(self) -> list[Message]:
+        """All that came whole, connection by connection."""
+        return [request for wire in self.connections for request in wire.requests]
+
+    @property
+    def received(self) -> bytes:
+        """Every byte that was read, connection by connection."""
+        return b"".join(bytes(wire.received) for wire in self.connections)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        wire = Wire(reader, writer)
+        self.connections.append(wire)
+        try:
+            await self._script(wire)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the unit closed the connection
+        except asyncio.CancelledError:
+            wire.reset()
+        finally:
+            await wire.close()
+            self._tasks.discard(task)
+
+    async def stop(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._server.wait_closed()
+
+
+class Stage:
+    """A server, its workers and its clients. `settings` are those of the configuration."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.clients: list[Wire] = []
+        self._workers: list[ScriptedWorker] = []
+        self._held: list[socket.socket] = []
+        self.server: Server | None = None
+
+    @property
+    def unit(self) -> Unit:
+        assert self.server is not None
+        return self.server.unit
+
+    async def worker(self, script: Script | bytes) -> ScriptedWorker:
+        """A worker on a port of its own; bytes are what it answers to every request."""
+        worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script)
+        await worker.start()
+        self._workers.append(worker)
+        return worker
+
+    def dead_port(self) -> int:
+        """A port that refuses: taken, so that nobody else gets it, but not listened on."""
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        self._held.append(sock)
+        port: int = sock.getsockname()[1]
+        return port
+
+    def deaf_port(self) -> int:
+        """A port whose handshakes nobody completes: its backlog is full."""
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(0)
+        self._held.append(sock)
+        port: int = sock.getsockname()[1]
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+            self._held.append(filler)
+        return port
+
+    async def serve(
+        self, *workers: ScriptedWorker | int, max_in_flight: int | None = None, **settings: Any
+    ) -> Server:
+        """Start the server before `workers`, round robin unless told otherwise; they are w0, w1, … in region r."""
+        ports = [worker if isinstance(worker, int) else worker.port for worker in workers]
+        endpoints = [
+            {
+                "id": f"w{i}",
+                "address": f"http://127.0.0.1:{port}",
+                "region": "r",
+                "max_in_flight": max_in_flight,
+            }
+            for i, port in enumerate(ports)
+        ]
+        defaults = {"listen": "127.0.0.1:0", "policy": "round-robin", "seed": 1, "endpoints": endpoints}
+        self.server = Server(Settings(**{**defaults, **settings}), self.clock)
+        await self.server.start()
+        return self.server
+
+    async def client(self, *, receive_buffer: int | None = None, host: str = "127.0.0.1") -> Wire:
+        """A connection to the server."""
+        assert self.server is not None
+        sock = socket.socket()
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, (host, self.server.address.port))
+        limit = 1 << 20 if receive_buffer is None else 1024
+        reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
+        self.clients.append(Wire(reader, writer))
+        return self.clients[-1]
+
+    async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
+        """One request on a connection of its own."""
+        client = await self.client()
+        answer = await client.ask(request, to_head=to_head)
+        await client.close()
+        return answer
+
+    def pool(self, endpoint: str = "w0") -> Pool:
+        return self.unit.pools.by_id[endpoint]
+
+    def state(self, endpoint: str = "w0") -> EndpointState:
+        return self.unit.router.find(endpoint)
+
+    def outcomes(self, endpoint: str = "w0") -> dict[str, int]:
+        """Attempts by how they ended, those that happened."""
+        return {kind.value: number for kind, number in self.state(endpoint).outcomes.items() if number}
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and look at every deadline."""
+        self.clock.at += seconds
+        Sweep(self.unit, lambda now: None).sweep(self.clock.at)
+
+    async def eventually(self, is_so: Callable[[], object]) -> None:
+        """Let the loop turn until `is_so`."""
+        async with asyncio.timeout(PATIENCE):
+            while not is_so():
+                await asyncio.sleep(0)
+
+    async def turn(self, times: int = 50) -> None:
+        """Let the loop turn: whatever can happen without time passing has happened then."""
+        for _ in range(times):
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Everybody leaves; then nothing may be in flight."""
+        for client in self.clients:
+            await client.close()
+        try:
+            if self.server is not None:
+                await self._is_clean(self.server)
+        finally:
+            for worker in self._workers:
+                await worker.stop()
+            for sock in self._held:
+                sock.close()
+
+    async def _is_clean(self, server: Server) -> None:
+        unit = server.unit
+        await self._soon(lambda: not unit.downstreams, f"clients left behind: {unit.downstreams}")
+        pools = unit.pools.by_id.values()
+        await self._soon(
+            lambda: not any(pool.leased or pool.opening for pool in pools),
+            f"connections left behind: {[*pools]}",
+        )
+        assert unit.in_flight == len(unit.queue) == 0
+        assert [state.in_flight for state in unit.router.states] == [0] * len(pools)
+        assert unit.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
+        assert await server.stop()
+        assert unit.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
+
+    async def _soon(self, is_so: Callable[[], object], otherwise: str) -> None:
+        try:
+            await self.eventually(is_so)
+        except TimeoutError:
+            pytest.fail(otherwise)
+
+
+@contextmanager
+def quiet_loop() -> Iterator[list[dict[str, Any]]]:
+    """What the event loop had to complain about; nobody may swallow an exception on the way."""
+    complaints: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: complaints.append(context))
+    yield complaints
+    loop.set_exception_handler(None)
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """A stage that is clean when the test is over."""
+    stage = Stage()
+    with quiet_loop() as complaints:
+        yield stage
+        await stage.close()
+        assert complaints == []

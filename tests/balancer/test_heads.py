@@ -1,0 +1,449 @@
+"""Heads in, heads out: pure functions, no sockets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer import heads
+from balancer.errors import MalformedResponse, RequestRejected
+from balancer.heads import Client, Framing, RequestHead, outgoing_request, outgoing_response
+
+STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")
+PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)
+HOST = b"Host: example.org"
+
+Fields = list[tuple[bytes, bytes]]
+
+
+def block(*lines: bytes) -> bytes:
+    return b"".join(b"\r\n" + line for line in lines)
+
+
+def request(
+    *lines: bytes, target: bytes = b"/", version: bytes = b"HTTP/1.1", method: bytes = b"GET"
+) -> RequestHead:
+    return RequestHead(method, target, version, True, block(*lines))
+
+
+def parsed(head: bytes) -> tuple[bytes, Fields]:
+    """The first line, and the fields in order."""
+    assert head.endswith(b"\r\n\r\n")
+    first, *lines = head[:-4].split(b"\r\n")
+    return first, [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
+
+
+def sent(head: RequestHead, client: Client = STRANGER) -> tuple[bytes, Fields, Framing]:
+    out, framing, _ = outgoing_request(head, client, b"fresh")
+    return *parsed(out), framing
+
+
+def values(fields: Fields, name: bytes) -> list[bytes]:
+    return [value for other, value in fields if other.lower() == name.lower()]
+
+
+# --- requests
+
+
+def test_a_plain_request_gets_five_fields_and_keeps_its_own() -> None:
+    """Order, case and spelling of what came stay; what we know of the client is added behind."""
+    line, fields, framing = sent(request(HOST, b"accept: */*", b"X-A: 1", b"x-a: 2", target=b"/p?q"))
+    assert line == b"GET /p?q HTTP/1.1"
+    assert fields == [
+        (b"Host", b"example.org"),
+        (b"accept", b"*/*"),
+        (b"X-A", b"1"),
+        (b"x-a", b"2"),
+        (b"X-Forwarded-For", b"192.0.2.7"),
+        (b"X-Forwarded-Proto", b"http"),
+        (b"X-Forwarded-Host", b"example.org"),
+        (b"Via", b"1.1 steelyard"),
+        (b"X-Request-ID", b"fresh"),
+    ]
+    assert framing is Framing.NONE
+
+
+@pytest.mark.parametrize(
+    ("lines", "gone"),
+    [
+        ([b"Connection: keep-alive"], b"Connection"),
+        ([b"CONNECTION: close"], b"Connection"),
+        ([b"Connection: X-Secret", b"X-Secret: 1"], b"X-Secret"),
+        ([b"X-Secret: 1", b"Connection: close, x-secret ,, keep-alive"], b"X-Secret"),
+        ([b"Connection: close", b"Connection: x-secret", b"X-SECRET: 1"], b"X-Secret"),
+        ([b"Keep-Alive: timeout=5"], b"Keep-Alive"),
+        ([b"Proxy-Connection: keep-alive"], b"Proxy-Connection"),
+        ([b"TE: trailers"], b"TE"),
+        ([b"Connection: Upgrade", b"Upgrade: websocket"], b"Upgrade"),
+        ([b"Connection: a.b*c", b"A.B*C: 1"], b"a.b*c"),
+    ],
+)
+def test_hop_by_hop_fields_end_here(lines: list[bytes], gone: bytes) -> None:
+    """RFC 9110 § 7.6.1: those listed, and those that Connection nominates; their neighbours stay."""
+    _, fields, _ = sent(request(HOST, b"Before: 1", *lines, b"After: 2"))
+    assert values(fields, gone) == values(fields, b"connection") == []
+    assert values(fields, b"Before") + values(fields, b"After") == [b"1", b"2"]
+
+
+def test_names_that_only_look_like_hop_by_hop_stay() -> None:
+    """A name is compared whole: `X-TE`, `Test` and `Connection-Id` are nobody's business."""
+    _, fields, _ = sent(request(HOST, b"X-TE: 1", b"Test: te: 2", b"Connection-Id: 3", b"TE: 4"))
+    assert fields[1:4] == [(b"X-TE", b"1"), (b"Test", b"te: 2"), (b"Connection-Id", b"3")]
+
+
+@pytest.mark.parametrize(
+    "nominated", [b"host", b"content-length", b"transfer-encoding", b"Host, Content-Length"]
+)
+def test_a_client_cannot_nominate_what_framing_and_routing_need(nominated: bytes) -> None:
+    """Dropping Host or the length on request would let a client smuggle."""
+    _, fields, framing = sent(request(HOST, b"Connection: " + nominated, b"Content-Length: 3"))
+    assert values(fields, b"Host") == [b"example.org"]
+    assert values(fields, b"Content-Length") == [b"3"]
+    assert framing is Framing.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("lines", "framing"),
+    [
+        ([], Framing.NONE),
+        ([b"Content-Length: 0"], Framing.LENGTH),
+        ([b"content-length:5"], Framing.LENGTH),
+        ([b"Transfer-Encoding: chunked"], Framing.CHUNKED),
+        ([b"transfer-encoding:  Chunked "], Framing.CHUNKED),
+    ],
+)
+def test_framing_of_a_request(lines: list[bytes], framing: Framing) -> None:
+    """One statement of the length is taken, and passed on as it is."""
+    _, fields, found = sent(request(HOST, *lines))
+    assert found is framing
+    for line in lines:
+        name, _, value = line.partition(b":")
+        assert values(fields, name) == [value.strip()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "status", "reason"),
+    [
+        ([b"Content-Length: 1", b"Content-Length: 1"], b"HTTP/1.1", 400, "bad_framing"),
+        ([b"Content-Length: 1", b"Transfer-Encoding: chunked"], b"HTTP/1.1", 400, "bad_framing"),
+        ([b"Transfer-Encoding: chunked", b"Content-Length: 1"], b"HTTP/1.1", 400, "bad_framing"),
+        ([b"Transfer-Encoding: gzip", b"Transfer-Encoding: chunked"], b"HTTP/1.1", 400, "bad_framing"),
+        ([b"Transfer-Encoding: gzip, chunked"], b"HTTP/1.1", 501, "unknown_coding"),
+        ([b"Transfer-Encoding: identity"], b"HTTP/1.1", 501, "unknown_coding"),
+        ([b"Transfer-Encoding:"], b"HTTP/1.1", 501, "unknown_coding"),
+        ([b"Transfer-Encoding: chunked"], b"HTTP/1.0", 400, "bad_framing"),
+    ],
+)
+def test_ambiguous_framing_is_refused(lines: list[bytes], version: bytes, status: int, reason: str) -> None:
+    """RFC 9112 § 6: two parsers could disagree on where such a request ends."""
+    with pytest.raises(RequestRejected) as caught:
+        sent(request(HOST, *lines, version=version))
+    assert (caught.value.status, caught.value.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("lines", "target"),
+    [
+        ([], b"/"),
+        ([HOST, HOST], b"/"),
+        ([HOST, b"host: other"], b"http://example.org/"),
+        ([], b"http://example.org/"),
+        ([], b"*"),
+    ],
+)
+def test_a_request_has_exactly_one_host(lines: list[bytes], target: bytes) -> None:
+    """RFC 9112 § 3.2, whatever the target says."""
+    with pytest.raises(RequestRejected) as caught:
+        sent(request(*lines, target=target, method=b"OPTIONS"))
+    assert (caught.value.status, caught.value.reason) == (400, "bad_host")
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "host"),
+    [
+        (b"http://other.org/a?b", b"/a?b", b"other.org"),
+        (b"HTTP://other.org:81", b"/", b"other.org:81"),
+        (b"https://other.org?b=/c", b"/?b=/c", b"other.org"),
+        (b"/plain", b"/plain", b"example.org"),
+        (b"/http://other.org/", b"/http://other.org/", b"example.org"),
+        (b"*", b"*", b"example.org"),
+    ],
+)
+def test_an_absolute_target_replaces_host(target: bytes, path: bytes, host: bytes) -> None:
+    """RFC 9112 § 3.2.2: the worker sees a path, and the authority as Host."""
+    line, fields, _ = sent(request(b"Accept: */*", HOST, target=target, method=b"OPTIONS"))
+    assert line == b"OPTIONS %b HTTP/1.1" % path
+    assert values(fields, b"Host") == [host] == values(fields, b"X-Forwarded-Host")
+    assert values(fields, b"Accept") == [b"*/*"]
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        (b"GET", b"*"),
+        (b"GET", b"example.org:80"),
+        (b"GET", b"a/b"),
+        (b"GET", b"ftp://example.org/"),
+        (b"GET", b"http:///a"),
+        (b"GET", b"http://?a"),
+        (b"GET", b"http://user@example.org/"),
+    ],
+)
+def test_targets_that_name_nothing_are_refused(method: bytes, target: bytes) -> None:
+    """Neither a path, nor an http URL with a plain authority."""
+    with pytest.raises(RequestRejected) as caught:
+        sent(request(HOST, target=target, method=method))
+    assert (caught.value.status, caught.value.reason) == (400, "bad_target")
+
+
+def test_http10_may_come_without_host() -> None:
+    """Then the address that it connected to stands for it, and the worker is spoken to in HTTP/1.1."""
+    line, fields, _ = sent(request(b"Accept: */*", version=b"HTTP/1.0"))
+    assert line == b"GET / HTTP/1.1"
+    assert fields[:2] == [(b"Host", b"127.0.0.1:8080"), (b"Accept", b"*/*")]
+
+
+FORGED = (
+    b"X-Forwarded-For: 1.2.3.4",
+    b"X-Forwarded-For: 5.6.7.8, 9.9.9.9",
+    b"X-Forwarded-Proto: https",
+    b"X-Forwarded-Host: inner.example",
+    b"Forwarded: for=1.2.3.4",
+)
+
+
+def test_a_strangers_forwarding_fields_are_replaced() -> None:
+    """Anybody can claim to be anybody: only what we see ourselves is told."""
+    _, fields, _ = sent(request(HOST, *FORGED))
+    assert values(fields, b"X-Forwarded-For") == [b"192.0.2.7"]
+    assert values(fields, b"X-Forwarded-Proto") == [b"http"]
+    assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
+    assert values(fields, b"Forwarded") == []
+
+
+def test_a_trusted_proxys_forwarding_fields_are_continued() -> None:
+    """The chain of addresses grows by the proxy's own; scheme and host are those of the first client."""
+    _, fields, _ = sent(request(HOST, *FORGED), PROXY)
+    assert values(fields, b"X-Forwarded-For") == [b"1.2.3.4, 5.6.7.8, 9.9.9.9, 10.0.0.1"]
+    assert values(fields, b"X-Forwarded-Proto") == [b"https"]
+    assert values(fields, b"X-Forwarded-Host") == [b"inner.example"]
+    assert values(fields, b"Forwarded") == [b"for=1.2.3.4"]
+
+
+def test_a_trusted_proxy_that_says_nothing_adds_nothing() -> None:
+    """Then it is the client."""
+    _, fields, _ = sent(request(HOST, b"TE: trailers"), PROXY)
+    assert values(fields, b"X-Forwarded-For") == [b"10.0.0.1"]
+    assert values(fields, b"X-Forwarded-Host") == [b"example.org"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([], b"fresh"),
+        ([b"X-Request-ID: abc"], b"abc"),
+        ([b"x-request-id: first", b"X-Request-Id: last"], b"last"),
+        ([b"X-Request-ID:"], b"fresh"),
+        ([b"X-Request-ID: " + b"x" * 128], b"x" * 128),
+        ([b"X-Request-ID: " + b"x" * 129], b"fresh"),
+    ],
+)
+def test_request_id_is_kept_or_made(lines: list[bytes], expected: bytes) -> None:
+    """One id, the same for the worker and for us; one that is too long for a log is replaced."""
+    out, _, request_id = outgoing_request(request(HOST, *lines), STRANGER, b"fresh")
+    assert values(parsed(out)[1], b"X-Request-ID") == [expected] == [request_id]
+
+
+def test_framing_alone_says_nothing_else() -> None:
+    """What a second parser is told of a body that the first has passed over."""
+    assert heads.framing_alone(block(HOST, b"Upgrade: h2c")) == b""
+    alone = heads.framing_alone(block(HOST, b"Upgrade: h2c", b"Content-Length: 4", b"X: y"))
+    assert parsed(alone)[1] == [(b"Host", b"x"), (b"content-length", b"4")]
+
+
+def test_field_finds_the_first_by_its_whole_name() -> None:
+    """Any case, stripped; None where there is none; the last line needs no CRLF behind it."""
+    lines = block(b"X-Length: 1", b"LENGTH:  2 ", b"Length: 3")
+    assert heads.field(lines, b"length") == b"2"
+    assert heads.field(lines, b"ngth") is None
+    assert heads.field(block(b"Length: 4"), b"length") == b"4"
+
+
+# --- responses
+
+LENGTH = [b"Content-Length: 3"]
+CHUNKED = [b"Transfer-Encoding: chunked"]
+UNTIL_CLOSE: list[bytes] = []
+CLOSE, KEEP = (b"Connection", b"close"), (b"Connection", b"keep-alive")
+TO_CHUNKED = (b"Transfer-Encoding", b"chunked")
+
+
+@pytest.mark.parametrize(
+    ("lines", "to_http10", "stays", "framing", "added"),
+    [
+        (LENGTH, False, True, Framing.LENGTH, []),
+        (LENGTH, False, False, Framing.LENGTH, [CLOSE]),
+        (LENGTH, True, True, Framing.LENGTH, [KEEP]),
+        (LENGTH, True, False, Framing.LENGTH, [CLOSE]),
+        (CHUNKED, False, True, Framing.CHUNKED, [TO_CHUNKED]),
+        (CHUNKED, False, False, Framing.CHUNKED, [TO_CHUNKED, CLOSE]),
+        (CHUNKED, True, True, Framing.UNTIL_CLOSE, [CLOSE]),
+        (UNTIL_CLOSE, False, True, Framing.CHUNKED, [TO_CHUNKED]),
+        (UNTIL_CLOSE, True, True, Framing.UNTIL_CLOSE, [CLOSE]),
+        ([*LENGTH, b"Connection: close"], False, True, Framing.LENGTH, []),
+        ([b"Connection: close"], False, True, Framing.CHUNKED, [TO_CHUNKED]),
+    ],
+)
+def test_framing_of_a_response(
+    lines: list[bytes],
+    to_http10: bool,
+    stays: bool,
+    framing: Framing,
+    added: Fields,
+) -> None:
+    """RFC 9112 § 6: a length passes, everything else is chunked; to HTTP/1.0 it ends when we close."""
+    head, found = outgoing_response(200, b"HTTP/1.1 200 OK", block(*lines), False, to_http10, stays)
+    line, fields = parsed(head)
+    length = [(b"Content-Length", b"3")] if b"Content-Length: 3" in lines else []
+    assert (line, fields, found) == (b"HTTP/1.1 200 OK", length + added, framing)
+
+
+@pytest.mark.parametrize(("status", "to_head"), [(200, True), (204, False), (304, False), (103, False)])
+@pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
+@pytest.mark.parametrize("to_http10", [False, True])
+def test_responses_without_a_body(status: int, to_head: bool, lines: list[bytes], to_http10: bool) -> None:
+    """To HEAD and with 1xx, 204, 304 nothing follows the head, whatever it says; a length is passed on."""
+    line = b"HTTP/1.1 %d X" % status
+    head, framing = outgoing_response(status, line, block(*lines), to_head, to_http10, True)
+    _, fields = parsed(head)
+    assert framing is Framing.NONE
+    assert values(fields, b"Content-Length") == ([b"3"] if lines is LENGTH else [])
+    assert values(fields, b"Transfer-Encoding") == []
+    assert values(fields, b"Connection") == ([b"keep-alive"] if to_http10 and status >= 200 else [])
+
+
+def test_response_fields_survive_but_those_of_the_hop() -> None:
+    """Order, case and repetition; Set-Cookie cannot be folded into one."""
+    lines = [
+        b"Date: now",
+        b"Set-Cookie: a=1; Expires=Mon, 1",
+        b"Connection: close, X-Hop",
+        b"set-cookie: b=2",
+        b"X-Hop: 1",
+        b"Keep-Alive: timeout=5",
+        b"Upgrade: h2c",
+        b"Content-Length: 3",
+    ]
+    head, _ = outgoing_response(200, b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    assert head == b"HTTP/1.1 200 OK" + block(lines[0], lines[1], lines[3], lines[7]) + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_keep_alive_is_removed_wherever_it_stands(at: int) -> None:
+    """nginx says it in every response: the shortcut cuts one whole line, and nothing that begins alike."""
+    lines = [b"Content-Length: 3", b"Server: nginx"]
+    lines.insert(at, b"Connection: keep-alive")
+    head, framing = outgoing_response(200, b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    assert head == b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nServer: nginx\r\n\r\n"
+    assert framing is Framing.LENGTH
+
+
+def test_connection_options_behind_keep_alive_are_heeded() -> None:
+    """`keep-alive, X-Hop` nominates a field: neither may pass."""
+    lines = [b"Connection: keep-alive, X-Hop", b"X-Hop: 1", b"Content-Length: 3"]
+    head, _ = outgoing_response(200, b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+    assert parsed(head)[1] == [(b"Content-Length", b"3")]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*LENGTH, *CHUNKED],
+        [*CHUNKED, *LENGTH],
+        [*CHUNKED, *CHUNKED],
+        [b"Transfer-Encoding: gzip, chunked"],
+        [b"Transfer-Encoding: gzip"],
+    ],
+)
+def test_ambiguous_responses_are_malformed(lines: list[bytes]) -> None:
+    """A client could read their end elsewhere than we do."""
+    with pytest.raises(MalformedResponse):
+        outgoing_response(200, b"HTTP/1.1 200 OK", block(*lines), False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "outgoing"),
+    [
+        (b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK"),
+        (b"HTTP/1.0 200 OK", b"HTTP/1.1 200 OK"),
+        (b"HTTP/1.1 299 Quite Fine \xe9", b"HTTP/1.1 299 Quite Fine \xe9"),
+        (b"HTTP/1.1 200 ", b"HTTP/1.1 200 "),
+        (b"HTTP/1.1 200", b"HTTP/1.1 200 "),
+    ],
+)
+def test_status_lines_keep_their_own_phrase(line: bytes, outgoing: bytes) -> None:
+    """The version is ours, the code and the phrase the worker's."""
+    assert heads.StatusLines()[line] == outgoing
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"HTTP/2 200 OK", b"HTTP/1.1 20 OK", b"HTTP/1.1 099 X", b"HTTP/1.1 200 \x00", b"HTTP/1.1  200 OK", b""],
+)
+def test_bad_status_lines_are_malformed(line: bytes) -> None:
+    """What is not HTTP/1.x's is not passed on."""
+    with pytest.raises(MalformedResponse):
+        heads.StatusLines()[line]
+
+
+def test_remembered_status_lines_are_bounded() -> None:
+    """A worker that invents phrases fills no memory."""
+    lines = heads.StatusLines()
+    for number in range(2 * lines.LIMIT):
+        assert lines[b"HTTP/1.1 200 %d" % number] == b"HTTP/1.1 200 %d" % number
+    assert len(lines) == lines.LIMIT
+
+
+# --- properties
+
+TOKEN = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~", min_size=1)
+VALUE = st.binary(max_size=20).map(lambda data: bytes(b for b in data if b > 32 and b != 127))
+ENDS_HERE = {
+    *(b"host", b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade"),
+    *(b"content-length", b"transfer-encoding", b"forwarded", b"via", b"x-request-id"),
+    *(b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"),
+}
+SPECIAL = st.sampled_from(sorted(ENDS_HERE - {b"host", b"content-length", b"transfer-encoding", b"via"}))
+PLAIN = TOKEN.map(str.encode).filter(lambda name: name.lower() not in ENDS_HERE)
+SPACE = st.sampled_from([b"", b" ", b"\t ", b"  "])
+LINES = st.lists(st.tuples(PLAIN, SPACE, VALUE), max_size=12)
+
+
+@given(LINES, st.lists(st.tuples(st.integers(0, 12), SPECIAL), max_size=4), st.booleans())
+def test_any_other_field_of_a_request_passes_unchanged(
+    lines: list[tuple[bytes, bytes, bytes]], specials: list[tuple[int, bytes]], is_trusted: bool
+) -> None:
+    """Byte for byte and in order, whatever stands between: spacing, too."""
+    plain = [name + b":" + space + value for name, space, value in lines]
+    mixed = list(plain)
+    for at, name in specials:
+        mixed.insert(at, name + b": -")
+    out, _, _ = outgoing_request(request(HOST, *mixed), PROXY if is_trusted else STRANGER, b"fresh")
+    outgoing = out[:-4].split(b"\r\n")
+    assert outgoing[:2] == [b"GET / HTTP/1.1", HOST]
+    passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: -")]
+    assert passed == plain
+
+
+@given(LINES, st.booleans(), st.booleans())
+def test_any_other_field_of_a_response_passes_unchanged(
+    lines: list[tuple[bytes, bytes, bytes]], has_length: bool, names_hop: bool
+) -> None:
+    """Byte for byte and in order; the removed ones leave no trace."""
+    plain = [name + b":" + space + value for name, space, value in lines]
+    framing = b"Content-Length: 3" if has_length else b"Transfer-Encoding: chunked"
+    hop = [b"Keep-Alive: timeout=4", b"Connection: keep-alive, close"] if names_hop else []
+    given_block = block(*plain, *hop, framing)
+    head, _ = outgoing_response(200, b"HTTP/1.1 200 OK", given_block, False, False, True)
+    assert head[:-4].split(b"\r\n")[1:] == [*plain, framing]
