@@ -92,9 +92,17 @@ class Fleet:
         self._children.append(await processes.start("balancer", argv))
 
     async def _stop(self) -> None:
-        """Stop the balancer first; shielded, because a second Ctrl-C must not leave anybody behind."""
-        await asyncio.shield(asyncio.gather(*(child.stop() for child in reversed(self._children))))
+        """Stop everybody, the balancer first; a second Ctrl-C waits until nobody is left behind."""
+        stopping = asyncio.gather(*(child.stop() for child in reversed(self._children)))
+        was_cancelled = False
+        while not stopping.done():
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                was_cancelled = True
         self._folder.cleanup()
+        if was_cancelled:
+            raise asyncio.CancelledError
 
     def _balancer_config(self) -> str:
         addresses = [child.address for child in self.workers]

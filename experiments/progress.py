@@ -39,7 +39,7 @@ class Progress:
         self._current: PlannedRun | None = None
         self._ledger: Ledger | None = None
         self._live = Live(
-            get_renderable=self._panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
+            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
         )
 
     def __enter__(self) -> Progress:
@@ -64,7 +64,8 @@ class Progress:
         self._ended.append((planned, time.monotonic() - self._run_began_at))
         self._console.print(run_line(self._campaign, len(self._ended), run), highlight=False)
 
-    def _panel(self) -> Group:
+    def panel(self) -> Group:
+        """Where the campaign stands, as it is now."""
         total, done = len(self._campaign.plan), len(self._ended)
         elapsed = time.monotonic() - self._began_at
         left = remaining(self._campaign, self._ended, time.monotonic() - self._run_began_at)

@@ -1,0 +1,86 @@
+"""What is shown while a campaign runs: estimates that learn, and numbers of the last second."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments.ledger import Ledger
+from experiments.progress import Progress, clock, expected_seconds, remaining
+from experiments.results import Campaign, load_results
+from experiments.samples import Kind, Place, Run
+from experiments.scenario import Scenario
+
+PLACES = (Place(worker="emea-0", region="emea"),)
+
+
+@pytest.fixture
+def campaign(make_results: Callable[..., Scenario], tmp_path: Path) -> Campaign:
+    """Nine planned runs."""
+    make_results(tmp_path / "r", blocks=1, requests=50, stop_after=1)
+    return load_results(tmp_path / "r").campaign
+
+
+def test_the_estimate_learns_from_what_runs_really_took(campaign: Campaign) -> None:
+    """When the first run took twice as long as expected, so will the others."""
+    first = campaign.plan[0]
+    expected = [expected_seconds(campaign.scenario, planned) for planned in campaign.plan]
+    assert remaining(campaign, [], 0.0) == pytest.approx(sum(expected))
+    assert remaining(campaign, [(first, 2 * expected[0])], 0.0) == pytest.approx(2 * sum(expected[1:]))
+    assert remaining(campaign, [], 1e6) == 0.0
+
+
+def test_a_narrow_batch_is_expected_to_take_longer(campaign: Campaign) -> None:
+    """Ten outstanding need ten times as many round trips as a hundred."""
+    planned = {run.label: run for run in campaign.plan}
+    narrow, wide = (expected_seconds(campaign.scenario, planned[x]) for x in ("random, batch 10", "random"))
+    assert narrow > wide
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65, "1:05"), (3723, "1:02:03")])
+def test_time_is_shown_as_a_clock(seconds: float, text: str) -> None:
+    """Hours only when there are any."""
+    assert clock(seconds) == text
+
+
+def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Callable[..., Run]) -> None:
+    """An invalid run says so there too."""
+    output = io.StringIO()
+    progress = Progress(campaign, Console(file=output, width=200))
+    with progress:
+        progress.run_started(campaign.plan[0])
+        run = make_run([0.1, 0.2], kind=[Kind.OK, Kind.RESET], invalid_reasons=("a worker died",))
+        progress.run_ended(campaign.plan[0], run)
+    assert output.getvalue().startswith("[1/9] random: ")
+    assert "1 failed  INVALID: a worker died" in output.getvalue()
+
+
+def test_the_panel_can_be_drawn_at_any_moment(campaign: Campaign) -> None:
+    """Before, between and during runs, with nothing ended yet and with failures."""
+    output = io.StringIO()
+    console = Console(file=output, width=100)
+    progress = Progress(campaign, console)
+    console.print(progress.panel())
+    progress.run_started(campaign.plan[0])
+    console.print(progress.panel())
+    ledger = Ledger(PLACES, 0.0)
+    progress.load_started(ledger)
+    console.print(progress.panel())
+    ledger.ended(ledger.due(0.0), 0.1, Kind.TIMEOUT)
+    console.print(progress.panel())
+    assert "starting and warming the fleet" in output.getvalue()
+    assert "timeout 1" in output.getvalue()
+
+
+def test_the_last_second_is_the_last_second() -> None:
+    """Only requests that ended in it count."""
+    ledger = Ledger(PLACES, 0.0)
+    for ended_at in (0.5, 1.4, 1.9):
+        ledger.ended(ledger.due(ended_at - 0.2), ended_at, Kind.OK)
+    rate, p50, p99 = ledger.recent(2.0)
+    assert (rate, p50, p99) == pytest.approx((2.0, 0.2, 0.2))
+    assert ledger.in_flight == 0
