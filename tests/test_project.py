@@ -1,0 +1,297 @@
+"""What the project says of itself is so: commands, options, keys, defaults, versions, links.
+
+Rule of this file: documents are read as a person would read them, and every statement that can be checked by a
+machine is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from typing import Any, get_args
+
+import click
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from balancer.config import PolicySpec, Settings, load
+from policies import PolicyMaker, contract, registry
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS_WITH_COMMANDS = ("balancer", "workers", "experiments")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+EXAMPLE = ROOT / "examples" / "balancer.toml"
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def group_of(room: str) -> click.Group:
+    group = importlib.import_module(f"{room}.__main__").cli
+    assert isinstance(group, click.Group)
+    return group
+
+
+# --- commands
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_COMMANDS)
+def test_every_room_runs_as_a_module_and_explains_itself(room: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", room, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "Commands:" in ran.stdout
+
+
+@pytest.mark.parametrize("room", ROOMS_WITH_COMMANDS)
+def test_every_room_has_a_console_script(room: str) -> None:
+    assert PROJECT["project"]["scripts"][room] == f"{room}.__main__:main"
+    script = Path(sys.executable).with_name(room)
+    ran = subprocess.run([script, "--help"], capture_output=True, text=True, check=True)
+    assert "Usage:" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("room", "command"),
+    [
+        ("balancer", "serve"),
+        ("balancer", "check"),
+        ("workers", "serve"),
+        ("workers", "fault"),
+        ("experiments", "run"),
+    ],
+)
+def test_help_shows_an_example(room: str, command: str) -> None:
+    described = group_of(room).commands[command]
+    with click.Context(described, info_name=f"{room} {command}") as context:
+        text = described.get_help(context)
+    assert re.search(rf"Examples?:\s+{room} {command} ", text)
+
+
+def command_lines(page: str) -> Iterator[str]:
+    """Lines of indented or fenced code that call one of our commands, continuations joined."""
+    for line in page.replace("\\\n", " ").splitlines():
+        found = re.match(r"(?:    +|BALANCER_\S+ )*((?:balancer|workers|experiments) [a-z]+\b.*)", line)
+        if found and (line.startswith("    ") or "--" in line):
+            yield re.split(r" #|   +| &$", found[1])[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_documents_show_commands_that_exist(page: Path) -> None:
+    for line in command_lines(page.read_text(encoding="utf-8")):
+        room, command, *words = shlex.split(line)
+        commands = group_of(room).commands
+        assert command in commands, line
+        known = {option for parameter in commands[command].params for option in parameter.opts}
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert given <= known, line
+
+
+def test_the_readme_shows_commands_at_all() -> None:
+    assert len(list(command_lines(text_of("README.md")))) >= 5
+
+
+def test_make_has_the_targets_that_documents_name() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text_of("Makefile"), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"(?:^    |`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert named <= targets, page.name
+    assert {"demo", "test", "lint", "serve", "clean", "help"} <= targets
+
+
+def test_ci_is_a_strict_script() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text(encoding="utf-8")
+
+
+# --- documents
+
+
+def test_the_readme_is_short() -> None:
+    assert text_of("README.md").count("\n") <= 120
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    top = re.search(r"^## (\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
+    assert top is not None
+    assert top[1] == PROJECT["project"]["version"] == version("steelyard")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readme_names_every_policy() -> None:
+    rows = set(re.findall(r"^\| `([a-z-]+)` \|", text_of("README.md"), re.MULTILINE))
+    assert rows == set(registry.TABLE)
+
+
+def test_the_policy_in_the_readme_works() -> None:
+    """It is too simple to be a good policy, but it runs, and picks only what is on offer."""
+    found = re.search(r"```python\n(.*?)```", text_of("README.md"), re.DOTALL)
+    assert found is not None
+    room: dict[str, Any] = {}
+    exec(found[1], room)
+    make: PolicyMaker = room["Impatient"]
+    contract.stays_within_the_set(make)
+    contract.repeats_itself(make)
+
+
+# --- dependencies
+
+
+def pins() -> dict[str, list[str]]:
+    """Name -> exact pins in constraints.txt."""
+    found: dict[str, list[str]] = {}
+    for line in text_of("constraints.txt").splitlines():
+        if line and not line.startswith("#"):
+            pin = re.fullmatch(r"([A-Za-z0-9._-]+)==\S+( ; .+)?", line)
+            assert pin is not None, f"not an exact pin: {line}"
+            found.setdefault(plain(pin[1]), []).append(line)
+    return found
+
+
+def plain(name: str) -> str:
+    """Names as PyPI compares them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_dependency_has_one_exact_version() -> None:
+    wanted = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["dev"]]
+    names = {plain(re.split(r"[<>=; ]", requirement)[0]) for requirement in wanted}
+    assert names <= set(pins())
+    assert all(len(lines) == 1 or all(" ; " in line for line in lines) for lines in pins().values())
+
+
+# --- configuration
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of the configuration as it is written: `listen`, `timeouts.connect`, `endpoints.id`."""
+    for name, field in model.model_fields.items():
+        table = next((t for t in (field.annotation, *get_args(field.annotation)) if is_table(t)), None)
+        if table is None:
+            yield f"{prefix}{name}", field
+        else:
+            yield from keys_of(table, f"{prefix}{name}.")
+
+
+def is_table(annotation: object) -> bool:
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return is_model and annotation is not PolicySpec
+
+
+KEYS = dict(keys_of(Settings))
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default as the documents write it."""
+    if field.is_required():
+        return "required"
+    value = field.get_default()
+    if value is None:
+        return "–"
+    value = value.name if isinstance(value, PolicySpec) else list(value) if value == () else value
+    return f"`{json.dumps(value)}`"
+
+
+def test_the_configuration_page_states_every_key_and_its_default() -> None:
+    rows = re.findall(
+        r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", text_of("docs/configuration.md"), re.M
+    )
+    assert dict(rows) == {key: default_of(field) for key, field in KEYS.items()}
+
+
+def test_the_configuration_page_states_the_options_of_every_policy() -> None:
+    rows = re.findall(
+        r"^\| (?:`([a-z-]+)`)? *\| `([a-z_]+)` \| ([^|]+) \|", text_of("docs/configuration.md"), re.M
+    )
+    stated: dict[tuple[str, str], str] = {}
+    policy = ""
+    for name, option, default in rows:
+        policy = name or policy
+        stated[policy, option] = default
+    assert stated == {
+        (name, option): option_default(parameter.default, parameter.empty)
+        for name, factory in registry.TABLE.items()
+        for option, parameter in registry.options_of(factory).items()
+    }
+
+
+def option_default(default: object, empty: object) -> str:
+    """As `default_of`, for an option of a policy; an inner policy is written by its name."""
+    if default is empty:
+        return "required"
+    names = {factory: name for name, factory in registry.TABLE.items()}
+    return f"`{json.dumps(names[default] if callable(default) else default)}`"
+
+
+def test_the_example_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORT", raising=False)
+    settings = load(EXAMPLE, {})
+    assert settings.listen == Settings.model_fields["listen"].default
+    settings.policy.make(Random(0))
+
+
+def test_the_example_mentions_every_key_with_its_default() -> None:
+    shown = uncommented(EXAMPLE.read_text(encoding="utf-8"))
+    missing = [key for key in KEYS if key not in shown]
+    assert not missing
+    wrong = {
+        key: value
+        for key, (is_comment, value) in shown.items()
+        if is_comment
+        and default_of(KEYS[key]) not in ("–", "required")
+        and json.loads(default_of(KEYS[key]).strip("`")) != value
+    }
+    assert not wrong
+
+
+def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
+    """Key -> (whether it is commented out, its value), of every key shown in a TOML text."""
+    shown: dict[str, tuple[bool, Any]] = {}
+    table = ""
+    for line in text.splitlines():
+        if header := re.fullmatch(r"\[+([a-z]+)\]+", line):
+            table = f"{header[1]}."
+        elif key := re.match(r"(# )?([a-z_]+) = ", line):
+            value = tomllib.loads(line.removeprefix("# "))[key[2]]
+            shown.setdefault(f"{table}{key[2]}", (bool(key[1]), value))
+    return shown
+
+
+def test_the_procfile_starts_the_workers_of_the_example() -> None:
+    lines = dict(line.split(": ", 1) for line in text_of("Procfile").splitlines())
+    web = lines.pop("web")
+    assert web == "balancer serve --config examples/balancer.toml"
+    assert next(iter(dict(line.split(": ", 1) for line in text_of("Procfile").splitlines()))) == "web"
+    started = set()
+    for line in lines.values():
+        words = shlex.split(line)
+        assert words[:2] == ["workers", "serve"]
+        given = dict(zip(words[2::2], words[3::2], strict=True))
+        started.add((given["--name"], given["--region"], f"http://127.0.0.1:{given['--port']}"))
+    assert started == {(e.id, e.region, e.address) for e in load(EXAMPLE, {}).endpoints}
+
+
+def test_port_means_all_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Heroku and honcho set; the command line still wins."""
+    monkeypatch.setenv("PORT", "5123")
+    assert load(EXAMPLE, {}).listen == "0.0.0.0:5123"
+    assert load(EXAMPLE, {"listen": "127.0.0.1:1"}).listen == "127.0.0.1:1"
