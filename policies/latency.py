@@ -22,11 +22,14 @@ from __future__ import annotations
 
 from math import exp
 
-from policies.load import WindowedMinimum
+from policies.load import FAINT, WindowedMinimum
 
 TAU = 3.0
 """Seconds after which a sample counts 1/e. Several WAN round trips, so that a control loop on it is stable;
 short enough that a slowed region is left within a few seconds."""
+
+GRAIN = TAU / 1000
+"""Seconds within which samples count alike: at thousands a second, fading each by itself changes nothing."""
 
 FORGET_AFTER = 10.0
 """Seconds without a sample after which an endpoint counts as unmeasured. A slow one is tried again then, one
@@ -56,13 +59,15 @@ charged."""
 
 
 class LatencyModel:
-    """The four numbers and the failures of one endpoint. `ahead` is its in-flight count without the request
-    itself."""
+    """The four numbers of one endpoint, and its `failures`, faded like the rest.
 
-    __slots__ = ("_ahead", "_failures", "_floor", "_latency", "_pace", "_successes", "charge", "measured_at")
+    `ahead` is its in-flight count without the request itself.
+    """
+
+    __slots__ = ("_ahead", "_floor", "_latency", "_pace", "_successes", "charge", "failures", "measured_at")
 
     def __init__(self) -> None:
-        self._successes = self._failures = self._latency = self._ahead = 0.0
+        self._successes = self.failures = self._latency = self._ahead = 0.0
         self._floor = WindowedMinimum(FLOOR_WINDOW)
         self._pace = WindowedMinimum(PACE_WINDOW)
         self.measured_at = -FORGET_AFTER
@@ -71,27 +76,31 @@ class LatencyModel:
     def record(self, latency: float, ahead: int, now: float) -> None:
         """Count in a success of `latency` seconds that was sent with `ahead` requests before it."""
         age = now - self.measured_at
-        if age > 0.0:
-            keep = exp(-age / TAU) if age < FORGET_AFTER else 0.0
-            self._successes = self._successes * keep + 1.0
-            self._latency = self._latency * keep + latency
-            self._ahead = self._ahead * keep + ahead
-            self._failures *= keep
+        if age > GRAIN:
+            self._fade(age)
             self.measured_at = now
-        else:
-            self._successes += 1.0
-            self._latency += latency
-            self._ahead += ahead
-        self._floor.add(latency, now)
-        self._pace.add(latency / (ahead + 1), now)
+        self._successes += 1.0
+        self._latency += latency
+        self._ahead += ahead
+        floor, pace = self._floor, self._pace
+        if latency < floor.current or now >= floor.turns_at:
+            floor.add(latency, now)
+        per_request = latency / (ahead + 1)
+        if per_request < pace.current or now >= pace.turns_at:
+            pace.add(per_request, now)
 
-    def record_failure(self, charge: float, now: float) -> None:
-        """Count in a failure that is to weigh like a latency of `charge` seconds."""
-        keep = exp(-max(0.0, now - self.measured_at) / TAU) if self.is_measured(now) else 0.0
+    def _fade(self, age: float) -> None:
+        """Let what is known count less, `age` seconds later."""
+        keep = exp(-age / TAU) if age < FORGET_AFTER else 0.0
         self._successes *= keep
         self._latency *= keep
         self._ahead *= keep
-        self._failures = self._failures * keep + 1.0
+        self.failures = self.failures * keep if self.failures > FAINT else 0.0
+
+    def record_failure(self, charge: float, now: float) -> None:
+        """Count in a failure that is to weigh like a latency of `charge` seconds."""
+        self._fade(max(0.0, now - self.measured_at))
+        self.failures += 1.0
         self.measured_at = max(now, self.measured_at)
         self.charge = max(FAILURE_COST, charge)
 
@@ -112,7 +121,7 @@ class LatencyModel:
     @property
     def failure_share(self) -> float:
         """Which part (0..1) of what ended lately has failed."""
-        return self._failures / (self._failures + self._successes) if self._failures else 0.0
+        return self.failures / (self.failures + self._successes) if self.failures else 0.0
 
     @property
     def failure_cost(self) -> float:
@@ -133,4 +142,4 @@ class LatencyModel:
         if in_flight > SPARE:
             unproven = (in_flight - SPARE) * self._pace.read() / GROWTH - floor
             wait = unproven if unproven > wait else wait
-        return floor + wait_price * wait + (self.failure_cost if self._failures else 0.0)
+        return floor + wait_price * wait + (self.failure_cost if self.failures else 0.0)

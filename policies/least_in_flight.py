@@ -36,12 +36,16 @@ class LeastInFlight:
         return min(drawn, key=lambda state: relative_load(state, now))
 
     def _better_of_two(self, available: Available, now: float) -> EndpointState:
+        """On the hot path of every default fallback: no calls but the two draws while nothing fails."""
         size = len(available)
         if size == 1:
             return available[0]
-        first, second = draw_two(size, self._random)
-        one, other = available[first], available[second]
-        return other if relative_load(other, now) < relative_load(one, now) else one
+        first = int(self._random() * size)
+        second = int(self._random() * (size - 1))
+        one, other = available[first], available[second if second < first else second + 1]
+        if one.latency.failures or other.latency.failures:
+            return other if relative_load(other, now) < relative_load(one, now) else one
+        return other if other.in_flight * one.weight < one.in_flight * other.weight else one
 
 
 def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:

@@ -57,25 +57,28 @@ class WindowedMinimum:
     A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint.
     """
 
-    __slots__ = ("_began_at", "_current", "_previous", "window")
+    __slots__ = ("_previous", "current", "turns_at", "window")
 
     def __init__(self, window: float) -> None:
         self.window = window
-        self._current = self._previous = inf
-        self._began_at = -inf
+        self.current = self._previous = inf
+        self.turns_at = -inf
 
     def add(self, value: float, now: float) -> None:
-        """Count `value` in, turning the buckets when it is time."""
-        if now - self._began_at >= self.window:
-            self._previous = self._current if now - self._began_at < 2 * self.window else inf
-            self._current = value
-            self._began_at = now
-        elif value < self._current:
-            self._current = value
+        """Count `value` in, turning the buckets when it is time.
+
+        It changes nothing unless `value < current` or `now >= turns_at`, which the hot path asks first.
+        """
+        if now >= self.turns_at:
+            self._previous = self.current if now < self.turns_at + self.window else inf
+            self.current = value
+            self.turns_at = now + self.window
+        elif value < self.current:
+            self.current = value
 
     def read(self) -> float:
         """The minimum; `inf`, the minimum of nothing, before the first value."""
-        return self._current if self._current < self._previous else self._previous
+        return self.current if self.current < self._previous else self._previous
 
 
 SHORTEST, LONGEST = 100e-6, 600.0

@@ -96,12 +96,9 @@ class EndpointState:
         kind = outcome.kind
         self.outcomes[kind] += 1
         if kind is _OK:
-            ended_at = outcome.ended_at
-            first_byte_at = outcome.first_byte_at
-            sent_at = outcome.sent_at
-            self.latency.record(
-                (ended_at if first_byte_at is None else first_byte_at) - sent_at, ahead, ended_at
-            )
+            sent_at, first_byte_at, ended_at = outcome[2:5]
+            first = ended_at if first_byte_at is None else first_byte_at
+            self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
         elif kind is not _ABANDONED:
             self._charge(outcome)
