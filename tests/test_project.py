@@ -83,10 +83,10 @@ def test_help_shows_an_example(room: str, command: str) -> None:
 
 def command_lines(page: str) -> Iterator[str]:
     """Lines of indented or fenced code that call one of our commands, continuations joined."""
-    for line in page.replace("\\\n", " ").splitlines():
+    for line in re.sub(r"\\\n +", "", page).splitlines():
         found = re.match(r"(?:    +|BALANCER_\S+ )*((?:balancer|workers|experiments) [a-z]+\b.*)", line)
         if found and (line.startswith("    ") or "--" in line):
-            yield re.split(r" #|   +| &$", found[1])[0]
+            yield re.split(r" #|   +(?!-)| &$", found[1])[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
