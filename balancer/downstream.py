@@ -8,6 +8,9 @@ client can make us hold is one read. Whatever is not HTTP is answered once, and 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
@@ -31,6 +34,9 @@ WRITE_HIGH_WATER = 65536
 """Bytes that may wait for a slow client before the worker is made to wait too."""
 
 HELD_BY_TURN, HELD_BY_ORDER = 1, 2
+
+RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
+"""A `struct linger` of no time at all."""
 
 
 class Turn(Protocol):
@@ -365,7 +371,7 @@ class Downstream(asyncio.Protocol):
         quiet = now - self.quiet_since
         if self._linger_until is not None:
             if now > self._linger_until:
-                self.abort()
+                self.transport.abort()
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
         elif self._head and self._answering is None:
@@ -398,7 +404,10 @@ class Downstream(asyncio.Protocol):
         return False
 
     def abort(self) -> None:
-        """End it so that the client sees that something is missing."""
+        """End it so that the client sees that something is missing: by RST, for a FIN may be how a body ends."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and not self.transport.is_closing():
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
         self.transport.abort()
 
     def detach(self) -> asyncio.Transport:

@@ -221,15 +221,18 @@ class Exchange:
             self.response_failed(error)
             return
         if status < 200:
-            self._relay_interim(head)
+            self._relay_interim(status, head)
             return
         self._first_byte_at = self._unit.now()
         self._status = status
         self._body = None
         self._out = [head]
 
-    def _relay_interim(self, head: bytes) -> None:
-        """RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client."""
+    def _relay_interim(self, status: int, head: bytes) -> None:
+        """RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client, and 101 to nobody: nobody asked."""
+        if status == 101:
+            self.response_failed(MalformedResponse("101 for a request without Upgrade"))
+            return
         self._active_at = self._unit.coarse_now
         if not self._request.is_http10:
             self._downstream.write(head)
