@@ -58,12 +58,12 @@ class Server:
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._settings = settings
-        address = ListenAddress.parse(settings.listen)
-        self._sock = bind(address.host, address.port)
         allowed = allowance(descriptor_limit(), descriptors_in_use())
         self._client_limit = min(settings.limits.clients or allowed.clients, allowed.clients)
         self.unit = build(settings, clock or MonotonicClock(), allowed.upstreams)
         self._control = ControlPlane(self.unit, settings.policy, settings.control.token)
+        address = ListenAddress.parse(settings.listen)
+        self._sock = bind(address.host, address.port)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
