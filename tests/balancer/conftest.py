@@ -369,7 +369,7 @@ class Stage:
     async def eventually(self, is_so: Callable[[], object]) -> None:
         """Let the loop turn until `is_so`."""
         async with asyncio.timeout(PATIENCE):
-            while not is_so():
+            while not is_so():  # noqa: ASYNC110 - a condition on what it must not know it is watched
                 await asyncio.sleep(0)
 
     async def turn(self, times: int = 50) -> None:

@@ -2,13 +2,445 @@
 
 from __future__ import annotations
 
-from tests.balancer.conftest import Stage, get, response
+import asyncio
+
+import pytest
+
+from tests.balancer.conftest import (
+    Message,
+    Stage,
+    Wire,
+    answering,
+    get,
+    post,
+    post_chunked,
+    response,
+)
 
 
-async def test_get(stage: Stage) -> None:
-    """A GET reaches the worker, and its answer the client."""
-    worker = await stage.worker(response(b"hello"))
+async def test_a_get_and_its_answer(stage: Stage) -> None:
+    """The request reaches the worker, the answer the client, each with what the other said."""
+    worker = await stage.worker(response(b"hello", b"X-Worker: 1", b"Set-Cookie: a", b"Set-Cookie: b"))
     await stage.serve(worker)
-    answer = await stage.ask(get(b"/a?b=c"))
-    assert (answer.status, answer.body) == (200, b"hello")
-    assert worker.requests[0].line == b"GET /a?b=c HTTP/1.1"
+    answer = await stage.ask(get(b"/a?b=c", b"X-Client: 2"))
+    assert (answer.line, answer.body) == (b"HTTP/1.1 200 OK", b"hello")
+    assert answer.value(b"X-Worker") == b"1"
+    assert answer.values(b"Set-Cookie") == [b"a", b"b"]
+    request = worker.requests[0]
+    assert request.line == b"GET /a?b=c HTTP/1.1"
+    assert request.value(b"X-Client") == b"2"
+    assert request.value(b"X-Forwarded-For") == b"127.0.0.1"
+    assert stage.outcomes() == {"ok": 1}
+
+
+async def test_a_trusted_network_is_believed(stage: Stage) -> None:
+    """`trusted_proxies` names who may speak for others."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, trusted_proxies=["127.0.0.0/8"])
+    await stage.ask(get(b"/", b"X-Forwarded-For: 192.0.2.1"))
+    assert worker.requests[0].value(b"X-Forwarded-For") == b"192.0.2.1, 127.0.0.1"
+
+
+async def test_request_ids_are_unique_and_kept(stage: Stage) -> None:
+    """Two requests without an id get two; one that brings its own keeps it."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    for request in (get(), get(), get(b"/", b"X-Request-ID: mine")):
+        await client.ask(request)
+    first, second, third = (request.value(b"X-Request-ID") for request in worker.requests)
+    assert first != second
+    assert third == b"mine"
+
+
+# --- connections
+
+
+async def test_both_sides_are_kept_alive(stage: Stage) -> None:
+    """Ten requests on one client connection travel on one worker connection."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    for _ in range(10):
+        assert (await client.ask(get())).body == b"ok"
+    assert len(worker.connections) == 1
+    assert (stage.pool().counts.opened, stage.pool().counts.reused) == (1, 9)
+
+
+async def test_clients_share_worker_connections(stage: Stage) -> None:
+    """The next client's request finds the connection that the first one's has left."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    for _ in range(3):
+        await stage.ask(get())
+    assert len(worker.connections) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "stays"),
+    [
+        (b"HTTP/1.1", [], True),
+        (b"HTTP/1.1", [b"Connection: close"], False),
+        (b"HTTP/1.0", [], False),
+        (b"HTTP/1.0", [b"Connection: keep-alive"], True),
+    ],
+)
+async def test_the_client_decides_whether_it_stays(
+    stage: Stage, version: bytes, fields: list[bytes], stays: bool
+) -> None:
+    """RFC 9112 § 9.3; the worker's connection is kept in any case."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    answer = await client.ask(get(b"/", *fields, version=version))
+    assert answer.line == b"HTTP/1.1 200 OK"
+    if stays:
+        assert answer.value(b"Connection") == (b"keep-alive" if version == b"HTTP/1.0" else None)
+        assert (await client.ask(get())).body == b"ok"
+    else:
+        assert answer.value(b"Connection") == b"close"
+        assert await client.rest() == b""
+    await stage.ask(get())
+    assert len(worker.connections) == 1
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        response(b"ok", b"Connection: close"),
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+    ],
+)
+async def test_a_worker_that_says_it_closes_is_believed(stage: Stage, last: bytes) -> None:
+    """Its connection is not leased again, though the worker may be slow to close it; the client notices nothing."""
+    worker = await stage.worker(last)
+    await stage.serve(worker)
+    client = await stage.client()
+    for _ in range(3):
+        answer = await client.ask(get())
+        assert (answer.body, answer.value(b"Connection")) == (b"ok", None)
+    assert len(worker.connections) == 3
+    assert stage.pool().idle == 0
+
+
+# --- order
+
+CHUNKED_THEN = post_chunked(b"he\r\n\r\nllo", b"!" * 20)
+PIPELINE = get(b"/0") + post(b"one\r\n\r\n") + CHUNKED_THEN + get(b"/3") + post(b"") + get(b"/5")
+PIPELINED_BODIES = [b"", b"one\r\n\r\n", b"he\r\n\r\nllo" + b"!" * 20, b"", b"", b""]
+
+
+async def echo(wire: Wire) -> None:
+    """Answers with the request's line and body."""
+    while True:
+        request = await wire.request()
+        await wire.send(response(request.line + b"|" + request.body))
+
+
+def echoed(answers: list[Message]) -> list[bytes]:
+    return [answer.body.partition(b"|")[2] for answer in answers]
+
+
+async def test_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
+    """All of them in one segment, bodies between them (RFC 9112 § 9.3.2)."""
+    worker = await stage.worker(echo)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(PIPELINE)
+    answers = [await client.response() for _ in PIPELINED_BODIES]
+    assert echoed(answers) == PIPELINED_BODIES
+    assert [request.line.split()[1] for request in worker.requests] == [b"/0", b"/", b"/", b"/3", b"/", b"/5"]
+
+
+@pytest.mark.parametrize("at", range(1, len(PIPELINE), 7))
+async def test_pipelined_requests_split_anywhere(stage: Stage, at: int) -> None:
+    """Wherever a segment ends, the same requests are read, and nothing is lost or read twice."""
+    worker = await stage.worker(echo)
+    await stage.serve(worker)
+    client = await stage.client()
+    for start in range(at - 7, at):  # seven neighbouring cuts on one connection
+        cut = max(1, start + 1)
+        await client.send(PIPELINE[:cut])
+        await stage.turn(5)
+        await client.send(PIPELINE[cut:])
+        assert echoed([await client.response() for _ in PIPELINED_BODIES]) == PIPELINED_BODIES
+
+
+async def test_a_request_byte_by_byte(stage: Stage) -> None:
+    """The smallest segments that TCP knows."""
+    worker = await stage.worker(echo)
+    await stage.serve(worker)
+    client = await stage.client()
+    for i in range(len(CHUNKED_THEN)):
+        await client.send(CHUNKED_THEN[i : i + 1])
+        await stage.turn(3)
+    assert echoed([await client.response()]) == [PIPELINED_BODIES[2]]
+
+
+async def test_what_a_client_sends_ahead_is_not_sent_before_its_turn(stage: Stage) -> None:
+    """The second request reaches a worker only when the first has been answered."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response())
+
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    client = await stage.client()
+    await client.send(get(b"/1") * 5)
+    await stage.eventually(lambda: workers[0].requests or workers[1].requests)
+    await stage.turn()
+    assert len(workers[0].requests + workers[1].requests) == 1
+    go.set()
+    assert [(await client.response()).status for _ in range(5)] == [200] * 5
+
+
+async def test_many_small_requests_in_one_segment(stage: Stage) -> None:
+    """A thousand requests sent at once are a thousand answers: nothing nests, nothing is lost."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    client.write(get() * 1000)
+    for _ in range(1000):
+        assert (await client.response()).status == 200
+    assert len(worker.connections) == 1
+
+
+async def test_after_connection_close_nothing_is_read(stage: Stage) -> None:
+    """What is sent after one's last request is not forwarded."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get(b"/last", b"Connection: close") + get(b"/ghost"))
+    assert (await client.response()).status == 200
+    await client.closed()
+    assert [request.line for request in worker.requests] == [b"GET /last HTTP/1.1"]
+
+
+async def test_empty_lines_before_a_request_are_ignored(stage: Stage) -> None:
+    """RFC 9112 § 2.2: some clients end a body with one too many; in one segment with a request or alone."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(b"\r\n")
+    await stage.turn()
+    assert (await client.ask(b"\r\n\r\n" + get())).status == 200
+
+
+# --- framing, both ways
+
+FRAMED = {
+    "length": response(b"x" * 300),
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"".join(b"64\r\n%b\r\n" % (b"x" * 100) for _ in range(3))
+    + b"0\r\nTrailer: gone\r\n\r\n",
+    "close": b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 300,
+    "close10": b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 300,
+}
+
+
+def once(data: bytes, step: int | None = None) -> list[bytes]:
+    step = step or len(data)
+    return [data[i : i + step] for i in range(0, len(data), step)]
+
+
+@pytest.mark.parametrize("framing", FRAMED)
+@pytest.mark.parametrize("step", [None, 1, 50])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_every_framing_of_a_response(
+    stage: Stage, framing: str, step: int | None, version: bytes
+) -> None:
+    """The client gets the same body, in a framing that it knows, however the worker cut it."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        for piece in once(FRAMED[framing], step):
+            await wire.send(piece)
+            await asyncio.sleep(0)
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    answer = await client.ask(get(version=version))
+    assert answer.body == b"x" * 300
+    if version == b"HTTP/1.0":
+        assert answer.value(b"Connection") == b"close"
+        assert answer.value(b"Transfer-Encoding") is None
+    elif framing != "length":
+        assert answer.value(b"Transfer-Encoding") == b"chunked"
+    assert stage.outcomes() == {"ok": 1}
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"]
+)
+async def test_an_empty_body_until_close(stage: Stage, head: bytes) -> None:
+    """No byte, and no chunk but the last one; the client stays."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(head)
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    for _ in range(2):
+        assert (await client.ask(get())).body == b""
+
+
+@pytest.mark.parametrize("request_bytes", [post(b"x" * 300), post_chunked(*[b"x" * 100] * 3)])
+@pytest.mark.parametrize("step", [None, 1, 50])
+async def test_every_framing_of_a_request(stage: Stage, request_bytes: bytes, step: int | None) -> None:
+    """The worker gets the same body in the framing that the client chose."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    for piece in once(request_bytes, step):
+        await client.send(piece)
+        await stage.turn(2)
+    assert (await client.response()).status == 200
+    request = worker.requests[0]
+    assert request.body == b"x" * 300
+    assert request.names.count(b"content-length") + request.names.count(b"transfer-encoding") == 1
+    assert (await client.ask(get())).status == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "length", "connections"),
+    [
+        ([b"Content-Length: 1234"], b"1234", 1),
+        ([b"Transfer-Encoding: chunked"], None, 1),
+        ([], None, 2),  # it might have been until close, so that connection is not used again
+    ],
+)
+async def test_head_is_answered_without_a_body(
+    stage: Stage, fields: list[bytes], length: bytes | None, connections: int
+) -> None:
+    """Whatever length the answer states, the client's next request follows on the same connection."""
+    head = b"\r\n".join((b"HTTP/1.1 200 OK", *fields)) + b"\r\n\r\n"
+
+    async def script(wire: Wire) -> None:
+        while True:
+            request = await wire.request()
+            await wire.send(head if request.line.startswith(b"HEAD") else response(b"body"))
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    answer = await client.ask(get(method=b"HEAD"), to_head=True)
+    assert answer.value(b"Content-Length") == length
+    assert (await client.ask(get())).body == b"body"
+    assert len(worker.connections) == connections
+
+
+@pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+async def test_bodiless_statuses(stage: Stage, status: bytes) -> None:
+    """204 and 304 end with their head, and a 304 may state a length."""
+    first = b"HTTP/1.1 " + status + (b"\r\nContent-Length: 77" if status < b"204 ~" else b"") + b"\r\n\r\n"
+    second = b"HTTP/1.1 " + status + b"\r\n\r\n"
+    worker = await stage.worker(answering(first, second, response(b"body")))
+    await stage.serve(worker)
+    client = await stage.client()
+    for _ in range(2):
+        assert (await client.ask(get())).line == b"HTTP/1.1 " + status
+    assert (await client.ask(get())).body == b"body"
+    assert len(worker.connections) == 1
+
+
+# --- interim responses, Expect, Upgrade
+
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize("step", [None, 1])
+async def test_interim_responses_are_relayed(stage: Stage, step: int | None) -> None:
+    """RFC 9110 § 15.2: as many as there are, before the final one."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            for piece in once(EARLY + EARLY + response(b"end"), step):
+                await wire.send(piece)
+                await asyncio.sleep(0)
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    for _ in range(2):
+        await client.send(get())
+        answers = [await client.response() for _ in range(3)]
+        assert [answer.status for answer in answers] == [103, 103, 200]
+        assert (answers[0].value(b"Link"), answers[2].body) == (b"</a.css>", b"end")
+
+
+async def test_http10_clients_get_no_interim_responses(stage: Stage) -> None:
+    """They would take it for the answer."""
+    await stage.serve(await stage.worker(EARLY + response(b"end")))
+    assert (await stage.ask(get(version=b"HTTP/1.0"))).body == b"end"
+
+
+async def test_expect_continue_is_the_workers_to_answer(stage: Stage) -> None:
+    """The head goes up alone; the body follows when the worker asked for it."""
+
+    async def script(wire: Wire) -> None:
+        head = await wire.head()
+        assert head.value(b"Expect") == b"100-continue"
+        await wire.send(CONTINUE)
+        await wire.send(response(await wire.exactly(5)))
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    await client.send(get(b"/", b"Expect: 100-continue", b"Content-Length: 5", method=b"PUT"))
+    assert (await client.response()).line == b"HTTP/1.1 100 Continue"
+    assert (await client.ask(b"12345")).body == b"12345"
+
+
+async def test_a_worker_may_refuse_a_body_that_was_only_offered(stage: Stage) -> None:
+    """417 instead of 100: the answer comes, and the connection closes, for the body may or may not follow."""
+
+    async def script(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(response(b"no", status=b"417 Expectation Failed"))
+        await wire.closed()
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    answer = await client.ask(get(b"/", b"Expect: 100-continue", b"Content-Length: 5", method=b"PUT"))
+    assert (answer.status, answer.value(b"Connection")) == (417, b"close")
+    assert await client.rest() == b""
+
+
+H2C = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "body"),
+    [
+        (get(b"/", *H2C), b""),
+        (post(b"payload", *H2C), b"payload"),
+        (post(b"", *H2C), b""),
+        (
+            post_chunked(b"pay", b"load").replace(b"\r\n\r\n", b"\r\n" + b"\r\n".join(H2C) + b"\r\n\r\n", 1),
+            b"payload",
+        ),
+        (get(b"/", b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"), b""),
+    ],
+)
+@pytest.mark.parametrize("step", [None, 1])
+async def test_an_offer_to_upgrade_is_declined(
+    stage: Stage, request_bytes: bytes, body: bytes, step: int | None
+) -> None:
+    """RFC 9110 § 7.8: it goes on as plain HTTP, body included, and so does what follows."""
+    worker = await stage.worker(echo)
+    await stage.serve(worker)
+    client = await stage.client()
+    for piece in once(request_bytes + get(b"/next"), step):
+        await client.send(piece)
+        await stage.turn(2)
+    answers = [await client.response(), await client.response()]
+    assert echoed(answers) == [body, b""]
+    assert answers[1].body.startswith(b"GET /next")
+    offered = {b"upgrade", b"connection", b"http2-settings"}
+    assert offered.isdisjoint(worker.requests[0].names)

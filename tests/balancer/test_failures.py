@@ -1,0 +1,334 @@
+"""Workers that fail, at every step: what the client sees, who is charged, and who is asked instead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tests.balancer.conftest import Message, Script, Stage, Wire, answering, get, post, post_chunked, response
+
+OK = response(b"fine")
+
+
+async def dies_at_once(wire: Wire) -> None:
+    """Reads the request and hangs up."""
+    await wire.request()
+    wire.reset()
+
+
+async def closes_at_once(wire: Wire) -> None:
+    """Reads the request and closes in good order."""
+    await wire.request()
+
+
+def dies_after(data: bytes, *, cleanly: bool = False) -> Script:
+    """Answers with `data`, and is gone when it has been read."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(data)
+        if not cleanly:
+            await asyncio.sleep(0)
+            wire.reset()
+
+    return script
+
+
+def check_error(answer: Message, status: int, reason: str) -> None:
+    """JSON with the reason, a sentence, and the request's id."""
+    assert (answer.status, answer.value(b"Content-Type")) == (status, b"application/json")
+    told = json.loads(answer.body)
+    assert set(told) == {"error", "detail", "request_id"}
+    assert told["error"] == reason
+    assert told["detail"]
+    assert told["request_id"]
+
+
+# --- before anything was sent
+
+
+@pytest.mark.parametrize("request_bytes", [get(), post(b"body"), post_chunked(b"body")])
+async def test_any_request_that_was_not_sent_is_tried_elsewhere(stage: Stage, request_bytes: bytes) -> None:
+    """A refused connection costs the client nothing, not even a POST's."""
+    worker = await stage.worker(OK)
+    await stage.serve(stage.dead_port(), worker)
+    for _ in range(2):
+        assert (await stage.ask(request_bytes)).body == b"fine"
+    assert len(worker.requests) == 2
+    assert worker.requests[0].body == worker.requests[1].body
+    refused = stage.outcomes("w0")["refused"]
+    assert stage.unit.counts.retried == stage.pool("w0").counts.failed == refused > 0
+    assert stage.outcomes("w1") == {"ok": 2}
+
+
+async def test_nobody_listens(stage: Stage) -> None:
+    """502 after the retry budget; the client keeps its connection, and its id stands in the answer."""
+    await stage.serve(stage.dead_port(), stage.dead_port())
+    client = await stage.client()
+    for _ in range(2):
+        answer = await client.ask(get(b"/", b"X-Request-ID: abc"))
+        check_error(answer, 502, "connect_failed")
+        assert json.loads(answer.body)["request_id"] == "abc"
+    assert stage.unit.counts.errors == {"connect_failed": 2}
+    assert stage.unit.counts.retried == 2
+
+
+async def test_a_head_request_is_told_without_a_body(stage: Stage) -> None:
+    """Errors of our own obey HEAD, too."""
+    await stage.serve(stage.dead_port())
+    client = await stage.client()
+    answer = await client.ask(get(method=b"HEAD"), to_head=True)
+    assert answer.status == 502
+    assert (await client.ask(get())).status == 502
+
+
+async def test_retries_can_be_switched_off(stage: Stage) -> None:
+    """`retries = 0`: the first failure is the answer."""
+    worker = await stage.worker(OK)
+    await stage.serve(stage.dead_port(), worker, retries=0)
+    check_error(await stage.ask(get()), 502, "connect_failed")
+    assert worker.requests == []
+
+
+async def test_a_lone_endpoint_is_tried_again(stage: Stage) -> None:
+    """Where there is no other, the one that failed gets the second attempt, on a fresh connection."""
+    scripts = iter([closes_at_once, answering(OK)])
+    worker = await stage.worker(lambda wire: next(scripts)(wire))
+    await stage.serve(worker)
+    assert (await stage.ask(get())).body == b"fine"
+    assert len(worker.connections) == 2
+
+
+async def test_a_body_is_read_only_so_far_without_a_connection(stage: Stage) -> None:
+    """While nobody takes it, no more than the hold limit and a read is held; the answer still arrives."""
+    await stage.serve(stage.dead_port())
+    client = await stage.client()
+    client.write(post(b"x" * (8 << 20)))
+    check_error(await client.response(), 502, "connect_failed")
+    assert client.unsent > 1 << 20
+
+
+# --- before the first byte of the answer
+
+
+@pytest.mark.parametrize("script", [dies_at_once, closes_at_once, dies_after(b"HTTP/1.1 200 O")])
+@pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"])
+async def test_an_idempotent_request_is_tried_once_elsewhere(
+    stage: Stage, script: Script, method: bytes
+) -> None:
+    """The connection broke, mid-head at the latest: the other endpoint answers, body and all."""
+    broken, worker = await stage.worker(script), await stage.worker(OK)
+    await stage.serve(broken, worker)
+    client = await stage.client()
+    answer = await client.ask(post(b"body", method=method), to_head=method == b"HEAD")
+    assert (answer.status, worker.requests[0].body) == (200, b"body")
+    assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"ok": 1})
+
+
+async def test_a_chunked_put_is_sent_again_whole(stage: Stage) -> None:
+    """What was kept of it is framed already."""
+    broken, worker = await stage.worker(closes_at_once), await stage.worker(OK)
+    await stage.serve(broken, worker)
+    request = post_chunked(b"one", b"two").replace(b"POST", b"PUT", 1)
+    assert (await stage.ask(request)).body == b"fine"
+    assert broken.requests[0].body == worker.requests[0].body == b"onetwo"
+
+
+@pytest.mark.parametrize("script", [dies_at_once, closes_at_once, dies_after(b"HTTP/1.1 200 O")])
+@pytest.mark.parametrize("request_bytes", [post(b"body"), post_chunked(b"body"), post(b"x", method=b"PATCH")])
+async def test_a_post_is_never_sent_twice(stage: Stage, script: Script, request_bytes: bytes) -> None:
+    """It may have been done: 502, and of all workers one saw it, once."""
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    check_error(await stage.ask(request_bytes), 502, "connection_broken")
+    assert len(workers[0].requests + workers[1].requests) == 1
+    assert stage.unit.counts.retried == 0
+
+
+async def test_a_pooled_connection_that_dies_under_a_get(stage: Stage) -> None:
+    """The close and the request cross on the wire: the client does not notice."""
+    script = answering_then_dying(1)
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    client = await stage.client()
+    for _ in range(6):
+        assert (await client.ask(get())).body == b"fine"
+    broken = stage.outcomes("w0").get("reset", 0) + stage.outcomes("w1").get("reset", 0)
+    assert stage.unit.counts.retried == broken > 0
+
+
+async def test_a_pooled_connection_that_dies_under_a_post(stage: Stage) -> None:
+    """502, and the worker saw it once: it may have acted on it."""
+    worker = await stage.worker(answering_then_dying(1))
+    await stage.serve(worker)
+    client = await stage.client()
+    assert (await client.ask(get())).body == b"fine"
+    check_error(await client.ask(post(b"body")), 502, "connection_broken")
+    assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
+
+
+def answering_then_dying(count: int) -> Script:
+    """Answers `count` requests, reads one more, and closes."""
+
+    async def script(wire: Wire) -> None:
+        for _ in range(count):
+            await wire.request()
+            await wire.send(OK)
+        await wire.request()
+
+    return script
+
+
+async def test_a_large_body_is_not_kept_for_a_second_attempt(stage: Stage) -> None:
+    """Above the replay limit it is streamed, and then even a PUT cannot be repeated."""
+
+    async def script(wire: Wire) -> None:
+        await wire.head()
+        await wire.exactly(200_000)
+        wire.reset()
+
+    workers = [await stage.worker(script), await stage.worker(script)]
+    await stage.serve(*workers)
+    check_error(await stage.ask(post(b"x" * 200_000, method=b"PUT")), 502, "connection_broken")
+    assert [len(worker.connections) for worker in workers] == [1, 0]
+
+
+async def test_a_second_attempt_uses_a_fresh_connection(stage: Stage) -> None:
+    """It must not meet a second stale one: the other endpoint's idle connection is left alone."""
+    workers = [await stage.worker(answering_then_dying(1)), await stage.worker(OK)]
+    await stage.serve(*workers)
+    client = await stage.client()
+    for _ in range(3):
+        assert (await client.ask(get())).body == b"fine"
+    assert stage.unit.counts.retried == 1
+    assert [len(worker.connections) for worker in workers] == [1, 2]
+
+
+# --- after the head
+
+
+BODIES = {
+    "length": response(b"x" * 100)[:-40],
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+    "last-chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("cleanly", [True, False])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+async def test_a_response_that_stops_short_never_looks_whole(
+    stage: Stage, body: str, cleanly: bool, version: bytes
+) -> None:
+    """The client's connection is reset, even where the end of the body would be its closing (RFC 9112 § 8)."""
+    worker = await stage.worker(dies_after(BODIES[body], cleanly=cleanly))
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get(version=version))
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert not client.received.endswith(b"0\r\n\r\n")
+    assert stage.outcomes() == {"reset": 1}
+    assert len(worker.connections) == 1
+    assert stage.unit.counts.errors == {"connection_broken": 1}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nBad Name: 1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded: 1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 99 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x00",
+    ],
+)
+async def test_what_is_no_response_is_502(stage: Stage, garbage: bytes) -> None:
+    """Not a byte of it reaches the client; the connection is closed, and nobody is asked again."""
+    worker = await stage.worker(garbage)
+    await stage.serve(worker)
+    client = await stage.client()
+    check_error(await client.ask(get()), 502, "malformed_response")
+    assert stage.outcomes() == {"reset": 1}
+    assert stage.unit.counts.retried == 0
+    assert stage.pool().idle == 0
+    assert len(worker.connections) == 1
+    check_error(await client.ask(get()), 502, "malformed_response")
+
+
+async def test_garbage_in_a_chunked_body_cuts_the_response(stage: Stage) -> None:
+    """What came before it has been sent already."""
+    await stage.serve(await stage.worker(BODIES["chunked"] + b"zz\r\n"))
+    client = await stage.client()
+    await client.send(get())
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    assert stage.outcomes() == {"reset": 1}
+
+
+SURPLUS = [response(b"evil"), b"\r\n", b"garbage", b"HTTP/1.1 200 OK\r\n"]
+
+
+@pytest.mark.parametrize("surplus", SURPLUS)
+@pytest.mark.parametrize(
+    ("whole", "method"),
+    [
+        (response(b"fine"), b"GET"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n", b"GET"),
+        (response(b"fine")[:-4], b"HEAD"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b"GET"),
+    ],
+)
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_surplus_bytes_never_reach_the_next_response(
+    stage: Stage, surplus: bytes, whole: bytes, method: bytes, is_at_once: bool
+) -> None:
+    """What follows a response, with it or after it, is nobody's; the connection is not used again."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            if is_at_once:
+                await wire.send(whole + surplus)
+            else:
+                await wire.send(whole)
+                await wire.send(surplus)
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    for _ in range(3):
+        answer = await client.ask(get(method=method), to_head=method == b"HEAD")
+        assert answer.status in (200, 204)
+        assert answer.body in (b"", b"fine")
+        await stage.turn()
+    assert len(worker.connections) == (1 if surplus == b"\r\n" and stage.pool().idle else 3)
+
+
+async def test_an_error_status_is_passed_on_and_counted(stage: Stage) -> None:
+    """A worker's 500 is an answer, not a failure of ours: it is not repeated."""
+    worker = await stage.worker(response(b"oops", status=b"500 Oh No"))
+    await stage.serve(worker)
+    answer = await stage.ask(get())
+    assert (answer.line, answer.body) == (b"HTTP/1.1 500 Oh No", b"oops")
+    assert stage.outcomes() == {"error_status": 1}
+    assert len(worker.requests) == 1
+
+
+async def test_an_interim_response_does_not_hinder_a_second_attempt(stage: Stage) -> None:
+    """103 and then silence: no final byte went down, so a GET may be asked elsewhere."""
+    hinting = await stage.worker(dies_after(b"HTTP/1.1 103 Early Hints\r\n\r\n"))
+    await stage.serve(hinting, await stage.worker(OK))
+    client = await stage.client()
+    assert (await client.ask(get())).status == 103
+    assert (await client.response()).body == b"fine"
