@@ -150,11 +150,15 @@ def ranking(results: Results) -> list[tuple[str, float]]:
 
 
 def judgements(results: Results) -> tuple[Judgement, ...]:
-    """Every threshold against every entry that it is for."""
+    """Every threshold against every entry that it is for.
+
+    Errors are counted over all runs: an invalid run may mistake a time, but a failure is a failure.
+    """
     scenario = results.scenario
     return tuple(
-        judge(parse_threshold(text), entry.label, kept, scenario.slo, scenario.time_scale)
+        judge(threshold, entry.label, judged, scenario.slo, scenario.time_scale)
         for entry in results.entries()
-        for kept in [believable(results.runs_of(entry.label))]
-        for text in (*scenario.thresholds, *entry.thresholds)
+        for threshold in map(parse_threshold, (*scenario.thresholds, *entry.thresholds))
+        for runs in [results.runs_of(entry.label)]
+        for judged in [runs if threshold.measure == "errors" else believable(runs)]
     )

@@ -140,8 +140,19 @@ def conclude(
         versions=versions(),
     )
     return Run(
-        facts.model_copy(update={"invalid_reasons": (*validity(facts, samples), *casualties)}), samples
+        facts.model_copy(
+            update={"invalid_reasons": (*validity(facts, samples), *casualties, *faults(status))}
+        ),
+        samples,
     )
+
+
+def faults(status: dict[str, Any]) -> tuple[str, ...]:
+    """What the balancer's own account says against the run: another policy stood in for the one measured."""
+    policy = status.get("policy", {})
+    if not policy.get("demoted"):
+        return ()
+    return (f"the policy failed {policy['demoted']} times and was stood in for: {policy.get('last_fault')}",)
 
 
 def versions() -> dict[str, str]:

@@ -112,6 +112,13 @@ def test_eight_blocks_give_a_verdict(make_results: MakeResults, tmp_path: Path) 
     assert [label for label, _ in summary.verdict.order][-2:] == ["single-region", "random, batch 10"]
 
 
+def test_an_invalid_run_cannot_hide_its_failures(make_results: MakeResults, tmp_path: Path) -> None:
+    """The threshold on errors counts every run; here half of them are invalid and all have failures."""
+    make_results(tmp_path / "r", blocks=1, requests=50, failures=0.5, late="round-robin", stop_after=4)
+    failed = {judgement.label for judgement in summarise(load_results(tmp_path / "r")).failed_thresholds}
+    assert "round-robin" in failed
+
+
 def test_a_stopped_campaign_is_reported_on(make_results: MakeResults, tmp_path: Path) -> None:
     """Three of nine runs are enough for a report that says what is missing."""
     make_results(tmp_path / "r", blocks=1, requests=60, stop_after=3)
