@@ -277,15 +277,14 @@ def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
 
 
 def test_the_procfile_starts_the_workers_of_the_example() -> None:
-    lines = dict(line.split(": ", 1) for line in text_of("Procfile").splitlines())
-    web = lines.pop("web")
-    assert web == "balancer serve --config examples/balancer.toml"
-    assert next(iter(dict(line.split(": ", 1) for line in text_of("Procfile").splitlines()))) == "web"
+    (first, web), *others = (line.split(": ", 1) for line in text_of("Procfile").splitlines())
+    assert first == "web"  # the first gets $PORT from honcho, the others $PORT + 100 and so on
+    assert web == "exec balancer serve --config examples/balancer.toml"
     started = set()
-    for line in lines.values():
+    for _, line in others:
         words = shlex.split(line)
-        assert words[:2] == ["workers", "serve"]
-        given = dict(zip(words[2::2], words[3::2], strict=True))
+        assert words[:3] == ["exec", "workers", "serve"]  # exec: signals reach the program, not a shell
+        given = dict(zip(words[3::2], words[4::2], strict=True))
         started.add((given["--name"], given["--region"], f"http://127.0.0.1:{given['--port']}"))
     assert started == {(e.id, e.region, e.address) for e in load(EXAMPLE, {}).endpoints}
 
