@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from balancer.config import PolicySpec, first_problem
 from balancer.errors import RequestRejected
-from balancer.heads import RequestHead, without
+from balancer.heads import without
 from balancer.metrics import metrics_text
 from balancer.status import policy_status, unit_status
 from policies.errors import PoliciesError
@@ -156,12 +156,13 @@ def _is_address(host: str) -> bool:
 class ControlTurn:
     """A request under /-/: gathered whole, then handed over with its connection when its turn has come."""
 
-    def __init__(self, downstream: HandsOver, control: ControlPlane, request: RequestHead) -> None:
+    def __init__(self, downstream: HandsOver, control: ControlPlane, head: bytes, has_body: bool) -> None:
         self._downstream = downstream
         self._control = control
-        self._request = request
+        self._head = head
         self._body = bytearray()
-        self._is_up = self._is_complete = False
+        self._is_up = False
+        self._is_complete = not has_body
 
     def start(self) -> None:
         self._is_up = True
@@ -198,8 +199,8 @@ class ControlTurn:
 
     def _message(self) -> bytes:
         """The request as one message, to be answered and then closed."""
-        request = self._request
-        block = without(REFRAMED, request.block) + b"\r\nContent-Length: %d\r\nConnection: close" % len(
-            self._body
+        head = without(REFRAMED, self._head[:-2])
+        return head + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+            len(self._body),
+            bytes(self._body),
         )
-        return b"%b %b HTTP/1.1%b\r\n\r\n%b" % (request.method, request.target, block, bytes(self._body))

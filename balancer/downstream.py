@@ -21,14 +21,13 @@ from balancer.answers import error_response
 from balancer.control import ControlTurn
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.exchange import Exchange
-from balancer.heads import END_OF_HEAD, Client, RequestHead, field, framing_alone, outgoing_request
+from balancer.heads import END_OF_HEAD, Client, field, framing_alone, outgoing_request
 
 if TYPE_CHECKING:
     from balancer.control import ControlPlane
     from balancer.unit import Unit
 
 CONTROL_PREFIX = b"/-/"
-REFUSED_METHODS = frozenset((b"CONNECT", b"TRACE"))
 
 WRITE_HIGH_WATER = 65536
 """Bytes that may wait for a slow client before the worker is made to wait too."""
@@ -55,13 +54,13 @@ class Turn(Protocol):
 class Refusal:
     """A turn that is answered with an error as soon as it comes up; the connection closes after it."""
 
-    def __init__(self, downstream: Downstream, error: RequestRejected, request: RequestHead | None) -> None:
+    def __init__(self, downstream: Downstream, error: RequestRejected, is_head: bool) -> None:
         self._downstream = downstream
         self._error = error
-        self._request = request
+        self._is_head = is_head
 
     def start(self) -> None:
-        self._downstream.write_error(self._error, self._request, b"", stays=False)
+        self._downstream.write_error(self._error, b"", stays=False, is_head=self._is_head)
         self._downstream.turn_ended(stays=False)
 
     def request_body(self, data: bytes) -> None:
@@ -96,13 +95,12 @@ class Downstream(asyncio.Protocol):
         "_client",
         "_control",
         "_head",
-        "_is_last",
         "_is_receiving",
         "_linger_until",
         "_parser",
         "_pending",
         "_receiving",
-        "_skipped",
+        "_stays",
         "_unit",
         "_unsent",
         "is_held",
@@ -121,8 +119,8 @@ class Downstream(asyncio.Protocol):
         self._control = control
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._head = b""  # of the request that is coming, as far as it has come
-        self._is_receiving = self._is_last = False
-        self._skipped = b""  # the framing of a body that llhttp has passed over
+        self._is_receiving = False  # a request's head has come, its end has not
+        self._stays = True  # the client wants to send more after that request
         self._body_left = 0  # bytes of a body with a length; 0: it is chunked, or there is none
         self._body_end = b""  # the last three bytes of a chunked one
         self._unsent = 0
@@ -161,35 +159,47 @@ class Downstream(asyncio.Protocol):
 
     def _feed_head(self, data: bytes) -> bytes:
         """Let llhttp judge a head, and no more, so that we know its bytes; returns what follows it."""
-        before = self._head
-        if before:
-            head = before + data
-        elif data[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
-            return data.lstrip(b"\r\n")
-        else:
-            head = data
-            self.quiet_since = self._unit.coarse_now  # a head's time runs from its first byte
+        head = self._head + data if self._head else data
         end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
-        if end == len(head):
-            self._head, rest = head, b""
-        elif end >= len(END_OF_HEAD):
-            self._head, rest = head[:end], head[end:]
-            data = data[: end - len(before)]
-        else:
-            self._head = head
-            self._feed(data)
-            self._check_head_size()
+        if end == len(head) and head is data:  # the usual read: one head, and nothing else
+            rest = b""
+        elif head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
+            return head.lstrip(b"\r\n")
+        elif end < len(END_OF_HEAD):
+            self._head_grows(data, head)
             return b""
-        self._feed(data)
-        if self._is_receiving and self._parser is not None:
-            self._body_left = int(field(head[:end], b"content-length") or 0)
-            self._body_end = b""
+        else:
+            data, rest, head = head[len(self._head) : end], head[end:], head[:end]
+            self._head = b""
+        self._is_receiving = True  # on_message_complete will say if there is no body
+        try:
+            self._parser.feed_data(data)  # type: ignore[union-attr]  # data_received has asked
+        except httptools.HttpParserUpgrade:
+            self._ignore_upgrade(head)
+        self._begin(head)
         return rest
 
-    def _check_head_size(self) -> None:
+    def _head_grows(self, data: bytes, head: bytes) -> None:
+        """Not whole yet: judge what there is, and bound it in size and, from its first byte, in time."""
+        if not self._head:
+            self.quiet_since = self._unit.coarse_now
+        self._head = head
+        cast(httptools.HttpRequestParser, self._parser).feed_data(data)
         limit = self._unit.head_limit
-        if len(self._head) > limit:
+        if len(head) > limit:
             self._refuse(RequestRejected(431, "head_too_large", f"at most {limit} bytes of head"))
+
+    def _ignore_upgrade(self, head: bytes) -> None:
+        """The request goes on without Upgrade (RFC 9110 § 7.8), so what follows its head is HTTP still.
+
+        llhttp has skipped the body that some clients send with an offer of h2c (Java's does); a new parser that is
+        told only of the framing reads it.
+        """
+        self._parser = httptools.HttpRequestParser(self)
+        framing = framing_alone(head)
+        if framing:
+            self._is_receiving = True
+            self._parser.feed_data(framing)
 
     def _feed_body(self, data: bytes) -> bytes:
         """Feed up to where this request may end, so that the next one's head begins a feed; returns the rest.
@@ -201,7 +211,7 @@ class Downstream(asyncio.Protocol):
             self._body_left -= at
         else:
             at = self._next_empty_line(data)
-        self._feed(data if at == len(data) else data[:at])
+        cast(httptools.HttpRequestParser, self._parser).feed_data(data if at == len(data) else data[:at])
         return data[at:]
 
     def _next_empty_line(self, data: bytes) -> int:
@@ -215,13 +225,6 @@ class Downstream(asyncio.Protocol):
             at = at + len(END_OF_HEAD) if at >= 0 else len(data)
         self._body_end = (before + data[max(0, at - 3) : at])[-3:]
         return at
-
-    def _feed(self, data: bytes) -> None:
-        """Feed llhttp; its callbacks are below."""
-        try:
-            cast(httptools.HttpRequestParser, self._parser).feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgrade_ignored()
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still read: answer what it asked, then close."""
@@ -251,67 +254,49 @@ class Downstream(asyncio.Protocol):
 
     # --- llhttp
 
-    def on_headers_complete(self) -> None:
-        if self._is_receiving:  # the framing alone, see `_upgrade_ignored`
-            return
-        parser = cast(httptools.HttpRequestParser, self._parser)
-        self._is_receiving = True
-        head, self._head = self._head, b""
-        keep_alive = parser.should_keep_alive()
-        self._is_last = not keep_alive
-        if parser.should_upgrade():
-            self._skipped = framing_alone(head)
-        line_end = head.find(b"\r\n")
-        line = head[:line_end].split(b" ")
-        if len(line) != 3:
-            self._refuse(RequestRejected(400, "bad_request_line", "must be: method, target, version"))
-            return
-        method, target, version = line
-        request = RequestHead(method, target, version, keep_alive, head[line_end : -len(END_OF_HEAD)])
-        self._receiving = turn = self._turn_for(request)
-        if self._answering is None and not self._pending:
-            self._answering = turn
-            turn.start()
-        else:
-            self._queue(turn)
-
     def on_body(self, data: bytes) -> None:
         self.quiet_since = self._unit.coarse_now
         if self._receiving is not None:
             self._receiving.request_body(data)
 
     def on_message_complete(self) -> None:
-        if self._skipped:
-            return
         self._is_receiving = False
         turn, self._receiving = self._receiving, None
-        if self._is_last:
-            self._parser = None
         if turn is not None:
+            self._parser = self._parser if self._stays else None
             turn.request_ended()
 
     # --- turns
 
-    def _turn_for(self, request: RequestHead) -> Turn:
+    def _begin(self, head: bytes) -> None:
+        """A whole head has come, and with it the whole request unless `_is_receiving`."""
         unit = self._unit
         unit.counts.requests += 1
-        if request.target.startswith(CONTROL_PREFIX):
-            return ControlTurn(self, self._control, request)
+        has_body = self._is_receiving
+        turn: Turn
         try:
-            if request.version != b"HTTP/1.1" or request.method in REFUSED_METHODS:
-                self._check(request)
-            outgoing = outgoing_request(request, self._client, unit.fresh_id())
-            if len(outgoing[0]) > unit.head_limit:
+            request = outgoing_request(head, self._client, unit.fresh_id())
+            if len(head) > unit.head_limit:
                 raise RequestRejected(431, "head_too_large", f"at most {unit.head_limit} bytes of head")
         except RequestRejected as error:
-            return Refusal(self, error, request)
-        return Exchange(unit, self, request, outgoing)
-
-    def _check(self, request: RequestHead) -> None:
-        if request.version not in (b"HTTP/1.1", b"HTTP/1.0"):
-            raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
-        if request.method in REFUSED_METHODS:
-            raise RequestRejected(405, "method_not_allowed", f"{request.method.decode()} is not forwarded")
+            self._refuse(error, is_head=head.startswith(b"HEAD "))
+            return
+        if request.target.startswith(CONTROL_PREFIX):
+            turn = ControlTurn(self, self._control, head, has_body)
+        else:
+            turn = Exchange(unit, self, request, has_body)
+        self._stays = request.keep_alive
+        if has_body:
+            self._receiving = turn
+            self._body_left = int(field(head, b"content-length") or 0)
+            self._body_end = b""
+        elif not request.keep_alive:
+            self._parser = None
+        if self._answering is None and not self._pending:
+            self._answering = turn
+            turn.start()
+        else:
+            self._queue(turn)
 
     def _queue(self, turn: Turn) -> None:
         """It came while another is being answered: read no further until that one is done."""
@@ -338,11 +323,8 @@ class Downstream(asyncio.Protocol):
 
     # --- flow
 
-    def write_error(
-        self, error: ForwardingError, request: RequestHead | None, request_id: bytes, stays: bool
-    ) -> None:
+    def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Answer with an error of our own."""
-        is_head = request is not None and request.method == b"HEAD"
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
     def hold(self) -> None:
@@ -429,12 +411,12 @@ class Downstream(asyncio.Protocol):
             self._release(HELD_BY_TURN | HELD_BY_ORDER)
             self.transport.write_eof()
 
-    def _refuse(self, error: RequestRejected) -> None:
+    def _refuse(self, error: RequestRejected, is_head: bool = False) -> None:
         """What comes is not to be parsed any further: answer in turn, then close."""
-        self._parser = None
+        self._parser = self._receiving = None
         self._head = b""
         self._is_receiving = True
-        refusal = Refusal(self, error, None)
+        refusal = Refusal(self, error, is_head)
         if self._answering is None and not self._pending:
             self._answering = refusal
             refusal.start()
@@ -458,17 +440,4 @@ class Downstream(asyncio.Protocol):
         if turn is not None and turn is self._answering:
             turn.reject(error)
         elif self._pending:
-            self._pending[-1] = Refusal(self, error, None)
-
-    def _upgrade_ignored(self) -> None:
-        """The request goes on without Upgrade (RFC 9110 § 7.8), so what follows its head is HTTP still.
-
-        llhttp has skipped the body that some clients send with an offer of h2c (Java's does); a new parser that is
-        told only of the framing reads it.
-        """
-        if self._parser is None:
-            return
-        self._parser = httptools.HttpRequestParser(self)
-        skipped, self._skipped = self._skipped, b""
-        if skipped:
-            self._parser.feed_data(skipped)
+            self._pending[-1] = Refusal(self, error, is_head=False)

@@ -19,7 +19,7 @@ from balancer.errors import (
     ResponseTimeout,
     UpstreamError,
 )
-from balancer.heads import Framing, RequestHead, outgoing_response
+from balancer.heads import Framing, Request, outgoing_response
 from balancer.upstream import Upstream
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
@@ -55,56 +55,28 @@ def chunk(data: bytes) -> bytes:
 class Exchange:
     """A request and its response. `is_finished`: nothing more will happen to it."""
 
-    __slots__ = (
-        "_active_at",
-        "_assignment",
-        "_attempts",
-        "_body",
-        "_body_size",
-        "_bytes_in",
-        "_bytes_out",
-        "_client_stays",
-        "_downstream",
-        "_first_byte_at",
-        "_head",
-        "_is_chunked_request",
-        "_is_complete",
-        "_out",
-        "_request",
-        "_request_id",
-        "_sent_at",
-        "_status",
-        "_to_client",
-        "_tried",
-        "_unit",
-        "_upstream",
-        "is_finished",
-    )
+    # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
+    is_finished = False
+    _assignment: Assignment | None = None
+    _upstream: Upstream | None = None
+    _attempts = 0
+    _tried: frozenset[str] = frozenset()
+    _body_size = 0
+    _bytes_in = 0
+    _bytes_out = 0
+    _status = 0
+    _first_byte_at: float | None = None
+    _to_client = Framing.NONE
 
-    def __init__(
-        self,
-        unit: Unit,
-        downstream: Downstream,
-        request: RequestHead,
-        outgoing: tuple[bytes, Framing, bytes],
-    ) -> None:
+    def __init__(self, unit: Unit, downstream: Downstream, request: Request, has_body: bool) -> None:
         self._unit = unit
         self._downstream = downstream
         self._request = request
-        self._head, framing, self._request_id = outgoing
-        self._is_chunked_request = framing is _CHUNKED
-        self._is_complete = False  # the request has come in whole
+        self._client_stays = request.keep_alive
+        self._is_complete = not has_body  # the request has come in whole
         self._body: list[bytes] | None = []  # framed, for sending and for sending again; None: it is gone
-        self._body_size = self._bytes_in = self._bytes_out = self._attempts = self._status = 0
-        self._tried: frozenset[str] = frozenset()
-        self._assignment: Assignment | None = None
-        self._upstream: Upstream | None = None
-        self._first_byte_at: float | None = None
         self._out: list[bytes] = []  # of the response, from one read: one write, one system call
         self._sent_at = self._active_at = unit.coarse_now
-        self._to_client = Framing.NONE
-        self._client_stays = request.keep_alive
-        self.is_finished = False
 
     # --- the request
 
@@ -117,12 +89,12 @@ class Exchange:
         """Bytes of the body, without framing."""
         self._bytes_in += len(data)
         self._active_at = self._unit.coarse_now
-        self._send_body(chunk(data) if self._is_chunked_request else data)
+        self._send_body(chunk(data) if self._request.framing is _CHUNKED else data)
 
     def request_ended(self) -> None:
         """The request has come in whole."""
         self._is_complete = True
-        if self._is_chunked_request:
+        if self._request.framing is _CHUNKED:
             self._send_body(LAST_CHUNK)
 
     def _send_body(self, data: bytes) -> None:
@@ -142,36 +114,32 @@ class Exchange:
 
     def attempt(self) -> None:
         """Choose an endpoint and a connection to it."""
-        unit, method = self._unit, self._request.method
-        try:
-            assignment = unit.router.route(self._facts())
-        except NoEndpointAvailable:
-            self._wait_for_room()
-            return
-        self._assignment = assignment
-        pool = unit.pools.by_id[assignment.state.id]
-        if self._attempts:
-            pool.open(self)
-        else:
-            upstream = pool.lease() if method in IDEMPOTENT else pool.lease_quiet()
-            if upstream is None:
-                pool.wait(self)
-            else:
-                self._send(upstream, assignment.routed_at)
-
-    def _facts(self) -> RequestFacts:
-        request = self._request
-        return new_tuple(
+        unit, request = self._unit, self._request
+        facts = new_tuple(
             RequestFacts,
             (
                 str(request.method, "ascii"),
                 str(request.target, "latin-1"),
-                self._unit.home_region,
+                unit.home_region,
                 None,
                 self._attempts,
                 self._tried,
             ),
         )
+        try:
+            self._assignment = assignment = unit.router.route(facts)
+        except NoEndpointAvailable:
+            self._wait_for_room()
+            return
+        pool = unit.pools.by_id[assignment.state.id]
+        if self._attempts:
+            pool.open(self)
+            return
+        upstream = pool.lease() if request.method in IDEMPOTENT else pool.lease_quiet()
+        if upstream is None:
+            pool.wait(self)
+        else:
+            self._send(upstream, assignment.routed_at)
 
     def _wait_for_room(self) -> None:
         self._sent_at = self._unit.coarse_now
@@ -197,7 +165,7 @@ class Exchange:
         self._upstream = upstream
         self._sent_at = now
         self._active_at = self._unit.coarse_now
-        upstream.send(self._head, self, self._request.method)
+        upstream.send(self._request.head, self, self._request.method)
         if self._body:
             for data in self._body:
                 upstream.write(data)
@@ -359,7 +327,8 @@ class Exchange:
         """Nothing of a response went down yet: say what happened in our own words."""
         self._unit.counts.count_error(error)
         stays = self._client_stays and self._is_complete and self._unit.keeps_clients
-        self._downstream.write_error(error, self._request, self._request_id, stays)
+        is_head = self._request.method == b"HEAD"
+        self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
         self._finish(stays)
 
     def _cut(self, error: ForwardingError) -> None:

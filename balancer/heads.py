@@ -4,7 +4,8 @@ Rule of this file: no I/O, and no state but one memo. llhttp has judged every by
 in CRLF and nothing is folded; one regular expression then finds the few fields that are not simply passed on. All
 others travel as the bytes that they came as: order, case, spacing and repetition survive, and cost nothing.
 
-A *block* is the fields of a head, each line with the CRLF before it: b"\\r\\nHost: a\\r\\nAccept: */*".
+A *block* is the fields of a head with the CRLF around each: b"\\r\\nHost: a\\r\\nAccept: */*\\r\\n"; without any fields,
+one CRLF.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
-from typing import NamedTuple
 
 from balancer.errors import MalformedResponse, RequestRejected
 
@@ -30,7 +30,8 @@ REQUEST_FIELDS = re.compile(_FIELD % b"|".join((b"host", _HOP_BY_HOP, _FRAMING, 
 RESPONSE_FIELDS = re.compile(_FIELD % b"|".join((_HOP_BY_HOP, _FRAMING)))
 """Searched for in a block in lower case: twice as fast as ignoring case."""
 
-_find_in_request, _find_in_response = REQUEST_FIELDS.findall, RESPONSE_FIELDS.findall
+_find_in_request = REQUEST_FIELDS.findall
+_find_in_response = re.compile(rb"\n(%b):" % b"|".join((_HOP_BY_HOP, _FRAMING))).findall
 
 
 class Framing(Enum):
@@ -46,60 +47,113 @@ _NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = Framing
 """For the hot path: an attribute of an enum's class costs four times a global."""
 
 
-class Client(NamedTuple):
+class Client:
     """What is the same for all requests of one connection.
 
     `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted` says
-    whether its forwarding fields are believed.
+    whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
     """
 
-    address: bytes
-    authority: bytes
-    proto: bytes = b"http"
-    is_trusted: bool = False
+    __slots__ = ("address", "authority", "fields", "is_trusted", "proto")
+
+    def __init__(
+        self, address: bytes, authority: bytes, proto: bytes = b"http", is_trusted: bool = False
+    ) -> None:
+        self.address = address
+        self.authority = authority
+        self.proto = proto
+        self.is_trusted = is_trusted
+        self.fields = (
+            b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: 1.1 steelyard\r\nX-Forwarded-Host: "
+        ) % (address, proto)
 
 
-class RequestHead:
-    """A request as parsed; `keep_alive` is the client's wish. Nobody changes it."""
+class Request:
+    """A request on its way: what was asked, and the `head` that the worker gets. Nobody changes it.
 
-    __slots__ = ("block", "is_http10", "keep_alive", "method", "target", "version")
+    `framing` is the body's, `keep_alive` the client's wish, `id` what X-Request-ID says.
+    """
 
-    def __init__(self, method: bytes, target: bytes, version: bytes, keep_alive: bool, block: bytes) -> None:
+    __slots__ = ("framing", "head", "id", "is_http10", "keep_alive", "method", "target")
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        head: bytes,
+        request_id: bytes,
+        framing: Framing = _NONE,
+        keep_alive: bool = True,
+        is_http10: bool = False,
+    ) -> None:
         self.method = method
         self.target = target
-        self.version = version
-        self.is_http10 = version == b"HTTP/1.0"
+        self.head = head
+        self.id = request_id
+        self.framing = framing
         self.keep_alive = keep_alive
-        self.block = block
+        self.is_http10 = is_http10
 
 
-def outgoing_request(request: RequestHead, client: Client, fresh_id: bytes) -> tuple[bytes, Framing, bytes]:
-    """Write the head that the worker gets; raises `RequestRejected`. `fresh_id` is used where no id came.
+REFUSED_METHODS = frozenset((b"CONNECT", b"TRACE"))
 
-    Returns the bytes, the framing of the body, and the request's id.
+
+def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
+    """The request that a whole head, as it came, asks for; raises `RequestRejected`.
+
+    `fresh_id` is used where no id came.
     """
-    target, block = request.target, request.block
+    line_end = raw.find(b"\r\n")
+    line = raw[:line_end].split(b" ")
+    if len(line) != 3:
+        raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
+    method, target, version = line
+    block = raw[line_end:-2]
     found = _find_in_request(block.lower())
-    if len(found) == 1 and found[0][0] == b"host" and target.startswith(b"/"):
-        framing, request_id = _NONE, fresh_id
-        address, proto, host = client.address, client.proto, found[0][1].rstrip()
-    else:
-        target, authority = _origin_form(request)
-        special = _SpecialFields(request, client, authority)
-        block, framing = special.block, special.framing
-        request_id = special.request_id or fresh_id
-        address, proto, host = special.forwarded_for, special.proto, special.host
+    is_plain = len(found) == 1 and found[0][0] == b"host" and version == b"HTTP/1.1"
+    if not is_plain or target[:1] != b"/" or method in REFUSED_METHODS:
+        return _special_request(method, target, version, block, client, fresh_id)
+    host = found[0][1].rstrip()
+    head = b"".join(
+        (
+            method,
+            b" ",
+            target,
+            b" HTTP/1.1",
+            block,
+            client.fields,
+            host,
+            b"\r\nX-Request-ID: ",
+            fresh_id,
+            END_OF_HEAD,
+        )
+    )
+    return Request(method, target, head, fresh_id)
+
+
+def _special_request(
+    method: bytes, target: bytes, version: bytes, block: bytes, client: Client, fresh_id: bytes
+) -> Request:
+    """A request with more than Host to look at."""
+    if version not in (b"HTTP/1.1", b"HTTP/1.0"):
+        raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
+    if method in REFUSED_METHODS:
+        raise RequestRejected(405, "method_not_allowed", f"{method.decode()} is not forwarded")
+    is_http10 = version == b"HTTP/1.0"
+    target, authority = _origin_form(method, target)
+    special = _SpecialFields(block, is_http10, client, authority)
+    request_id = special.request_id or fresh_id
     head = (
-        b"%b %b HTTP/1.1%b\r\nX-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b\r\n"
-        b"Via: 1.1 steelyard\r\nX-Request-ID: %b\r\n\r\n"
-    ) % (request.method, target, block, address, proto, host, request_id)
-    return head, framing, request_id
+        b"%b %b HTTP/1.1%bX-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nVia: 1.1 steelyard\r\n"
+        b"X-Forwarded-Host: %b\r\nX-Request-ID: %b\r\n\r\n"
+    ) % (method, target, special.block, special.forwarded_for, special.proto, special.host, request_id)
+    keep_alive = b"keep-alive" in special.options if is_http10 else b"close" not in special.options
+    return Request(method, target, head, request_id, special.framing, keep_alive, is_http10)
 
 
-def _origin_form(request: RequestHead) -> tuple[bytes, bytes]:
+def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
     """The target a server takes, and the authority that an absolute one names (RFC 9112 § 3.2.2)."""
-    target = request.target
-    if target.startswith(b"/") or (target == b"*" and request.method == b"OPTIONS"):
+    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
         return target, b""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
@@ -114,20 +168,21 @@ def _origin_form(request: RequestHead) -> tuple[bytes, bytes]:
 class _SpecialFields:
     """The fields that are not simply passed on, and `block` without those that end here."""
 
-    def __init__(self, request: RequestHead, client: Client, authority: bytes) -> None:
+    def __init__(self, block: bytes, is_http10: bool, client: Client, authority: bytes) -> None:
         values: dict[bytes, list[bytes]] = {}
         cuts: list[tuple[int, int]] = []
         kept = _KEPT_FROM_TRUSTED if client.is_trusted else _KEPT
-        for name, value, span in _fields(REQUEST_FIELDS, request.block):
+        for name, value, span in _fields(REQUEST_FIELDS, block):
             values.setdefault(name, []).append(value)
             if name not in kept:
                 cuts.append(span)
-        self.framing = _request_framing(values, request.is_http10)
+        self.options = _connection_options(values)
+        self.framing = _request_framing(values, is_http10)
         self.request_id = _last(values, b"x-request-id", b"")
         if len(self.request_id) > REQUEST_ID_LIMIT:
             self.request_id = b""
-        self.host = _host(values, authority, request, client)
-        self.block = _without_nominated(values, _cut(request.block, cuts))
+        self.host = _host(values, authority, is_http10, client)
+        self.block = without(self.options, _cut(block, cuts), keep=_NOT_NOMINATED)
         if authority or b"host" not in values:
             self.block = b"\r\nHost: " + self.host + without([b"host"], self.block)
         self._take_forwarding(values if client.is_trusted else {}, client)
@@ -161,10 +216,10 @@ def _request_framing(values: dict[bytes, list[bytes]], is_http10: bool) -> Frami
     return _CHUNKED
 
 
-def _host(values: dict[bytes, list[bytes]], authority: bytes, request: RequestHead, client: Client) -> bytes:
+def _host(values: dict[bytes, list[bytes]], authority: bytes, is_http10: bool, client: Client) -> bytes:
     """RFC 9112 § 3.2: exactly one Host, unless from HTTP/1.0; an absolute target's authority replaces it."""
     hosts = values.get(b"host", [])
-    if len(hosts) > 1 or not (hosts or request.is_http10):
+    if len(hosts) > 1 or not (hosts or is_http10):
         raise RequestRejected(400, "bad_host", f"a request needs exactly one Host field, got {len(hosts)}")
     return authority or (hosts[0] if hosts else client.authority)
 
@@ -187,10 +242,9 @@ _NOT_NOMINATED = _KEPT | {b"", b"close", b"keep-alive", b"upgrade", b"te"}
 """Connection options that name no field, one that is removed anyway, or one that framing and routing need."""
 
 
-def _without_nominated(values: dict[bytes, list[bytes]], block: bytes) -> bytes:
-    """`block` without the fields that Connection declares hop by hop (RFC 9110 § 7.6.1)."""
-    options = b",".join(values.get(b"connection", [])).lower().split(b",")
-    return without([option.strip() for option in options], block, keep=_NOT_NOMINATED)
+def _connection_options(values: dict[bytes, list[bytes]]) -> list[bytes]:
+    """In lower case: what Connection asks for, and which fields it declares hop by hop (RFC 9110 § 7.6.1)."""
+    return [option.strip() for value in values.get(b"connection", []) for option in value.lower().split(b",")]
 
 
 def without(names: Iterable[bytes], block: bytes, keep: frozenset[bytes] = frozenset()) -> bytes:
@@ -221,8 +275,10 @@ def field(block: bytes, name: bytes) -> bytes | None:
 
 BODILESS_STATUSES = frozenset((204, 304))
 
-_KEEP_ALIVE = b"\r\nConnection: keep-alive"
+_KEEP_ALIVE = b"\r\nConnection: keep-alive\r\n"
 """Said by nginx and others in every response: found and removed at a tenth of a general removal's cost."""
+
+_LENGTH_ALONE = [b"content-length"]
 
 
 def outgoing_response(
@@ -234,9 +290,9 @@ def outgoing_response(
     the bytes and how the body is framed towards the client. One that ends when the worker closes becomes chunked;
     for an HTTP/1.0 client, as chunked ones do, it ends when we close.
     """
-    block = block.replace(_KEEP_ALIVE + b"\r\n", b"\r\n", 1).removesuffix(_KEEP_ALIVE)
+    block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
     found = _find_in_response(block.lower())
-    if len(found) == 1 and found[0][0] == b"content-length":
+    if found == _LENGTH_ALONE:
         framing = _LENGTH
     elif found:
         block, framing = _special_response_fields(block)
@@ -246,9 +302,9 @@ def outgoing_response(
         framing = _NONE
     elif framing is not _LENGTH:
         framing = _UNTIL_CLOSE if to_http10 else _CHUNKED
-    if framing is not _LENGTH or to_http10 or not stays:
-        block += b"" if status < 200 else _own_fields(framing, to_http10, stays)
-    return STATUS_LINES[status_line] + block + b"\r\n\r\n", framing
+    if (framing is not _LENGTH or to_http10 or not stays) and status >= 200:
+        block += _own_fields(framing, to_http10, stays)
+    return STATUS_LINES[status_line] + block + b"\r\n", framing
 
 
 def _special_response_fields(block: bytes) -> tuple[bytes, Framing]:
@@ -263,16 +319,17 @@ def _special_response_fields(block: bytes) -> tuple[bytes, Framing]:
     if codings and (b"content-length" in values or [coding.lower() for coding in codings] != [b"chunked"]):
         raise MalformedResponse("Transfer-Encoding must be 'chunked', once, without Content-Length")
     stated = _LENGTH if b"content-length" in values else _UNTIL_CLOSE
-    return _without_nominated(values, _cut(block, cuts)), _CHUNKED if codings else stated
+    nominated = _connection_options(values)
+    return without(nominated, _cut(block, cuts), keep=_NOT_NOMINATED), _CHUNKED if codings else stated
 
 
 def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:
     """Our Transfer-Encoding and Connection; keep-alive has to be said to HTTP/1.0 only (RFC 9112 § 9.3)."""
     if framing is _UNTIL_CLOSE or not stays:
-        connection = b"\r\nConnection: close"
+        connection = b"Connection: close\r\n"
     else:
-        connection = b"\r\nConnection: keep-alive" if to_http10 else b""
-    return b"\r\nTransfer-Encoding: chunked" + connection if framing is _CHUNKED else connection
+        connection = b"Connection: keep-alive\r\n" if to_http10 else b""
+    return b"Transfer-Encoding: chunked\r\n" + connection if framing is _CHUNKED else connection
 
 
 class StatusLines(dict[bytes, bytes]):

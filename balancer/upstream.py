@@ -7,8 +7,8 @@ mark the connection as not reusable before anybody can lease it again (RFC 9112 
 Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
 
     upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
-    sink.response_started(status, line, block)   for each head, 1xx included: its status line and its fields,
-                                        each with the CRLF before it, as the bytes that came
+    sink.response_started(status, line, block)   for each head, 1xx included: its status line and its block of
+                                        fields, as the bytes that came (`heads.py` says what a block is)
     sink.response_body(data)            bytes of the body without their framing, never empty
     sink.response_paused()              all that was read has been told, and there is more to come
     sink.response_ended()               whole and clean; ask `upstream.is_reusable` before leasing it again
@@ -189,7 +189,7 @@ class Upstream(asyncio.Protocol):
         line_end, end = head.find(b"\r\n"), head.find(END_OF_HEAD)
         self._started = status >= 200
         self._head = b"" if self._started else head[end + 4 :]
-        self._block = head[line_end:end]
+        self._block = head[line_end : end + 2]
         sink.response_started(status, head[:line_end], self._block)
         if self._is_head_request and self._started:
             # llhttp cannot be told that HEAD has no body: it will not find this message's end, so we say it.
