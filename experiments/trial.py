@@ -24,6 +24,10 @@ from experiments.statistics import achieved_rate, lag_percentiles, validity
 WARM_BATCH = 10
 """Outstanding requests per worker while it is warmed."""
 
+MOST_DEMOTED = 0.005
+"""Share of picks that another policy may have made: a shared machine stops any process for some milliseconds now
+and then, and a pick that this happens to overruns its budget. A policy that fails does so far more often."""
+
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools", "numpy")
 
 Watch = Callable[[Ledger], None]
@@ -150,9 +154,10 @@ def conclude(
 def faults(status: dict[str, Any]) -> tuple[str, ...]:
     """What the balancer's own account says against the run: another policy stood in for the one measured."""
     policy = status.get("policy", {})
-    if not policy.get("demoted"):
+    demoted, routed = policy.get("demoted", 0), policy.get("routed", 0)
+    if demoted <= MOST_DEMOTED * routed:
         return ()
-    return (f"the policy failed {policy['demoted']} times and was stood in for: {policy.get('last_fault')}",)
+    return (f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",)
 
 
 def versions() -> dict[str, str]:

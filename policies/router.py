@@ -246,7 +246,10 @@ class Router:
     def _demote(self, facts: RequestFacts, available: Available, now: float, fault: str) -> EndpointState:
         self.demoted += 1
         self._note(fault)
-        return self._fallback.pick(facts, available, now)
+        try:
+            return self._fallback.pick(facts, available, now)
+        except Exception:  # the fallback is replaceable too; no request pays for that
+            return available[0]
 
     def _note(self, fault: str) -> None:
         self.last_fault = f"{type(self._policy).__name__} {fault}"

@@ -220,6 +220,15 @@ def test_a_policy_cannot_pick_what_is_not_on_offer() -> None:
     assert r.demoted == 4
 
 
+def test_a_broken_fallback_costs_no_request_either() -> None:
+    """Where policy and fallback both raise, the first available endpoint is taken, and the fault counted once."""
+    policy, fallback = First(), First()
+    policy.raises = fallback.raises = True
+    r = Router(endpoints(1, 1), policy, ManualClock(), Random(1), fallback=fallback)
+    assert r.route(FACTS).state is r.available[0]
+    assert r.demoted == 1
+
+
 def test_the_fallback_can_be_chosen() -> None:
     """Who demotes may say to whom."""
     policy = First()
