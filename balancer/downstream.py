@@ -34,6 +34,9 @@ WRITE_HIGH_WATER = 65536
 
 HELD_BY_TURN, HELD_BY_ORDER = 1, 2
 
+NOT_FOUND = -1 + len(END_OF_HEAD)
+"""Where a head ends whose end has not come."""
+
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """A `struct linger` of no time at all."""
 
@@ -161,11 +164,11 @@ class Downstream(asyncio.Protocol):
         """Let llhttp judge a head, and no more, so that we know its bytes; returns what follows it."""
         head = self._head + data if self._head else data
         end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
-        if end == len(head) and head is data:  # the usual read: one head, and nothing else
+        if end == len(head) != NOT_FOUND and head is data:  # the usual read: one head, and nothing else
             rest = b""
         elif head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
             return head.lstrip(b"\r\n")
-        elif end < len(END_OF_HEAD):
+        elif end == NOT_FOUND:
             self._head_grows(data, head)
             return b""
         else:
@@ -176,6 +179,9 @@ class Downstream(asyncio.Protocol):
             self._parser.feed_data(data)  # type: ignore[union-attr]  # data_received has asked
         except httptools.HttpParserUpgrade:
             self._ignore_upgrade(head)
+        except httptools.HttpParserError:
+            self._is_receiving = False  # it is a head that is malformed, not a body
+            raise
         self._begin(head)
         return rest
 
