@@ -157,7 +157,9 @@ def faults(status: dict[str, Any]) -> tuple[str, ...]:
     demoted, routed = policy.get("demoted", 0), policy.get("routed", 0)
     if demoted <= MOST_DEMOTED * routed:
         return ()
-    return (f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",)
+    return (
+        f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",
+    )
 
 
 def versions() -> dict[str, str]:
