@@ -24,7 +24,7 @@ from balancer.server import Server, new_event_loop
 from balancer.unit import Unit
 from policies.state import EndpointState
 
-PATIENCE = 10.0
+PATIENCE = 5.0
 """Seconds after which a test that waits for something has failed."""
 
 

@@ -95,7 +95,11 @@ async def test_retries_can_be_switched_off(stage: Stage) -> None:
 async def test_a_lone_endpoint_is_tried_again(stage: Stage) -> None:
     """Where there is no other, the one that failed gets the second attempt, on a fresh connection."""
     scripts = iter([closes_at_once, answering(OK)])
-    worker = await stage.worker(lambda wire: next(scripts)(wire))
+
+    async def script(wire: Wire) -> None:
+        await next(scripts)(wire)
+
+    worker = await stage.worker(script)
     await stage.serve(worker)
     assert (await stage.ask(get())).body == b"fine"
     assert len(worker.connections) == 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from balancer import heads
 from balancer.errors import MalformedResponse, RequestRejected
-from balancer.heads import Client, Framing, RequestHead, outgoing_request, outgoing_response
+from balancer.heads import Client, Framing, Request, outgoing_request, outgoing_response
 
 STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")
 PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)
@@ -18,13 +18,13 @@ Fields = list[tuple[bytes, bytes]]
 
 
 def block(*lines: bytes) -> bytes:
-    return b"".join(b"\r\n" + line for line in lines)
+    return b"\r\n" + b"".join(line + b"\r\n" for line in lines)
 
 
 def request(
     *lines: bytes, target: bytes = b"/", version: bytes = b"HTTP/1.1", method: bytes = b"GET"
-) -> RequestHead:
-    return RequestHead(method, target, version, True, block(*lines))
+) -> bytes:
+    return b"%b %b %b%b\r\n" % (method, target, version, block(*lines))
 
 
 def parsed(head: bytes) -> tuple[bytes, Fields]:
@@ -34,9 +34,13 @@ def parsed(head: bytes) -> tuple[bytes, Fields]:
     return first, [(name, value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
 
 
-def sent(head: RequestHead, client: Client = STRANGER) -> tuple[bytes, Fields, Framing]:
-    out, framing, _ = outgoing_request(head, client, b"fresh")
-    return *parsed(out), framing
+def asked(head: bytes, client: Client = STRANGER) -> Request:
+    return outgoing_request(head, client, b"fresh")
+
+
+def sent(head: bytes, client: Client = STRANGER) -> tuple[bytes, Fields, Framing]:
+    outgoing = asked(head, client)
+    return *parsed(outgoing.head), outgoing.framing
 
 
 def values(fields: Fields, name: bytes) -> list[bytes]:
@@ -57,8 +61,8 @@ def test_a_plain_request_gets_five_fields_and_keeps_its_own() -> None:
         (b"x-a", b"2"),
         (b"X-Forwarded-For", b"192.0.2.7"),
         (b"X-Forwarded-Proto", b"http"),
-        (b"X-Forwarded-Host", b"example.org"),
         (b"Via", b"1.1 steelyard"),
+        (b"X-Forwarded-Host", b"example.org"),
         (b"X-Request-ID", b"fresh"),
     ]
     assert framing is Framing.NONE
@@ -251,8 +255,43 @@ def test_a_trusted_proxy_that_says_nothing_adds_nothing() -> None:
 )
 def test_request_id_is_kept_or_made(lines: list[bytes], expected: bytes) -> None:
     """One id, the same for the worker and for us; one that is too long for a log is replaced."""
-    out, _, request_id = outgoing_request(request(HOST, *lines), STRANGER, b"fresh")
-    assert values(parsed(out)[1], b"X-Request-ID") == [expected] == [request_id]
+    outgoing = asked(request(HOST, *lines))
+    assert values(parsed(outgoing.head)[1], b"X-Request-ID") == [expected] == [outgoing.id]
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "stays"),
+    [
+        ([], b"HTTP/1.1", True),
+        ([b"Connection: keep-alive"], b"HTTP/1.1", True),
+        ([b"Connection: x, Close"], b"HTTP/1.1", False),
+        ([b"Connection: x", b"Connection: close"], b"HTTP/1.1", False),
+        ([], b"HTTP/1.0", False),
+        ([b"Connection: Keep-Alive"], b"HTTP/1.0", True),
+    ],
+)
+def test_the_clients_wish_to_stay(lines: list[bytes], version: bytes, stays: bool) -> None:
+    """RFC 9112 § 9.3: HTTP/1.1 stays unless it says close, HTTP/1.0 goes unless it says keep-alive."""
+    outgoing = asked(request(HOST, *lines, version=version))
+    assert (outgoing.keep_alive, outgoing.is_http10) == (stays, version == b"HTTP/1.0")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "reason"),
+    [
+        (request(HOST, method=b"CONNECT", target=b"a:80"), 405, "method_not_allowed"),
+        (request(HOST, method=b"TRACE"), 405, "method_not_allowed"),
+        (request(HOST, version=b"HTTP/1.2"), 505, "bad_version"),
+        (request(HOST, version=b"HTTP/2.0"), 505, "bad_version"),
+        (b"GET /\r\nHost: a\r\n\r\n", 400, "bad_request_line"),
+        (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "bad_request_line"),
+    ],
+)
+def test_requests_that_are_not_for_us(head: bytes, status: int, reason: str) -> None:
+    """Methods for tunnels and mirrors, versions that we do not speak, lines of other than three words."""
+    with pytest.raises(RequestRejected) as caught:
+        asked(head)
+    assert (caught.value.status, caught.value.reason) == (status, reason)
 
 
 def test_framing_alone_says_nothing_else() -> None:
@@ -336,7 +375,7 @@ def test_response_fields_survive_but_those_of_the_hop() -> None:
         b"Content-Length: 3",
     ]
     head, _ = outgoing_response(200, b"HTTP/1.1 200 OK", block(*lines), False, False, True)
-    assert head == b"HTTP/1.1 200 OK" + block(lines[0], lines[1], lines[3], lines[7]) + b"\r\n\r\n"
+    assert head == b"HTTP/1.1 200 OK" + block(lines[0], lines[1], lines[3], lines[7]) + b"\r\n"
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -429,8 +468,8 @@ def test_any_other_field_of_a_request_passes_unchanged(
     mixed = list(plain)
     for at, name in specials:
         mixed.insert(at, name + b": -")
-    out, _, _ = outgoing_request(request(HOST, *mixed), PROXY if is_trusted else STRANGER, b"fresh")
-    outgoing = out[:-4].split(b"\r\n")
+    head = asked(request(HOST, *mixed), PROXY if is_trusted else STRANGER).head
+    outgoing = head[:-4].split(b"\r\n")
     assert outgoing[:2] == [b"GET / HTTP/1.1", HOST]
     passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: -")]
     assert passed == plain
