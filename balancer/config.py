@@ -232,7 +232,7 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     document = read_file(path) if path is not None else {}
     overrides = dict(overrides)
     if "listen" not in overrides and (port := os.environ.get("PORT")):
-        overrides["listen"] = f"0.0.0.0:{port}"
+        overrides["listen"] = _all_addresses(port)
     try:
         settings = _settings_class(document)(**overrides)
         settings.policy.make(Random(0))
@@ -241,6 +241,13 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     except PoliciesError as error:
         raise ConfigError(str(error) if str(error).startswith("policy") else f"policy: {error}") from None
     return settings
+
+
+def _all_addresses(port: str) -> str:
+    try:
+        return str(ListenAddress.parse(f"0.0.0.0:{port}"))
+    except ValueError:
+        raise ConfigError(f"PORT: must be a port of 0–65535, got '{port}'") from None
 
 
 def _settings_class(document: dict[str, Any]) -> type[Settings]:
