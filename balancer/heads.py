@@ -4,8 +4,8 @@ Rule of this file: no I/O, and no state but one memo. llhttp has judged every by
 in CRLF and nothing is folded; one regular expression then finds the few fields that are not simply passed on. All
 others travel as the bytes that they came as: order, case, spacing and repetition survive, and cost nothing.
 
-A *block* is the fields of a head with the CRLF around each: b"\\r\\nHost: a\\r\\nAccept: */*\\r\\n"; without any fields,
-one CRLF.
+A *block* is the fields of a head with the CRLF around each: b"\\r\\nHost: a\\r\\nAccept: */*\\r\\n"; without any, one
+CRLF.
 """
 
 from __future__ import annotations
