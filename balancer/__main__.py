@@ -29,7 +29,14 @@ Policies:
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+Examples:
+  balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002
+  balancer check balancer.toml
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.version_option(package_name="steelyard", prog_name="balancer")
 def cli() -> None:
     """An HTTP load balancer for regional workers, with routing policies in Python."""

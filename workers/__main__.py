@@ -54,7 +54,14 @@ def _option(
     return click.option(*names, type=type_, default=None, help=help_, show_default=default and str(default))
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+Examples:
+  workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1
+  workers fault http://127.0.0.1:9001 --slow 5 --lasts 30s
+"""
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 def cli() -> None:
     """Emulated regional workers.
 
