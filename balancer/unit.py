@@ -131,8 +131,8 @@ class Unit:
 
     def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
         """Route among these from now on; what is in flight elsewhere finishes there."""
+        self.pools.replace(endpoints)  # first: the router lets those who wait go at once
         self.router.replace(endpoints)
-        self.pools.replace(endpoints)
 
     @property
     def in_flight(self) -> int:
