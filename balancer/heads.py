@@ -103,32 +103,18 @@ def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
 
     `fresh_id` is used where no id came.
     """
-    line_end = raw.find(b"\r\n")
-    line = raw[:line_end].split(b" ")
-    if len(line) != 3:
-        raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
-    method, target, version = line
-    block = raw[line_end:-2]
-    found = _find_in_request(block.lower())
-    is_plain = len(found) == 1 and found[0][0] == b"host" and version == b"HTTP/1.1"
-    if not is_plain or target[:1] != b"/" or method in REFUSED_METHODS:
-        return _special_request(method, target, version, block, client, fresh_id)
-    host = found[0][1].rstrip()
-    head = b"".join(
-        (
-            method,
-            b" ",
-            target,
-            b" HTTP/1.1",
-            block,
-            client.fields,
-            host,
-            b"\r\nX-Request-ID: ",
-            fresh_id,
-            END_OF_HEAD,
-        )
-    )
-    return Request(method, target, head, fresh_id)
+    line, _, fields = raw.partition(b"\r\n")
+    try:
+        method, target, version = line.split(b" ")
+    except ValueError:
+        raise RequestRejected(400, "bad_request_line", "must be: method, target, version") from None
+    found = _find_in_request(raw.lower())
+    if len(found) == 1 and version == b"HTTP/1.1" and target[:1] == b"/" and method not in REFUSED_METHODS:
+        name, host = found[0]
+        if name == b"host":  # nothing to take out: add what we know of the client in place of the empty line
+            head = b"%b%b%b\r\nX-Request-ID: %b\r\n\r\n" % (raw[:-2], client.fields, host.rstrip(), fresh_id)
+            return Request(method, target, head, fresh_id)
+    return _special_request(method, target, version, b"\r\n" + fields[:-2], client, fresh_id)
 
 
 def _special_request(
@@ -281,46 +267,78 @@ _KEEP_ALIVE = b"\r\nConnection: keep-alive\r\n"
 _LENGTH_ALONE = [b"content-length"]
 
 
-def outgoing_response(
-    status: int, status_line: bytes, block: bytes, to_head: bool, to_http10: bool, stays: bool
-) -> tuple[bytes, Framing]:
-    """Write the head that the client gets; raises `MalformedResponse`.
+class Response:
+    """The head of a worker's response: what it says, and what of it is passed on. Nobody changes it.
 
-    `to_head`: the request was HEAD; `stays`: the client may send its next request on the same connection. Returns
-    the bytes and how the body is framed towards the client. One that ends when the worker closes becomes chunked;
-    for an HTTP/1.0 client, as chunked ones do, it ends when we close.
+    `line` is the status line with our version, `block` has no field left that ends here. `framing` is how the worker
+    frames a body, if one may follow: LENGTH, CHUNKED or UNTIL_CLOSE. `keep_alive`: the worker takes further requests.
     """
-    block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
-    found = _find_in_response(block.lower())
-    if found == _LENGTH_ALONE:
-        framing = _LENGTH
-    elif found:
-        block, framing = _special_response_fields(block)
-    else:
-        framing = _UNTIL_CLOSE
-    if to_head or status < 200 or status in BODILESS_STATUSES:
-        framing = _NONE
-    elif framing is not _LENGTH:
-        framing = _UNTIL_CLOSE if to_http10 else _CHUNKED
-    if (framing is not _LENGTH or to_http10 or not stays) and status >= 200:
-        block += _own_fields(framing, to_http10, stays)
-    return STATUS_LINES[status_line] + block + b"\r\n", framing
+
+    __slots__ = ("block", "framing", "keep_alive", "line", "status")
+
+    def __init__(self, status: int, line: bytes, block: bytes, framing: Framing, keep_alive: bool) -> None:
+        self.status = status
+        self.line = line
+        self.block = block
+        self.framing = framing
+        self.keep_alive = keep_alive
 
 
-def _special_response_fields(block: bytes) -> tuple[bytes, Framing]:
-    """`block` without what ends here, and the worker's framing: LENGTH, CHUNKED or UNTIL_CLOSE."""
+def incoming_response(head: bytes) -> Response:
+    """Read a head, as it came but for the empty line; raises `MalformedResponse`."""
+    line_end = head.find(b"\r\n")
+    status, line, is_http11 = STATUS_LINES[head[:line_end]]
+    block = head[line_end:]
+    if is_http11:
+        block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
+        if _find_in_response(block.lower()) == _LENGTH_ALONE:
+            return Response(status, line, block, _LENGTH, True)
+    return _special_response(status, line, block, is_http11)
+
+
+def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -> Response:
+    """A response with more, or less, than Content-Length to look at."""
     values: dict[bytes, list[bytes]] = {}
     cuts: list[tuple[int, int]] = []
     for name, value, span in _fields(RESPONSE_FIELDS, block):
         values.setdefault(name, []).append(value)
         if name != b"content-length":
             cuts.append(span)
+    framing = _response_framing(values)
+    options = _connection_options(values)
+    block = without(options, _cut(block, cuts), keep=_NOT_NOMINATED)
+    keep_alive = b"close" not in options and (is_http11 or b"keep-alive" in options)
+    ends_by_itself = framing is not _UNTIL_CLOSE or status in BODILESS_STATUSES
+    return Response(status, line, block, framing, keep_alive and ends_by_itself)
+
+
+def _response_framing(values: dict[bytes, list[bytes]]) -> Framing:
+    """LENGTH, CHUNKED or UNTIL_CLOSE; raises `MalformedResponse` where a client could take it for another."""
     codings = values.get(b"transfer-encoding", [])
-    if codings and (b"content-length" in values or [coding.lower() for coding in codings] != [b"chunked"]):
+    if not codings:
+        return _LENGTH if b"content-length" in values else _UNTIL_CLOSE
+    if b"content-length" in values or [coding.lower() for coding in codings] != [b"chunked"]:
         raise MalformedResponse("Transfer-Encoding must be 'chunked', once, without Content-Length")
-    stated = _LENGTH if b"content-length" in values else _UNTIL_CLOSE
-    nominated = _connection_options(values)
-    return without(nominated, _cut(block, cuts), keep=_NOT_NOMINATED), _CHUNKED if codings else stated
+    return _CHUNKED
+
+
+def outgoing_response(
+    response: Response, to_head: bool, to_http10: bool, stays: bool
+) -> tuple[bytes, Framing]:
+    """Write the head that the client gets.
+
+    `to_head`: the request was HEAD; `stays`: the client may send its next request on the same connection. Returns
+    the bytes and how the body is framed towards the client. One that ends when the worker closes becomes chunked;
+    for an HTTP/1.0 client, as chunked ones do, it ends when we close.
+    """
+    status, block, framing = response.status, response.block, response.framing
+    if to_head or status < 200 or status in BODILESS_STATUSES:
+        framing = _NONE
+    elif framing is not _LENGTH:
+        framing = _UNTIL_CLOSE if to_http10 else _CHUNKED
+    if (framing is not _LENGTH or to_http10 or not stays) and status >= 200:
+        block += _own_fields(framing, to_http10, stays)
+    return response.line + block + b"\r\n", framing
 
 
 def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:
@@ -332,23 +350,25 @@ def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:
     return b"Transfer-Encoding: chunked\r\n" + connection if framing is _CHUNKED else connection
 
 
-class StatusLines(dict[bytes, bytes]):
-    """A worker's status line → the one that the client gets: our version, the worker's code and reason phrase.
+class StatusLines(dict[bytes, tuple[int, bytes, bool]]):
+    """A worker's status line → its code, the line that the client gets, and whether the worker's version is 1.1.
 
-    Workers use a handful, so they are checked once and remembered. Raises `MalformedResponse`.
+    The outgoing line has our version, the worker's code and reason phrase. Workers use a handful, so they are checked
+    once and remembered. Raises `MalformedResponse`.
     """
 
     LIMIT = 1024
-    VALID = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})( [\t\x20-\x7e\x80-\xff]*)?")  # RFC 9112 § 4
+    VALID = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})( [\t\x20-\x7e\x80-\xff]*)?")  # RFC 9112 § 4
 
-    def __missing__(self, line: bytes) -> bytes:
+    def __missing__(self, line: bytes) -> tuple[int, bytes, bool]:
         match = self.VALID.fullmatch(line)
         if match is None:
             raise MalformedResponse("the status line is not HTTP/1.x's")
-        outgoing = b"HTTP/1.1 " + match[1] + (match[2] or b" ")
+        outgoing = b"HTTP/1.1 " + match[2] + (match[3] or b" ")
+        found = int(match[2]), outgoing, match[1] == b"1"
         if len(self) < self.LIMIT:
-            self[line] = outgoing
-        return outgoing
+            self[line] = found
+        return found
 
 
 STATUS_LINES = StatusLines()

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from balancer.heads import Response
 from balancer.upstream import Upstream
 from experiments.alarm import open_alarm
 from experiments.connections import Connections
@@ -52,10 +53,15 @@ class Flight:
         """No connection could be made."""
         self.end(Kind.REFUSED)
 
-    def response_started(self, status: int, line: bytes, block: bytes) -> None:
+    def response_whole(self, response: Response, body: bytes) -> None:
+        self.response_started(response)
+        self.response_ended()
+
+    def response_started(self, response: Response) -> None:
+        status = response.status
         if status < 200:  # an interim answer is not the answer
             return
-        found = WORKER_FIELD.search(block)
+        found = WORKER_FIELD.search(response.block)
         self._generator.ledger.answered(self.number, time.monotonic(), status, found[1] if found else b"")
         if status >= 400:
             self.kind = Kind.ERROR_STATUS
