@@ -76,8 +76,14 @@ class Acceptor:
             await asyncio.wait(self._arriving)
 
     def sweep(self, now: float) -> None:
-        """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first."""
-        if self._is_listening:
+        """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first.
+
+        Where there is room after all, because an arrival came to nothing, accept again.
+        """
+        if self._is_listening or self._sock.fileno() < 0:
+            return
+        if self.has_room:
+            self._listen()
             return
         is_crowded = self._somebody_waits()
         self._unit.set_crowded(is_crowded)

@@ -404,6 +404,7 @@ class Downstream(asyncio.Protocol):
         self._answering = self._parser = None
         self.is_held = 0
         self.transport.resume_reading()
+        self._unit.client_left()
         return self.transport
 
     def _finish(self) -> None:
