@@ -119,7 +119,7 @@ class ControlPlane:
         try:
             spec = PolicySpec.model_validate(await request.json())
             self._unit.use_policy(spec)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             return web.json_response({"error": f"policy: not JSON: {error}"}, status=400)
         except ValidationError as error:
             return web.json_response({"error": first_problem(error)}, status=422)
