@@ -8,6 +8,7 @@ asks the standing question: is anything still in flight?
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -173,6 +174,11 @@ class Wire:
         if raw is not None and not self._writer.transport.is_closing():
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
+
+    def cut(self) -> None:
+        """Send a FIN now, not when the loop turns."""
+        with socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno())) as raw:
+            raw.shutdown(socket.SHUT_WR)
 
     async def close(self) -> None:
         """Leave in good order."""
@@ -392,16 +398,17 @@ class Stage:
 
     async def _is_clean(self, server: Server) -> None:
         unit = server.unit
-        await self._soon(lambda: not unit.downstreams, f"clients left behind: {unit.downstreams}")
         pools = unit.pools.by_id.values()
-        await self._soon(
-            lambda: not any(pool.leased or pool.opening for pool in pools),
-            f"connections left behind: {[*pools]}",
-        )
-        assert unit.in_flight == len(unit.queue) == 0
-        assert [state.in_flight for state in unit.router.states] == [0] * len(pools)
-        assert unit.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
-        assert await server.stop()
+        try:
+            await self._soon(lambda: not unit.downstreams, f"clients left behind: {unit.downstreams}")
+            busy = f"connections left behind: {[*pools]}"
+            await self._soon(lambda: not any(pool.leased or pool.opening for pool in pools), busy)
+            assert unit.in_flight == len(unit.queue) == 0
+            assert [state.in_flight for state in unit.router.states] == [0] * len(pools)
+            assert unit.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
+        finally:
+            is_finished = await server.stop()
+        assert is_finished
         assert unit.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
 
     async def _soon(self, is_so: Callable[[], object], otherwise: str) -> None:

@@ -1,0 +1,295 @@
+"""Bodies in motion: back-pressure both ways, large bodies whole, early answers, clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+
+import pytest
+
+from tests.balancer.conftest import Script, Stage, Wire, get, post, response
+
+MIB = 1 << 20
+CHUNKED_POST = get(b"/", b"Transfer-Encoding: chunked", method=b"POST")
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+async def moved(stage: Stage, wires: list[Wire]) -> int:
+    """Let everything flow until it stands still; what is left unsent at the sender."""
+    before = -1
+    while before != (now := sum(wire.unsent for wire in wires)):
+        before = now
+        await stage.turn(200)
+    return now
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_a_slow_reader_makes_the_worker_wait(stage: Stage, is_chunked: bool) -> None:
+    """The worker cannot send 16 MiB to a client that reads nothing: the unit holds a bounded part of it."""
+    body = os.urandom(MIB) * 16
+    done = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        if is_chunked:
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            wire.write(head + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+        else:
+            wire.write(response(body))
+        await done.wait()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client(receive_buffer=4096)
+    await client.send(get())
+    await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
+    assert await moved(stage, worker.connections) > 2 * MIB
+    held = [downstream.transport.get_write_buffer_size() for downstream in stage.unit.downstreams]
+    assert max(held) < MIB
+    assert [downstream.is_write_paused for downstream in stage.unit.downstreams] == [True]
+    head = await client.until(b"\r\n\r\n")
+    assert b"200 OK" in head
+    if is_chunked:
+        while size := int(await client.until(b"\r\n"), 16):
+            await client.exactly(size + 2)
+        await client.exactly(2)
+    else:
+        assert digest(await client.exactly(len(body))) == digest(body)
+    assert worker.connections[0].unsent == 0
+    done.set()
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_a_slow_worker_makes_the_client_wait(stage: Stage, is_chunked: bool) -> None:
+    """The client cannot send 16 MiB to a worker that reads nothing; then it reads, and all of it arrives."""
+    body = os.urandom(MIB) * 16
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await go.wait()
+        request = await wire.request()
+        await wire.send(response(digest(request.body).encode()))
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    if is_chunked:
+        client.write(CHUNKED_POST + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n")
+    else:
+        client.write(post(body))
+    await stage.eventually(lambda: worker.connections and stage.pool().leased)
+    assert await moved(stage, [client]) > 2 * MIB
+    assert [bool(downstream.is_held) for downstream in stage.unit.downstreams] == [True]
+    go.set()
+    assert (await client.response()).body == digest(body).encode()
+    assert (await client.ask(get())).status == 200
+
+
+async def test_bodies_both_ways_at_once(stage: Stage) -> None:
+    """A worker that answers while it reads: neither direction waits for the other, and the client stays on."""
+
+    async def script(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(50):
+            data = await wire.exactly(10_000)
+            await wire.send(b"%x\r\n%b\r\n" % (len(data), data))
+        await wire.send(b"0\r\n\r\n")
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    body = os.urandom(500_000)
+    await client.send(get(b"/", b"Content-Length: 500000", method=b"POST"))
+    received = b""
+    await client.until(b"\r\n\r\n")
+    for at in range(0, len(body), 10_000):
+        await client.send(body[at : at + 10_000])
+        while len(received) < at + 10_000:
+            size = int(await client.until(b"\r\n"), 16)
+            received += (await client.exactly(size + 2))[:-2]
+    assert digest(received) == digest(body)
+    assert await client.until(b"0\r\n\r\n") == b"0\r\n\r\n"
+
+
+async def test_an_early_answer_ends_the_connection_in_good_order(stage: Stage) -> None:
+    """The worker answers 413 and reads no more: the client gets the answer, though it goes on sending."""
+
+    async def script(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(response(b"too much", status=b"413 Content Too Large"))
+        await wire.closed()
+
+    await stage.serve(await stage.worker(script))
+    client = await stage.client()
+    client.write(post(b"x" * (8 * MIB)))
+    answer = await client.response()
+    assert (answer.status, answer.body) == (413, b"too much")
+    assert answer.value(b"Connection") == b"close"
+    assert await client.rest() == b""
+    await stage.eventually(lambda: not client.unsent)
+    assert stage.pool().idle == 0
+    assert stage.outcomes() == {"ok": 1}
+
+
+async def test_a_client_that_has_said_all_may_stop_sending(stage: Stage) -> None:
+    """Half-closed after its request, it still gets the answer, and then the connection ends."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await go.wait()
+        await wire.send(response(b"late"))
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    client.half_close()
+    await stage.eventually(lambda: worker.requests)
+    await stage.turn()
+    go.set()
+    assert (await client.response()).body == b"late"
+    assert await client.rest() == b""
+    assert stage.outcomes() == {"ok": 1}
+
+
+async def test_a_client_that_stops_sending_after_several_requests(stage: Stage) -> None:
+    """All that it has sent ahead is answered before the connection ends."""
+    await stage.serve(await stage.worker(response(b"yes")))
+    client = await stage.client()
+    client.write(get() * 3)
+    client.half_close()
+    for _ in range(3):
+        assert (await client.response()).body == b"yes"
+    assert await client.rest() == b""
+
+
+# --- clients that leave
+
+
+async def never(wire: Wire) -> None:
+    """Reads a request and does not answer it."""
+    await wire.request()
+    await wire.closed()
+
+
+async def begins(wire: Wire) -> None:
+    """Answers half."""
+    await wire.request()
+    await wire.send(response(b"x" * 100)[:-50])
+    await wire.closed()
+
+
+async def swallows(wire: Wire) -> None:
+    """Reads whatever comes."""
+    await wire.closed()
+
+
+LEAVING: dict[str, tuple[bytes, Script, str]] = {
+    "mid-head": (b"GET / HTTP/1.1\r\nHo", never, ""),
+    "waiting": (get(), never, "abandoned"),
+    "mid-body": (post(b"x" * 100)[:-50], swallows, "abandoned"),
+    "mid-chunk": (CHUNKED_POST + b"5\r\nhe", swallows, "abandoned"),
+    "mid-response": (get(), begins, "abandoned"),
+}
+
+
+@pytest.mark.parametrize("step", LEAVING)
+async def test_a_client_that_leaves(stage: Stage, step: str) -> None:
+    """At every step: the worker's connection is closed, nothing stays in flight, and nobody is blamed."""
+    request, script, outcome = LEAVING[step]
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(request)
+    if outcome:
+        await stage.eventually(lambda: stage.pool().leased)
+        await stage.eventually(lambda: worker.connections and worker.connections[0].received)
+    if step == "mid-response":
+        await client.until(b"x")
+    client.reset()
+    await stage.eventually(lambda: stage.unit.counts.connections and not stage.unit.downstreams)
+    assert repr(stage.pool()) == "<Pool w0 idle=0 leased=0 opening=0>"
+    assert stage.outcomes() == ({outcome: 1} if outcome else {})
+    assert stage.unit.counts.abandoned == (1 if outcome else 0)
+    assert stage.unit.counts.errors == {}
+
+
+async def test_a_client_that_leaves_after_pipelining(stage: Stage) -> None:
+    """Nobody reads from it while it waits for its turn: it is missed when it is answered, and not served further."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response())
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get() * 3)
+    await stage.eventually(lambda: worker.requests)
+    client.reset()
+    go.set()
+    await stage.eventually(lambda: not stage.unit.downstreams)
+    assert len(worker.requests) <= 3
+
+
+async def test_a_client_that_ends_in_the_middle_of_a_body(stage: Stage) -> None:
+    """A FIN instead of the rest: the worker must not take what it has for the whole."""
+    worker = await stage.worker(swallows)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(CHUNKED_POST + b"5\r\nhello\r\n")
+    await stage.eventually(lambda: b"hello" in worker.received)
+    client.half_close()
+    await client.closed()
+    await stage.eventually(lambda: not stage.pool().leased)
+    assert b"\r\n0\r\n" not in worker.received
+    assert stage.outcomes() == {"abandoned": 1}
+
+
+async def test_a_client_that_leaves_while_a_connection_is_opened(stage: Stage) -> None:
+    """The connection comes too late for it, and waits for the next request."""
+    worker = await stage.worker(response(b"next"))
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: stage.pool().opening)
+    next(iter(stage.unit.downstreams)).abort()
+    await stage.eventually(lambda: not stage.unit.downstreams and not stage.pool().opening)
+    assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
+    assert (await stage.ask(get())).body == b"next"
+    assert stage.outcomes() == {"abandoned": 1, "ok": 1}
+    assert len(worker.connections) == 1
+
+
+async def test_a_client_that_leaves_a_full_queue(stage: Stage) -> None:
+    """It is not served after it left, and those behind it are."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response())
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, max_in_flight=1)
+    first, second, third = [await stage.client() for _ in range(3)]
+    await first.send(get(b"/1"))
+    await stage.eventually(lambda: worker.requests)
+    await second.send(get(b"/2"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await third.send(get(b"/3"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 2)
+    second.reset()
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    go.set()
+    assert (await first.response()).status == (await third.response()).status == 200
+    assert [request.line for request in worker.requests] == [b"GET /1 HTTP/1.1", b"GET /3 HTTP/1.1"]

@@ -1,0 +1,126 @@
+"""Connections to a worker: which is leased, which is closed, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.balancer.conftest import Script, Stage, Wire, get, post, response
+
+
+def gated(go: asyncio.Event) -> Script:
+    """Answers with its connection's number among those it has seen, once the gate is open."""
+    seen: list[Wire] = []
+
+    async def script(wire: Wire) -> None:
+        seen.append(wire)
+        number = len(seen)
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response(b"%d" % number))
+
+    return script
+
+
+async def test_the_newest_idle_connection_is_leased_first(stage: Stage) -> None:
+    """The one given back last is the least likely to have been closed; the others are left to age out."""
+    go = asyncio.Event()
+    worker = await stage.worker(gated(go))
+    await stage.serve(worker)
+    clients = [await stage.client() for _ in range(3)]
+    for client in clients:
+        await client.send(get())
+    await stage.eventually(lambda: len(worker.requests) == 3)
+    go.set()
+    numbers = [(await client.response()).body for client in clients]
+    assert sorted(numbers) == [b"1", b"2", b"3"]
+    assert repr(stage.pool()) == "<Pool w0 idle=3 leased=0 opening=0>"
+    newest = (await stage.ask(get())).body
+    assert [(await stage.ask(get())).body for _ in range(5)] == [newest] * 5
+    stage.advance(3)
+    await stage.ask(get())
+    stage.advance(1.5)
+    assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
+    assert (await stage.ask(get())).body == newest
+
+
+async def test_a_connection_closed_while_idle_is_noticed(stage: Stage) -> None:
+    """It is gone from the pool before anybody could lease it, and counted."""
+    close = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(response())
+        await close.wait()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    await stage.ask(get())
+    assert stage.pool().idle == 1
+    close.set()
+    await stage.eventually(lambda: not stage.pool().idle)
+    assert (stage.pool().counts.lost_idle, stage.pool().counts.closed) == (1, 1)
+    assert (await stage.ask(post(b"once"))).status == 200
+    assert stage.unit.counts.retried == 0
+
+
+async def test_a_post_asks_the_kernel_first(stage: Stage) -> None:
+    """A close that has arrived but was not read yet is seen: a POST cannot be sent again."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.ask(get())
+    pool = stage.pool()
+    assert pool.idle == 1
+    worker.connections[0].cut()  # the unit's kernel knows, and its loop has not turned
+    assert pool.lease_quiet() is None
+    assert (pool.idle, pool.leased, pool.counts.closed) == (0, 0, 1)
+    assert (await client.ask(post(b"once"))).status == 200
+    assert [request.line for request in worker.requests].count(b"POST / HTTP/1.1") == 1
+
+
+async def test_bytes_that_nobody_asked_for(stage: Stage) -> None:
+    """A worker that speaks on an idle connection loses it (Some send 408 before they close)."""
+    speak = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(response())
+        await speak.wait()
+        await wire.send(response(b"who is there?", status=b"408 Request Timeout"))
+        await wire.closed()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.ask(get())
+    speak.set()
+    await stage.eventually(lambda: not stage.pool().idle)
+    assert (await client.ask(get())).body == b"ok"
+    assert len(worker.connections) == 2
+
+
+async def test_a_connection_given_back_serves_who_waits_for_one(stage: Stage) -> None:
+    """The opening that it makes unnecessary ends in the pool: nobody waits longer than needed."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    clients = [await stage.client() for _ in range(20)]
+    for client in clients:
+        await client.send(get())
+    assert [(await client.response()).status for client in clients] == [200] * 20
+    await stage.eventually(lambda: not stage.pool().opening)
+    counts = stage.pool().counts
+    assert counts.opened == stage.pool().idle <= 20
+    assert counts.opened + counts.reused >= 20
+
+
+async def test_at_the_limit_an_idle_connection_makes_way(stage: Stage) -> None:
+    """A needed connection is worth more than a kept one elsewhere; the fullest pool gives its oldest."""
+    workers = [await stage.worker(response()) for _ in range(2)]
+    await stage.serve(*workers)
+    stage.unit.pools.limit = 1
+    for _ in range(4):
+        assert (await stage.ask(get())).status == 200
+    assert stage.unit.pools.open_connections == 1
+    assert [len(worker.connections) for worker in workers] == [2, 2]
+    assert sum(pool.counts.lost_idle for pool in stage.unit.pools.by_id.values()) == 0

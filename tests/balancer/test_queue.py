@@ -1,0 +1,163 @@
+"""Endpoints that are full: who waits, who is turned away, and who is served next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from random import Random
+
+import pytest
+
+from balancer.errors import NoEndpoint, QueueFull
+from balancer.waiting import WaitQueue
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.least_in_flight import LeastInFlight
+from policies.router import Router
+from tests.balancer.conftest import ManualClock, ScriptedWorker, Script, Stage, Wire, get, post, response
+
+
+def gated(go: asyncio.Event) -> Script:
+    """Answers with the request's target once the gate is open."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            request = await wire.request()
+            await go.wait()
+            await wire.send(response(request.line.split()[1]))
+
+    return script
+
+
+async def fill(stage: Stage, worker: ScriptedWorker) -> Wire:
+    """The only place is taken."""
+    client = await stage.client()
+    await client.send(get(b"/first"))
+    await stage.eventually(lambda: worker.requests)
+    return client
+
+
+async def test_requests_wait_in_order(stage: Stage) -> None:
+    """No more than `max_in_flight` reach the worker at once; the others follow, first come, first served."""
+    go = asyncio.Event()
+    worker = await stage.worker(gated(go))
+    await stage.serve(worker, max_in_flight=1)
+    first = await fill(stage, worker)
+    others = []
+    for i in range(5):
+        others.append(await stage.client())
+        await others[-1].send(post(b"x" * i))
+        await stage.eventually(lambda: len(stage.unit.queue) == len(others))
+    assert (len(worker.requests), stage.state().in_flight) == (1, 1)
+    go.set()
+    assert (await first.response()).body == b"/first"
+    for other in others:
+        assert (await other.response()).status == 200
+    assert [len(request.body) for request in worker.requests] == [0, 0, 1, 2, 3, 4]
+    assert len(worker.connections) == 1
+
+
+async def test_a_full_queue(stage: Stage) -> None:
+    """503 at once, saying when to come again; the client's connection is kept."""
+    go = asyncio.Event()
+    worker = await stage.worker(gated(go))
+    await stage.serve(worker, max_in_flight=1, limits={"queue": 1})
+    first, second, third = await fill(stage, worker), await stage.client(), await stage.client()
+    await second.send(get(b"/second"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    answer = await third.ask(get(b"/third"))
+    assert (answer.status, answer.value(b"Retry-After")) == (503, b"1")
+    assert json.loads(answer.body)["error"] == "queue_full"
+    assert answer.value(b"Connection") is None
+    go.set()
+    assert (await first.response()).body == b"/first"
+    assert (await second.response()).body == b"/second"
+    assert (await third.ask(get(b"/again"))).body == b"/again"
+    assert stage.unit.counts.errors == {"queue_full": 1}
+
+
+async def test_no_endpoint_is_up(stage: Stage) -> None:
+    """503 at once: there is nothing to wait for."""
+    await stage.serve(await stage.worker(response()))
+    stage.unit.router.set_healthy("w0", False)
+    answer = await stage.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (503, "no_endpoint_available")
+    stage.unit.router.set_healthy("w0", True)
+    assert (await stage.ask(get())).status == 200
+
+
+async def test_a_failure_makes_room(stage: Stage) -> None:
+    """Who waits is served when the request in front fails, too."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, max_in_flight=1, retries=0)
+    clients = [await stage.client() for _ in range(3)]
+    for client in clients:
+        await client.send(get())
+    assert [(await client.response()).status for client in clients] == [502] * 3
+
+
+async def test_new_endpoints_serve_who_waits(stage: Stage) -> None:
+    """Endpoints may be exchanged: what is in flight finishes where it is, and the retired pool keeps nothing."""
+    go = asyncio.Event()
+    worker, other = await stage.worker(gated(go)), await stage.worker(response(b"other"))
+    await stage.serve(worker, max_in_flight=1)
+    first, second = await fill(stage, worker), await stage.client()
+    await second.send(get(b"/second"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    retired = stage.pool()
+    stage.unit.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
+    assert (await second.response()).body == b"other"
+    go.set()
+    assert (await first.response()).body == b"/first"
+    assert repr(retired) == "<Pool w0 idle=0 leased=0 opening=0>"
+
+
+# --- the line itself
+
+
+class Waiter:
+    """Takes its place when its turn comes."""
+
+    def __init__(self, router: Router, is_finished: bool = False) -> None:
+        self.router = router
+        self.is_finished = is_finished
+        self.is_served = False
+
+    def attempt(self) -> None:
+        self.router.route(RequestFacts())
+        self.is_served = True
+
+
+def full_router() -> tuple[Router, WaitQueue]:
+    router = Router(
+        [Endpoint("a", "http://a", "r", max_in_flight=1)], LeastInFlight(Random(1)), ManualClock(), Random(1)
+    )
+    return router, WaitQueue(router, 2)
+
+
+def test_who_gave_up_takes_no_place_in_the_line() -> None:
+    """They are neither counted nor served, and make room when the line is full."""
+    router, queue = full_router()
+    taken = router.route(RequestFacts())
+    waiters = [Waiter(router), Waiter(router)]
+    for waiter in waiters:
+        queue.join(waiter)
+    with pytest.raises(QueueFull):
+        queue.join(Waiter(router))
+    waiters[0].is_finished = True
+    late = Waiter(router)
+    queue.join(late)
+    assert len(queue) == 2
+    router.settle(taken, Outcome(OutcomeKind.OK, 200, 0.0, 0.0, 0.0))
+    assert [waiter.is_served for waiter in (*waiters, late)] == [False, True, False]
+
+
+def test_nobody_waits_for_what_cannot_serve() -> None:
+    """A line before endpoints that are all down would never move."""
+    router, queue = full_router()
+    router.set_enabled("a", False)
+    with pytest.raises(NoEndpoint):
+        queue.join(Waiter(router))
