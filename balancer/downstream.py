@@ -88,6 +88,17 @@ class Refusal:
         """It does not wait for anything but its turn."""
 
 
+class Notes:
+    """What llhttp calls. `on_message_complete` empties a list: a builtin, because a Python function called from C costs
+    a frame, and most requests need no more than a look whether their end has come."""
+
+    __slots__ = ("on_body", "on_message_complete")
+
+    def __init__(self, on_body: Callable[[bytes], None], unended: list[bool]) -> None:
+        self.on_body = on_body
+        self.on_message_complete = unended.clear
+
+
 class Downstream(asyncio.Protocol):
     """One client connection."""
 
@@ -98,12 +109,12 @@ class Downstream(asyncio.Protocol):
         "_client",
         "_control",
         "_head",
-        "_is_receiving",
         "_linger_until",
         "_parser",
         "_pending",
         "_receiving",
         "_stays",
+        "_unended",
         "_unit",
         "_unsent",
         "is_held",
@@ -120,9 +131,9 @@ class Downstream(asyncio.Protocol):
     def __init__(self, unit: Unit, control: ControlPlane) -> None:
         self._unit = unit
         self._control = control
-        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._unended: list[bool] = []  # holds something while a request's head has come and its end has not
+        self._parser: httptools.HttpRequestParser | None = self._new_parser()
         self._head = b""  # of the request that is coming, as far as it has come
-        self._is_receiving = False  # a request's head has come, its end has not
         self._stays = True  # the client wants to send more after that request
         self._body_left = 0  # bytes of a body with a length; 0: it is chunked, or there is none
         self._body_end = b""  # the last three bytes of a chunked one
@@ -134,6 +145,9 @@ class Downstream(asyncio.Protocol):
         self.quiet_since = unit.coarse_now
         self._linger_until: float | None = None
         self.is_write_paused = False
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        return httptools.HttpRequestParser(Notes(self._on_body, self._unended))
 
     @property
     def is_answering(self) -> bool:
@@ -156,7 +170,7 @@ class Downstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             while data and self._parser is not None:  # without one we linger: what comes is dropped
-                data = self._feed_body(data) if self._is_receiving else self._feed_head(data)
+                data = self._feed_body(data) if self._unended else self._feed_head(data)
         except httptools.HttpParserError as error:
             self._malformed(error)
 
@@ -174,13 +188,13 @@ class Downstream(asyncio.Protocol):
         else:
             data, rest, head = head[len(self._head) : end], head[end:], head[:end]
             self._head = b""
-        self._is_receiving = True  # on_message_complete will say if there is no body
+        self._unended.append(True)  # llhttp takes it out at once if there is no body
         try:
             self._parser.feed_data(data)  # type: ignore[union-attr]  # data_received has asked
         except httptools.HttpParserUpgrade:
             self._ignore_upgrade(head)
         except httptools.HttpParserError:
-            self._is_receiving = False  # it is a head that is malformed, not a body
+            self._unended.clear()  # it is a head that is malformed, not a body
             raise
         self._begin(head)
         return rest
@@ -201,10 +215,10 @@ class Downstream(asyncio.Protocol):
         llhttp has skipped the body that some clients send with an offer of h2c (Java's does); a new parser that is
         told only of the framing reads it.
         """
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         framing = framing_alone(head)
         if framing:
-            self._is_receiving = True
+            self._unended.append(True)
             self._parser.feed_data(framing)
 
     def _feed_body(self, data: bytes) -> bytes:
@@ -218,6 +232,8 @@ class Downstream(asyncio.Protocol):
         else:
             at = self._next_empty_line(data)
         cast(httptools.HttpRequestParser, self._parser).feed_data(data if at == len(data) else data[:at])
+        if not self._unended:
+            self._body_ended()
         return data[at:]
 
     def _next_empty_line(self, data: bytes) -> int:
@@ -234,7 +250,7 @@ class Downstream(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still read: answer what it asked, then close."""
-        if self._answering is None or self._is_receiving or self._linger_until is not None:
+        if self._answering is None or self._unended or self._linger_until is not None:
             return False
         self._parser = None
         return True
@@ -258,15 +274,12 @@ class Downstream(asyncio.Protocol):
         if self._answering is not None:
             self._answering.resume_response()
 
-    # --- llhttp
-
-    def on_body(self, data: bytes) -> None:
+    def _on_body(self, data: bytes) -> None:
         self.quiet_since = self._unit.coarse_now
         if self._receiving is not None:
             self._receiving.request_body(data)
 
-    def on_message_complete(self) -> None:
-        self._is_receiving = False
+    def _body_ended(self) -> None:
         turn, self._receiving = self._receiving, None
         if turn is not None:
             self._parser = self._parser if self._stays else None
@@ -275,11 +288,9 @@ class Downstream(asyncio.Protocol):
     # --- turns
 
     def _begin(self, head: bytes) -> None:
-        """A whole head has come, and with it the whole request unless `_is_receiving`."""
+        """A whole head has come, and with it the whole request unless it is `_unended`."""
         unit = self._unit
         unit.counts.requests += 1
-        has_body = self._is_receiving
-        turn: Turn
         try:
             request = outgoing_request(head, self._client, unit.fresh_id())
             if len(head) > unit.head_limit:
@@ -287,15 +298,14 @@ class Downstream(asyncio.Protocol):
         except RequestRejected as error:
             self._refuse(error, is_head=head.startswith(b"HEAD "))
             return
+        has_body = bool(self._unended)
+        turn: Turn
         if request.target.startswith(CONTROL_PREFIX):
             turn = ControlTurn(self, self._control, head, has_body)
         else:
             turn = Exchange(unit, self, request, has_body)
-        self._stays = request.keep_alive
         if has_body:
-            self._receiving = turn
-            self._body_left = int(field(head, b"content-length") or 0)
-            self._body_end = b""
+            self._expect_body(turn, head, request.keep_alive)
         elif not request.keep_alive:
             self._parser = None
         if self._answering is None and not self._pending:
@@ -303,6 +313,12 @@ class Downstream(asyncio.Protocol):
             turn.start()
         else:
             self._queue(turn)
+
+    def _expect_body(self, turn: Turn, head: bytes, stays: bool) -> None:
+        self._receiving = turn
+        self._stays = stays
+        self._body_left = int(field(head, b"content-length") or 0)
+        self._body_end = b""
 
     def _queue(self, turn: Turn) -> None:
         """It came while another is being answered: read no further until that one is done."""
@@ -370,7 +386,7 @@ class Downstream(asyncio.Protocol):
         elif self._answering is None:
             if quiet > timeouts.keep_alive or self._unit.is_draining:
                 self.transport.close()
-        elif self._is_receiving and not self.is_held and quiet > timeouts.request_idle:
+        elif self._unended and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
@@ -410,7 +426,7 @@ class Downstream(asyncio.Protocol):
     def _finish(self) -> None:
         """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
         self._pending.clear()
-        if not self._is_receiving and self._linger_until is None and not self.is_held:
+        if not self._unended and self._linger_until is None and not self.is_held:
             self.transport.close()
         elif not self.transport.is_closing():
             self._parser = None
@@ -422,7 +438,7 @@ class Downstream(asyncio.Protocol):
         """What comes is not to be parsed any further: answer in turn, then close."""
         self._parser = self._receiving = None
         self._head = b""
-        self._is_receiving = True
+        self._unended.append(True)
         refusal = Refusal(self, error, is_head)
         if self._answering is None and not self._pending:
             self._answering = refusal
@@ -436,7 +452,7 @@ class Downstream(asyncio.Protocol):
             raise error
         if self._parser is None:
             return
-        if self._is_receiving:
+        if self._unended:
             self._reject(RequestRejected(400, "malformed_body", str(error)))
         else:
             self._refuse(RequestRejected(400, "malformed_request", str(error)))

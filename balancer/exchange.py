@@ -60,13 +60,18 @@ class Exchange:
     _assignment: Assignment | None = None
     _upstream: Upstream | None = None
     _attempts = 0
+    _sent_at = _active_at = 0.0
     _tried: frozenset[str] = frozenset()
+    _body: list[bytes] | None = None  # framed, for sending and for sending again
     _body_size = 0
+    _is_spent = False  # some of the body is gone, or a response has begun: it cannot be sent again
+    _queued_at: float | None = None
     _bytes_in = 0
     _bytes_out = 0
     _status = 0
     _first_byte_at: float | None = None
     _to_client = Framing.NONE
+    _out: list[bytes]  # of a response that has started, from one read: one write, one system call
     _client_stays = True
 
     def __init__(self, unit: Unit, downstream: Downstream, request: Request, has_body: bool) -> None:
@@ -74,16 +79,8 @@ class Exchange:
         self._downstream = downstream
         self._request = request
         self._is_complete = not has_body  # the request has come in whole
-        self._body: list[bytes] | None = []  # framed, for sending and for sending again; None: it is gone
-        self._out: list[bytes] = []  # of the response, from one read: one write, one system call
-        self._sent_at = self._active_at = unit.coarse_now
 
     # --- the request
-
-    def start(self) -> None:
-        """It is this request's turn on its connection."""
-        self._active_at = self._unit.coarse_now
-        self.attempt()
 
     def request_body(self, data: bytes) -> None:
         """Bytes of the body, without framing."""
@@ -100,49 +97,56 @@ class Exchange:
     def _send_body(self, data: bytes) -> None:
         if self.is_finished:
             return
-        if self._body is not None:
+        if not self._is_spent:
+            self._body = self._body or []
             self._body.append(data)
             self._body_size += len(data)
         if self._upstream is not None:
             self._upstream.write(data)
-            if self._body_size > REPLAY_LIMIT:
-                self._body = None
+            self._bound_body()
         elif self._body_size > HOLD_LIMIT:
             self._downstream.hold()
+
+    def _bound_body(self) -> None:
+        """A long body is streamed, not kept."""
+        if self._body_size > REPLAY_LIMIT:
+            self._spend()
+
+    def _spend(self) -> None:
+        self._body = None
+        self._is_spent = True
 
     # --- an attempt
 
     def attempt(self) -> None:
         """Choose an endpoint and a connection to it."""
         unit, request = self._unit, self._request
+        method, target = request.method, request.target
         facts = new_tuple(
             RequestFacts,
-            (
-                str(request.method, "ascii"),
-                str(request.target, "latin-1"),
-                unit.home_region,
-                None,
-                self._attempts,
-                self._tried,
-            ),
+            (method.decode(), target.decode("latin-1"), unit.home_region, None, self._attempts, self._tried),
         )
         try:
             self._assignment = assignment = unit.router.route(facts)
         except NoEndpointAvailable:
             self._wait_for_room()
             return
+        self._sent_at = assignment.routed_at
         pool = unit.pools.by_id[assignment.state.id]
         if self._attempts:
             pool.open(self)
             return
-        upstream = pool.lease() if request.method in IDEMPOTENT else pool.lease_quiet()
+        upstream = pool.lease() if method in IDEMPOTENT else pool.lease_quiet()
         if upstream is None:
             pool.wait(self)
         else:
-            self._send(upstream, assignment.routed_at)
+            self._send(upstream)
+
+    start = attempt
 
     def _wait_for_room(self) -> None:
-        self._sent_at = self._unit.coarse_now
+        if self._queued_at is None:
+            self._queued_at = self._unit.coarse_now
         try:
             self._unit.queue.join(self)
         except ForwardingError as error:
@@ -150,29 +154,28 @@ class Exchange:
 
     def connected(self, upstream: Upstream) -> None:
         """Lessee: here is the connection that was waited for."""
-        assignment = self._assignment
-        if self.is_finished or assignment is None:
+        if self.is_finished or self._assignment is None:
             upstream.release()
         else:
-            self._send(upstream, self._unit.now())
+            self._sent_at = self._unit.now()
+            self._send(upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
         """Lessee: there will be no connection."""
         if not self.is_finished:
             self._attempt_failed(error)
 
-    def _send(self, upstream: Upstream, now: float) -> None:
+    def _send(self, upstream: Upstream) -> None:
+        request, downstream = self._request, self._downstream
         self._upstream = upstream
-        self._sent_at = now
         self._active_at = self._unit.coarse_now
-        upstream.send(self._request.head, self, self._request.method)
-        if self._body:
+        upstream.send(request.head, self, request.method)
+        if self._body is not None:
             for data in self._body:
                 upstream.write(data)
-            if self._body_size > REPLAY_LIMIT:
-                self._body = None
-            self._downstream.unhold()
-        if self._downstream.is_write_paused:
+            self._bound_body()
+            downstream.unhold()
+        if downstream.is_write_paused:
             upstream.pause_reading()
 
     # --- ResponseSink
@@ -185,10 +188,10 @@ class Exchange:
             self.response_body(body)
             self.response_ended()
             return
-        # What follows comes to the same, with half the work and one look at the clock: 3 of 26 us.
+        # What follows comes to the same, with half the work and one look at the clock.
         self._downstream.write(b"%b%b\r\n%b" % (response.line, response.block, body))
         self._status = status = response.status
-        self._bytes_out += len(body)
+        self._bytes_out = len(body)
         self._first_byte_at = now = unit.now()
         self._release(is_clean=True)
         self._settle(_OK if status < 500 else _ERROR_STATUS, now)
@@ -205,7 +208,7 @@ class Exchange:
             return
         self._first_byte_at = self._unit.now()
         self._status = status
-        self._body = None
+        self._spend()
         self._out = [head]
 
     def _relay_interim(self, status: int, head: bytes) -> None:
@@ -223,7 +226,7 @@ class Exchange:
         self._out.append(chunk(data) if self._to_client is _CHUNKED else data)
 
     def response_paused(self) -> None:
-        if self._out:
+        if self._status and self._out:
             self._downstream.write(b"".join(self._out))
             self._out.clear()
 
@@ -285,7 +288,11 @@ class Exchange:
         timeouts = self._unit.timeouts
         waited = now - self._active_at
         if self._upstream is None:
-            if self._assignment is None and waited > timeouts.queue:
+            if (
+                self._queued_at is not None
+                and self._assignment is None
+                and now - self._queued_at > timeouts.queue
+            ):
                 self._answer(QueueTimeout(f"every endpoint stayed full for {timeouts.queue:g} s"))
         elif self._status:
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
@@ -306,7 +313,7 @@ class Exchange:
             self._answer(error)
 
     def _may_retry(self, error: UpstreamError) -> bool:
-        if self._attempts >= self._unit.retries or self._body is None:
+        if self._attempts >= self._unit.retries or self._is_spent:
             return False
         was_not_sent = isinstance(error, ConnectFailed)
         is_repeatable = self._request.method in IDEMPOTENT and isinstance(error, ConnectionBroken)
@@ -327,11 +334,18 @@ class Exchange:
     def _settle(self, kind: OutcomeKind, now: float) -> None:
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
-            sent_at = self._sent_at if self._sent_at > assignment.routed_at else assignment.routed_at
-            status, bytes_in, bytes_out = self._status or None, self._bytes_in, self._bytes_out
             outcome = new_tuple(
                 Outcome,
-                (kind, status, sent_at, self._first_byte_at, now, bytes_in, bytes_out, None),
+                (
+                    kind,
+                    self._status or None,
+                    self._sent_at,
+                    self._first_byte_at,
+                    now,
+                    self._bytes_in,
+                    self._bytes_out,
+                    None,
+                ),
             )
             self._unit.router.settle(assignment, outcome)
 

@@ -97,8 +97,9 @@ class Unit:
         self.pools = Pools(self.coarse_now, pool_limits, upstream_limit)
         self.pools.replace([state.endpoint for state in router.states])
         self._trusted = trusted_proxies
-        self._id_prefix = secrets.token_hex(6).encode()
-        self._ids = count()
+        prefix = secrets.token_hex(6).encode()
+        self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
+        """A request id that no other process or run will give; without a frame of Python."""
 
     def drain(self) -> None:
         """Stop: every client connection ends with the response that it waits for."""
@@ -112,10 +113,6 @@ class Unit:
     def use_policy(self, spec: PolicySpec) -> None:
         """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""
         self.router.set_policy(spec.make(self._rng))
-
-    def fresh_id(self) -> bytes:
-        """A request id that no other process or run will give."""
-        return b"%b-%x" % (self._id_prefix, next(self._ids))
 
     def trusts(self, address: str) -> bool:
         """Whether forwarding fields from this peer are believed."""
