@@ -26,8 +26,10 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -250,6 +252,16 @@ def _all_addresses(port: str) -> str:
         raise ConfigError(f"PORT: must be a port of 0–65535, got '{port}'") from None
 
 
+class Environment(EnvSettingsSource):
+    """What is no JSON is taken as it stands, `BALANCER_POLICY=random`; the field's own check names what it is not."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
 def _settings_class(document: dict[str, Any]) -> type[Settings]:
     """`Settings` with the file's keys below the environment's: pydantic-settings asks the class for its sources."""
 
@@ -263,7 +275,7 @@ def _settings_class(document: dict[str, Any]) -> type[Settings]:
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, document)
+            return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, document)
 
     return SettingsWithFile
 
