@@ -13,7 +13,7 @@ from balancer.waiting import WaitQueue
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.least_in_flight import LeastInFlight
 from policies.router import Router
-from tests.balancer.conftest import ManualClock, ScriptedWorker, Script, Stage, Wire, get, post, response
+from tests.balancer.conftest import ManualClock, Script, ScriptedWorker, Stage, Wire, get, post, response
 
 
 def gated(go: asyncio.Event) -> Script:

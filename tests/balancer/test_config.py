@@ -1,0 +1,229 @@
+"""The configuration: what it takes, who wins, and what it says of mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.config import ConfigError, ListenAddress, Settings, endpoints_from_workers, load
+
+SAMPLE = """
+listen = "127.0.0.1:8080"
+home_region = "emea"
+policy = "latency-weighted"
+[[endpoints]]
+id = "emea-0"
+address = "http://127.0.0.1:9001"
+region = "emea"
+weight = 1
+"""
+
+ENDPOINT = '[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9001"\n'
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PORT", raising=False)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "balancer.toml"
+    path.write_text(text)
+    return path
+
+
+def problem(tmp_path: Path, text: str, overrides: dict[str, Any] | None = None) -> str:
+    """What is said of it: one line."""
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), overrides or {})
+    assert caught.value.exit_code == 2
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_sample(tmp_path: Path) -> None:
+    """Every key means what it says, and what it does not say has its default."""
+    settings = load(write(tmp_path, SAMPLE), {})
+    assert (settings.listen, settings.home_region) == ("127.0.0.1:8080", "emea")
+    assert (settings.policy.name, settings.policy.options) == ("latency-weighted", {})
+    endpoint = settings.endpoints[0].endpoint()
+    assert (endpoint.id, endpoint.address) == ("emea-0", "http://127.0.0.1:9001")
+    assert (endpoint.region, endpoint.weight, endpoint.max_in_flight) == ("emea", 1.0, None)
+    assert (settings.timeouts.first_byte, settings.pool.idle, settings.retries) == (25.0, 4.0, 1)
+
+
+def test_a_policy_may_be_a_table(tmp_path: Path) -> None:
+    """With the options of the policy itself."""
+    text = ENDPOINT + '[policy]\nname = "single-region"\nregion = "emea"\n'
+    settings = load(write(tmp_path, text), {})
+    assert (settings.policy.name, settings.policy.options) == ("single-region", {"region": "emea"})
+
+
+def test_command_line_before_environment_before_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three speaks for the keys that those before it leave open."""
+    path = write(tmp_path, SAMPLE + "[timeouts]\nhead = 1\nqueue = 1\nlinger = 1\n")
+    monkeypatch.setenv("BALANCER_HOME_REGION", "us")
+    monkeypatch.setenv("BALANCER_TIMEOUTS__HEAD", "2")
+    monkeypatch.setenv("BALANCER_TIMEOUTS__QUEUE", "2")
+    monkeypatch.setenv("BALANCER_RETRIES", "3")
+    settings = load(path, {"retries": 4, "timeouts": {"queue": 3}})
+    assert (settings.home_region, settings.retries, settings.listen) == ("us", 4, "127.0.0.1:8080")
+    timeouts = settings.timeouts
+    assert (timeouts.linger, timeouts.head, timeouts.queue) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("value", ["random", '"random"', '{"name": "random"}'])
+def test_the_environment_may_name_the_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """As a bare name, as one would write it, or as JSON."""
+    monkeypatch.setenv("BALANCER_POLICY", value)
+    assert load(write(tmp_path, SAMPLE), {}).policy.name == "random"
+
+
+def test_port_stands_for_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heroku's $PORT beats the file, on all addresses; the command line beats it."""
+    monkeypatch.setenv("PORT", "5000")
+    path = write(tmp_path, SAMPLE)
+    assert load(path, {}).listen == "0.0.0.0:5000"
+    assert load(path, {"listen": "127.0.0.1:1"}).listen == "127.0.0.1:1"
+
+
+BAD: dict[str, tuple[str, list[str]]] = {
+    "duplicate": (ENDPOINT + ENDPOINT, ["endpoints.1.id", "'a'", "unique"]),
+    "no-endpoints": ('policy = "random"', ["endpoints", "required"]),
+    "empty-endpoints": ("endpoints = []", ["endpoints"]),
+    "no-id": ('[[endpoints]]\naddress = "http://a:1"', ["endpoints.0.id", "required"]),
+    "bad-id": (ENDPOINT.replace('"a"', '"a b"'), ["endpoints.0.id", "a b"]),
+    "negative-weight": (ENDPOINT + "weight = -1", ["endpoints.0.weight", "-1"]),
+    "zero-weight": (ENDPOINT + "weight = 0", ["endpoints.0.weight", "0"]),
+    "endless-weight": (ENDPOINT + "weight = inf", ["endpoints.0.weight"]),
+    "no-places": (ENDPOINT + "max_in_flight = 0", ["endpoints.0.max_in_flight"]),
+    "unknown-policy": ('policy = "p2x"\n' + ENDPOINT, ["policy", "p2x", "random"]),
+    "unknown-option": (ENDPOINT + '[policy]\nname = "random"\nsped = 3', ["policy.sped", "random"]),
+    "missing-option": ('policy = "single-region"\n' + ENDPOINT, ["policy.region"]),
+    "policy-number": ("policy = 5\n" + ENDPOINT, ["policy", "5"]),
+    "unknown-key": ("polcy = 1\n" + ENDPOINT, ["polcy", "known"]),
+    "unknown-endpoint-key": (ENDPOINT + "wieght = 1", ["endpoints.0.wieght", "known"]),
+    "unknown-table": (ENDPOINT + "[timeouts]\nfirst = 1", ["timeouts.first", "known"]),
+    "bad-timeout": (ENDPOINT + "[timeouts]\nhead = 0", ["timeouts.head", "0"]),
+    "timeout-text": (ENDPOINT + '[timeouts]\nhead = "soon"', ["timeouts.head", "soon"]),
+    "not-toml": ("listen = ", ["not TOML"]),
+    "listen": ('listen = "localhost"\n' + ENDPOINT, ["listen", "localhost"]),
+    "listen-port": ('listen = "a:99999"\n' + ENDPOINT, ["listen", "99999"]),
+    "network": ('trusted_proxies = ["10.0.0.0/99"]\n' + ENDPOINT, ["trusted_proxies.0"]),
+    "token": (ENDPOINT + '[control]\ntoken = "short"', ["control.token"]),
+    "long": ('home_region = "' + "x" * 500 + '"\n' + ENDPOINT, ["home_region"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_mistakes_are_named(tmp_path: Path, name: str) -> None:
+    """One line with the field and what is wrong with it."""
+    text, named = BAD[name]
+    message = problem(tmp_path, text)
+    assert message.startswith(named[0]) or name == "not-toml"
+    assert all(word in message for word in named), message
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:9001",
+        "https://a:1",
+        "ftp://a:1",
+        "http://",
+        "http://:1",
+        "http://a:0",
+        "http://a:99999",
+        "http://a:x",
+        "http://a:1/path",
+        "http://a:1?q",
+        "http://a:1#f",
+        "http://u@a:1",
+        "http://u:p@a:1",
+        "http://[::1",
+        "",
+    ],
+)
+def test_bad_addresses(tmp_path: Path, address: str) -> None:
+    """An endpoint is http://host:port and nothing else."""
+    text = f'[[endpoints]]\nid = "a"\naddress = "{address}"\n'
+    message = problem(tmp_path, text)
+    assert message == f"endpoints.0.address: must be http://host:port, got '{address}'"
+
+
+@pytest.mark.parametrize("address", ["http://a:1", "http://a:1/", "http://a", "http://[::1]:9"])
+def test_good_addresses(tmp_path: Path, address: str) -> None:
+    """The port may be left to HTTP, and a slash at the end means nothing."""
+    settings = load(write(tmp_path, f'[[endpoints]]\nid = "a"\naddress = "{address}"\n'), {})
+    assert settings.endpoints[0].address == address.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "field"),
+    [
+        ("BALANCER_RETRIES", "many", "retries"),
+        ("BALANCER_LIMITS__QUEUE", "-1", "limits.queue"),
+        ("BALANCER_POLICY", '{"name": "p2x"}', "policy"),
+        ("BALANCER_ENDPOINTS", "nonsense", "endpoints"),
+        ("PORT", "http", "listen"),
+    ],
+)
+def test_mistakes_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str
+) -> None:
+    """They are told in the same way as those of the file."""
+    monkeypatch.setenv(variable, value)
+    message = problem(tmp_path, SAMPLE).lower()
+    assert field in message or variable.lower() in message
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    """Absent, a directory, not text: the path and the reason."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "absent.toml", tmp_path, tmp_path / "binary"):
+        with pytest.raises(ConfigError, match=str(path)):
+            load(path, {})
+
+
+def test_workers_of_the_command_line() -> None:
+    """REGION=URL; ids are numbered within each region."""
+    given = ["emea=http://a:1", "us=http://b:1", "emea=http://c:1"]
+    assert [endpoint["id"] for endpoint in endpoints_from_workers(given)] == ["emea-0", "us-0", "emea-1"]
+    for bad in ("http://a:1", "http://a:1/?x=y", "emea"):
+        with pytest.raises(ConfigError, match="--worker"):
+            endpoints_from_workers([bad])
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port", "shown"),
+    [
+        ("127.0.0.1:80", "127.0.0.1", 80, "127.0.0.1:80"),
+        ("localhost:0", "localhost", 0, "localhost:0"),
+        ("[::1]:8080", "::1", 8080, "[::1]:8080"),
+        (":8080", "0.0.0.0", 8080, "0.0.0.0:8080"),
+    ],
+)
+def test_listen_addresses(text: str, host: str, port: int, shown: str) -> None:
+    """host:port, the host of an IPv6 address in brackets, no host: all addresses."""
+    address = ListenAddress.parse(text)
+    assert (address.host, address.port, str(address)) == (host, port, shown)
+
+
+@pytest.mark.parametrize("text", ["", "8080", "a:", "a:-1", "a:65536", "a:b", "a:١"])
+def test_bad_listen_addresses(text: str) -> None:
+    """Whatever has no port of 0–65535 behind a colon."""
+    with pytest.raises(ValueError, match="host:port"):
+        ListenAddress.parse(text)
+
+
+def test_the_token_is_not_shown() -> None:
+    """Neither in a repr nor in a traceback."""
+    endpoints: Any = [{"id": "a", "address": "http://a:1"}]
+    control: Any = {"token": "secret-of-some-length"}
+    assert "secret" not in repr(Settings(endpoints=endpoints, control=control))
