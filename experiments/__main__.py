@@ -15,6 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from experiments.bench import bench
 from experiments.errors import BadInputError, ExperimentError
 from experiments.overrides import Overrides, overridden
 from experiments.scenario import Scenario
@@ -86,6 +87,7 @@ def list_() -> None:
 
 
 # Further commands of this room are registered here: cli.add_command(…)
+cli.add_command(bench)
 
 
 def default_directory(scenario: Scenario) -> Path:

@@ -1,0 +1,105 @@
+"""The bench as a program: a tiny real run, bad input, absent peers, Ctrl-C. Nothing here depends on speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import bench_cpu
+
+pytestmark = pytest.mark.skipif(not bench_cpu.is_known_here(), reason="processor time is read on Linux only")
+
+TINY = ("--blocks", "1", "--duration", "300ms", "--connections", "4")
+
+
+def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command and wait for its end; `path` replaces the PATH."""
+    command = [sys.executable, "-m", "experiments", "bench", *arguments]
+    environment = dict(os.environ) if path is None else {**os.environ, "PATH": path}
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--blocks", "0"), "'--blocks': 0 is not in the range"),
+        (("--duration", "soon"), "'--duration': 'soon' must be a duration such as 3s or 300ms"),
+        (("--duration", "1ms"), "from 100ms to 600s"),
+        (("--pin", "three"), "'--pin': 'three' is not one of"),
+        (("--case", "put"), "'--case': 'put' is not one of"),
+        (
+            ("--peers", "apache"),
+            "--peers: unknown 'apache'; known: nginx, haproxy, envoy, aiohttp, relay, or none",
+        ),
+        (("--policies", "p2x"), "--policies: unknown policy 'p2x'"),
+        (("--policies", "single-region"), "--policies: "),
+        (("--policies", ","), "--policies: name at least one"),
+        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+        (("--check", "--case", "get1m"), "--check: the bounds speak of --case get only"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    """It names the option and what is allowed, before anything is started."""
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
+    """An empty PATH: our own worker and generator are used and said so, the others are absent and said so."""
+    file = tmp_path / "bench.json"
+    done = bench(*TINY, "--peers", "nginx,envoy", "--check", "--json", str(file), path=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "Load: our own generator, as wrk is not on the PATH; worker: a minimal one in Python" in done.stdout
+    )
+    assert "absent: nginx (no program 'nginx' on the PATH)" in done.stdout
+    assert "absent: envoy (no program 'envoy' on the PATH)" in done.stdout
+    assert "not judged: steelyard least-in-flight at most 1.6 × nginx" in done.stdout
+    found = json.loads(file.read_text(encoding="utf-8"))
+    (unit,), (run,) = found["units"], found["runs"]
+    assert unit["peer"] == run["peer"] == "steelyard least-in-flight"
+    assert unit["fault"] == ""
+    assert unit["cost"] == run["cost"] > 0
+    assert run["requests"] > 0
+    assert set(found["absent"]) == {"nginx", "envoy"}
+
+
+@pytest.mark.parametrize("case", ["get1m", "post16k"])
+def test_every_case_goes_through_every_peer_that_is_here(case: str, tmp_path: Path) -> None:
+    """Whatever is on the PATH takes part; nobody answers with an error."""
+    file = tmp_path / "bench.json"
+    done = bench(*TINY, "--case", case, "--pin", "one", "--json", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert {run["peer"]: run["fault"] for run in found["runs"]} == dict.fromkeys(found["plan"]["peers"], "")
+    assert {"aiohttp session", "TCP relay"} <= set(found["plan"]["peers"])
+    assert found["bounds"] == []
+
+
+def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
+    """Stopped after its first run: exit 130, a row for it, all that was started is gone."""
+    file = tmp_path / "bench.json"
+    options = (*TINY, "--blocks", "100", "--peers", "relay", "--json", str(file))
+    command = [sys.executable, "-m", "experiments", "bench", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "[1/200]" not in process.stdout.readline():
+            assert process.poll() is None
+        while len(children := bench_cpu.descendants(process.pid)) < 2:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=40)
+    assert process.returncode == 130
+    assert "Stopped. Nothing was left running" in output
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert json.loads(file.read_text(encoding="utf-8"))["was_stopped"]
