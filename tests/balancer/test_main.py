@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from balancer.__main__ import main, overrides
+from policies import registry
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 
 Run = Callable[..., Awaitable[Process]]
@@ -178,9 +180,45 @@ WORKER = ("--worker", "r=http://127.0.0.1:9")
         (("chek",), "chek"),
     ],
 )
-async def test_mistakes(run: Run, arguments: tuple[str, ...], named: str) -> None:
+def test_mistakes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    named: str,
+) -> None:
     """One line that names what is wrong, exit code 2, no traceback."""
-    assert named in await refused(await run(*arguments))
+    monkeypatch.delenv("PORT", raising=False)
+    monkeypatch.setattr("sys.argv", ["balancer", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    stdout, stderr = capsys.readouterr()
+    assert (caught.value.code, stdout, stderr.count("\n")) == (2, "", 1)
+    assert stderr.startswith("balancer: ")
+    assert named in stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "listen"),
+    [
+        (None, None, None),
+        (None, 0, "127.0.0.1:0"),
+        ("0.0.0.0", None, "0.0.0.0:8080"),
+        ("::1", 9, "[::1]:9"),
+    ],
+)
+def test_host_and_port(host: str | None, port: int | None, listen: str | None) -> None:
+    """Either may be left out; both left out, the environment or the file decides."""
+    given = overrides(None, ("r=http://a:1",), None, None, host, port, None)
+    assert given.get("listen") == listen
+
+
+def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Examples and the names of all policies."""
+    monkeypatch.setattr("sys.argv", ["balancer", "serve", "--help"])
+    main()
+    told = capsys.readouterr().out
+    assert "balancer serve --config balancer.toml" in told
+    assert all(name in told for name in registry.known())
 
 
 async def test_check(run: Run, tmp_path: Path) -> None:
