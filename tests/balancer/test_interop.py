@@ -103,7 +103,7 @@ http {{
   client_body_temp_path {path}/a; proxy_temp_path {path}/b; fastcgi_temp_path {path}/c;
   uwsgi_temp_path {path}/d; scgi_temp_path {path}/e;
   server {{ listen 127.0.0.1:{port}; root {path}/www; gzip off;
-    location /chunked/ {{ alias {path}/www/; gzip on; gzip_min_length 0; gzip_types *; }} }}
+    location /chunked/ {{ alias {path}/www/; gzip on; gzip_proxied any; gzip_min_length 0; gzip_types *; }} }}
 }}
 """
 
