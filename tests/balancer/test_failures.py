@@ -336,3 +336,19 @@ async def test_an_interim_response_does_not_hinder_a_second_attempt(stage: Stage
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     assert (await client.response()).body == b"fine"
+
+
+@pytest.mark.parametrize("step", [None, 1])
+async def test_a_malformed_head_that_the_parser_lets_pass(stage: Stage, step: int | None) -> None:
+    """Two codings are for our own check to find, in one read or in many."""
+    garbage = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        for at in range(0, len(garbage), step or len(garbage)):
+            await wire.send(garbage[at : at + (step or len(garbage))])
+            await asyncio.sleep(0)
+
+    await stage.serve(await stage.worker(script))
+    check_error(await stage.ask(get()), 502, "malformed_response")
+    assert stage.outcomes() == {"reset": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from balancer import heads
@@ -463,6 +463,7 @@ SPACE = st.sampled_from([b"", b" ", b"\t ", b"  "])
 LINES = st.lists(st.tuples(PLAIN, SPACE, VALUE), max_size=12)
 
 
+@settings(derandomize=True)
 @given(LINES, st.lists(st.tuples(st.integers(0, 12), SPECIAL), max_size=4), st.booleans())
 def test_any_other_field_of_a_request_passes_unchanged(
     lines: list[tuple[bytes, bytes, bytes]], specials: list[tuple[int, bytes]], is_trusted: bool
@@ -471,14 +472,15 @@ def test_any_other_field_of_a_request_passes_unchanged(
     plain = [name + b":" + space + value for name, space, value in lines]
     mixed = list(plain)
     for at, name in specials:
-        mixed.insert(at, name + b": -")
+        mixed.insert(at, name + b": close")  # as an option of Connection it nominates no field
     head = asked(request(HOST, *mixed), PROXY if is_trusted else STRANGER).head
     outgoing = head[:-4].split(b"\r\n")
     assert outgoing[:2] == [b"GET / HTTP/1.1", HOST]
-    passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: -")]
+    passed = [line for line in outgoing[2:-5] if not line.startswith(b"forwarded: close")]
     assert passed == plain
 
 
+@settings(derandomize=True)
 @given(LINES, st.booleans(), st.booleans())
 def test_any_other_field_of_a_response_passes_unchanged(
     lines: list[tuple[bytes, bytes, bytes]], has_length: bool, names_hop: bool

@@ -124,3 +124,19 @@ async def test_at_the_limit_an_idle_connection_makes_way(stage: Stage) -> None:
     assert stage.unit.pools.open_connections == 1
     assert [len(worker.connections) for worker in workers] == [2, 2]
     assert sum(pool.counts.lost_idle for pool in stage.unit.pools.by_id.values()) == 0
+
+
+async def test_stopping_while_a_connection_is_opened(stage: Stage) -> None:
+    """The opening is cancelled and counted out; its request is cut off, and the pool is clean."""
+    server = await stage.serve(stage.deaf_port(), timeouts={"connect": 60, "shutdown": 0.01})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: stage.pool().opening)
+    assert not await server.stop()
+    pool = stage.pool()
+    assert repr(pool) == "<Pool w0 idle=0 leased=0 opening=0>"
+    assert stage.unit.pools.open_connections == 0
+    await client.closed()
+    await stage.eventually(lambda: not stage.unit.downstreams)
+    assert stage.outcomes() == {"abandoned": 1}
+    stage.server = None
