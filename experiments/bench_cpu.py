@@ -62,6 +62,22 @@ def cpu_of(pid: int) -> Cpu:
     return spent
 
 
+def cpu_of_ended_children() -> float:
+    """Seconds that processes have used that we had started, and that have ended."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def busy_seconds(core: int) -> float:
+    """Seconds for which a core was not there for whoever came: in use, or taken away by the host."""
+    for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
+        name, *ticks = line.split()
+        if name == f"cpu{core}":
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
+            return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    raise OSError(f"no core {core} in /proc/stat")
+
+
 def descendants(pid: int) -> list[int]:
     """Process ids of the children, their children, and so on."""
     parents = dict(_parents())

@@ -28,7 +28,7 @@ PATIENCE = 15.0
 """Seconds that a generator may take to report after its time is over."""
 
 Place = Callable[[], AbstractContextManager[None]]
-"""Where a process is started: `with place():` pins it, or does nothing."""
+"""Where a process is started: `with place():` pins it."""
 
 
 @dataclass(frozen=True, slots=True)

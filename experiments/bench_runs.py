@@ -10,7 +10,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from random import Random
 from typing import Protocol
 
 from experiments import bench_cpu, peers, processes
-from experiments.bench_load import Case, Load, Outcome
+from experiments.bench_load import Case, Load
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
 from experiments.processes import Child
@@ -35,7 +35,7 @@ LOOK_AGAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured and how; `proxy_core` and `rest_core` are None when nothing is pinned."""
+    """What is measured and how, and on which cores."""
 
     peers: tuple[Peer, ...]
     case: Case
@@ -43,8 +43,8 @@ class Plan:
     seconds: float
     blocks: int
     seed: int
-    proxy_core: int | None
-    rest_core: int | None
+    proxy_core: int
+    rest_core: int
     wrk: str | None
 
 
@@ -59,6 +59,9 @@ class Run:
     rate: float
     cpu: float
     user_share: float
+    taken: float
+    """Part of the proxy's core that was taken by processes that are not the bench's, 0 to 1."""
+
     fault: str
 
     @property
@@ -85,44 +88,64 @@ async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
     ports = tuple(free_ports(WORKERS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     load = Load(plan.case, plan.connections, plan.wrk, folder)
-    async with serving("worker", peers.worker_argv(worker), ports[0], plan.case, plan.rest_core):
+    async with serving("worker", peers.worker_argv(worker), ports[0], plan.case, plan.rest_core) as serves:
         for block, in_order in enumerate(order_of(plan)):
             for order, peer in enumerate(in_order):
                 observer.run_started(block, peer)
                 site = Site(next(free_ports(1)), ports, folder_in(folder, f"run-{block}-{order}"))
                 try:
-                    run = await measured(plan, load, peer, site, block, order)
+                    run = await measured(plan, load, serves, peer, site, block, order)
                 except FleetFailedError as failure:
-                    run = Run(peer.name, block, order, 0, 0.0, 0.0, 0.0, str(failure))
+                    run = Run(peer.name, block, order, 0, 0.0, 0.0, 0.0, 0.0, str(failure))
                 observer.run_ended(run)
 
 
-async def measured(plan: Plan, load: Load, peer: Peer, site: Site, block: int, order: int) -> Run:
+async def measured(
+    plan: Plan, load: Load, worker: Child, peer: Peer, site: Site, block: int, order: int
+) -> Run:
     """One run with a fresh process."""
-    place = partial(placed, plan.rest_core)
+    place = partial(bench_cpu.pinned_to, plan.rest_core)
     async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
         await load.run(site.port, min(WARM_UP, plan.seconds), place)
         try:
-            before = bench_cpu.cpu_of(child.pid)
+            before = Reading.now(child, worker, plan)
             outcome = await load.run(site.port, plan.seconds, place)
-            spent = bench_cpu.cpu_of(child.pid) - before
+            after = Reading.now(child, worker, plan)
         except OSError:
             raise FleetFailedError(f"{peer.name} died while it was measured{child.tail}") from None
-    return run_of(peer, block, order, outcome, spent)
-
-
-def run_of(peer: Peer, block: int, order: int, outcome: Outcome, spent: bench_cpu.Cpu) -> Run:
-    """What is kept of a run."""
-    cost = {"cpu": spent.total, "user_share": spent.user_share}
+    spent, taken = after.proxy - before.proxy, after.taken_since(before)
+    cost = {"cpu": spent.total, "user_share": spent.user_share, "taken": taken}
     return Run(peer.name, block, order, outcome.requests, outcome.rate, **cost, fault=outcome.fault)
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The accounts at one instant: the proxy's, those of all of ours on its core, and the core's own, in seconds."""
+
+    at: float
+    proxy: bench_cpu.Cpu
+    ours: float
+    core: float
+
+    @classmethod
+    def now(cls, proxy: Child, worker: Child, plan: Plan) -> Reading:
+        """Raises OSError when a process is gone."""
+        spent = bench_cpu.cpu_of(proxy.pid)
+        ours = spent.total
+        if plan.proxy_core == plan.rest_core:
+            ours += bench_cpu.cpu_of(worker.pid).total + bench_cpu.cpu_of_ended_children()
+        return cls(time.monotonic(), spent, ours, bench_cpu.busy_seconds(plan.proxy_core))
+
+    def taken_since(self, before: Reading) -> float:
+        """Part of the core that others have had in between."""
+        others = (self.core - before.core) - (self.ours - before.ours)
+        return min(1.0, max(0.0, others / (self.at - before.at)))
+
+
 @asynccontextmanager
-async def serving(
-    name: str, argv: list[str], port: int, case: Case, core: int | None
-) -> AsyncIterator[Child]:
+async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
     """A process that answers the case's path on `port`, gone when the block is left."""
-    with placed(core):
+    with bench_cpu.pinned_to(core):
         child = await processes.start(name, argv)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(child.stop)
@@ -157,11 +180,6 @@ async def status_line(port: int, path: str) -> str:
                 writer.close()
     except (OSError, TimeoutError):
         return ""
-
-
-def placed(core: int | None) -> AbstractContextManager[None]:
-    """Where processes are started."""
-    return nullcontext() if core is None else bench_cpu.pinned_to(core)
 
 
 def free_ports(count: int) -> Iterator[int]:

@@ -25,7 +25,7 @@ from rich.status import Status
 from rich.text import Text
 
 from experiments.bench_runs import WORKERS, Plan, Run, carry_out
-from experiments.bench_table import FULL_WIDTH, Verdict, blocks_in_words, rows_of, table_of, verdicts
+from experiments.bench_table import FULL_WIDTH, Verdict, blocks_in_words, doubts, rows_of, table_of, verdicts
 from experiments.errors import BadInputError
 from experiments.peers import PEERS, Peer, worker_name
 from experiments.progress import clock
@@ -133,6 +133,8 @@ def present(console: Console, runs: list[Run], found: list[Verdict], absent: dic
             console.print(Text(f"INVALID: {row.peer} ({row.fault})", style="bold red"))
     for name, reason in absent.items():
         console.print(Text(f"absent: {name} ({reason})"))
+    if doubt := doubts(runs):
+        console.print(Text(doubt, style="yellow"))
     styles = {True: "green", False: "bold red", None: "yellow"}
     for verdict in found:
         console.print(Text(str(verdict), style=styles[verdict.met]))

@@ -21,7 +21,9 @@ AT_MOST_NGINX = 1.6
 AT_LEAST_SESSION = 5.0
 COLUMNS = ("unit", "µs/request", "min–max", f"× {NGINX}", "requests/s", "user + system µs", "errors")
 ESSENTIAL = ("unit", "µs/request", f"× {NGINX}", "errors")
-FULL_WIDTH = 124
+FULL_WIDTH = 120
+QUIET = 0.05
+"""Part of the core that others may have before the figures are doubted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,17 @@ def judged(
     )
 
 
+def doubts(runs: Sequence[Run]) -> str:
+    """A warning when the machine was busy with something else; empty when it was quiet."""
+    taken = [run.taken for run in runs]
+    if not taken or max(taken) < QUIET:
+        return ""
+    return (
+        f"NOT QUIET: others took {median(taken):.0%} of the proxy's core in the median run, {max(taken):.0%} at worst. "
+        "Costs are then too high, an interpreter's most of all. Repeat this on a quiet machine."
+    )
+
+
 def blocks_in_words(count: int) -> str:
     return f"{count} block{'s' if count != 1 else ''}"
 
@@ -147,7 +160,7 @@ def table_of(rows: Sequence[Row], width: int) -> Table:
 def cells(row: Row) -> list[str | Text]:
     """As many as COLUMNS."""
     if row.cost is None:
-        return [row.peer, Text("INVALID", style="red"), "", "", "", "", Text("see below", style="red")]
+        return [row.peer, Text("INVALID", style="red"), "", "", "", "", Text("yes", style="red")]
     ratio = row.to_nginx
     return [
         row.peer,

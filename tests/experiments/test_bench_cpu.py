@@ -76,6 +76,26 @@ def test_a_process_that_is_gone_is_an_error() -> None:
         bench_cpu.cpu_of(process.pid)
 
 
+def test_a_core_is_busy_at_least_as_long_as_a_child_on_it() -> None:
+    """What one process used there is part of it, but for a few ticks."""
+    core = bench_cpu.cores()[0]
+    with bench_cpu.pinned_to(core), ExitStack() as stack:
+        process = stack.enter_context(child(TURNS))
+        work(process, 1)
+        used, busy = bench_cpu.cpu_of(process.pid), bench_cpu.busy_seconds(core)
+        work(process, 10_000_000)
+        used, busy = bench_cpu.cpu_of(process.pid) - used, bench_cpu.busy_seconds(core) - busy
+    assert busy > used.total / 2
+
+
+def test_children_that_have_ended_are_remembered() -> None:
+    before = bench_cpu.cpu_of_ended_children()
+    with child(TURNS) as process:
+        work(process, 10_000_000)
+    process.wait()
+    assert bench_cpu.cpu_of_ended_children() > before
+
+
 def test_readings_add_and_subtract() -> None:
     assert Cpu(3.0, 4, 2) - Cpu(1.0, 1, 1) + Cpu(0.5, 0, 1) == Cpu(2.5, 3, 2)
     assert Cpu(1.0, 3, 1).user_share == 0.75

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from experiments import bench_config, peers
+from experiments import bench_config, bench_cpu, peers
 from experiments.bench_load import CASES
 from experiments.bench_runs import Plan, free_ports, order_of, serving
 from experiments.errors import BadInputError
@@ -60,6 +60,7 @@ async def posted(client: ClientSession, url: str) -> Any:
 
 
 @pytest.mark.peer
+@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", UNITS, ids=lambda peer: peer.name)
 async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
     """Forwarding headers, a fresh id for each request, bodies whole, one upstream connection for all of them."""
@@ -68,7 +69,7 @@ async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp
         site = Site(next(free_ports(1)), (worker,), tmp_path)
         url = f"http://127.0.0.1:{site.port}/"
         async with (
-            serving(peer.name, peer.argv(site), site.port, CASES["get"], None),
+            serving(peer.name, peer.argv(site), site.port, CASES["get"], bench_cpu.cores()[0]),
             ClientSession() as client,
         ):
             seen = [await posted(client, url) for _ in range(3)]
@@ -121,7 +122,7 @@ def test_names_of_peers() -> None:
 
 def test_blocks_hold_everybody_once_in_an_order_of_the_seed() -> None:
     units = (ours("random"), *PEERS.values())
-    plan = Plan(units, CASES["get"], 1, 1.0, 20, seed=7, proxy_core=None, rest_core=None, wrk=None)
+    plan = Plan(units, CASES["get"], 1, 1.0, 20, seed=7, proxy_core=0, rest_core=0, wrk=None)
     blocks = order_of(plan)
     assert all(sorted(unit.name for unit in block) == sorted(unit.name for unit in units) for block in blocks)
     assert blocks == order_of(plan)

@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from experiments.bench_runs import Run
-from experiments.bench_table import FULL_WIDTH, ratios, row_of, rows_of, table_of, verdicts
+from experiments.bench_table import FULL_WIDTH, doubts, ratios, row_of, rows_of, table_of, verdicts
 
 OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"
 
 
-def run(peer: str, block: int, cost: float, fault: str = "") -> Run:
+def run(peer: str, block: int, cost: float, fault: str = "", taken: float = 0.0) -> Run:
     """A run of a thousand requests that cost `cost` µs each, three quarters of it in user mode."""
-    return Run(peer, block, 0, 1000, 500.0, cost / 1e3, 0.75, fault)
+    return Run(peer, block, 0, 1000, 500.0, cost / 1e3, 0.75, taken, fault)
 
 
 def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[Run]:
@@ -72,11 +72,18 @@ def test_an_invalid_side_misses_the_bound() -> None:
     assert second.met is False
 
 
+def test_a_busy_machine_is_told_of() -> None:
+    """Others that take part of the core raise costs; a quiet machine is not mentioned."""
+    quiet = runs([15], [10], [100])
+    assert doubts(quiet) == ""
+    assert "others took 10% of the proxy's core" in doubts([run(OURS, 0, 15, taken=0.1)])
+
+
 @pytest.mark.parametrize("width", [80, FULL_WIDTH])
 def test_the_table_fits(width: int) -> None:
     """Nothing is cut off, the essential columns are always there."""
     made = [
-        *runs([35.1], [17.8], [2130.5]),
+        *runs([35.1], [17.8], [213.05]),
         run("steelyard region-round-robin", 0, 1, "no request was answered"),
     ]
     output = StringIO()
@@ -84,6 +91,6 @@ def test_the_table_fits(width: int) -> None:
     console.print(table_of(rows_of(made), width))
     text = output.getvalue()
     assert "…" not in text
-    assert "119.69 (119.69–119.69)" in text
+    assert "11.97 (11.97–11.97)" in text
     assert ("requests/s" in text) is (width == FULL_WIDTH)
     assert "INVALID" in text
