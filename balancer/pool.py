@@ -59,6 +59,7 @@ class Pool:
         self._host, self._port = url.hostname or "", url.port or 80
         self._pools = pools
         self._limits = pools.limits
+        self._max_age = pools.limits.max_age
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
         self._lessees: deque[Lessee] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,10 +76,9 @@ class Pool:
         """The newest idle connection, if there is one."""
         if not self._idle:
             return None
-        upstream = self._idle.popitem()[0]
         self.leased += 1
         self.counts.reused += 1
-        return upstream
+        return self._idle.popitem()[0]
 
     def lease_quiet(self) -> Upstream | None:
         """Like `lease`, for requests that cannot be repeated: asks the kernel whether a close has arrived."""
@@ -99,19 +99,14 @@ class Pool:
 
     def give_back(self, upstream: Upstream) -> None:
         """The exchange is done with it: keep it if it can serve again."""
-        if upstream.is_closed:
-            return
         now = self._pools.coarse_now
-        too_old = now - upstream.opened_at > self._limits.max_age
-        if too_old or self.is_retired or not upstream.is_reusable:
+        if not upstream.is_reusable or self.is_retired or now - upstream.opened_at > self._max_age:
             upstream.close()
-            return
-        self.leased -= 1
-        if self._lessees:
-            self.leased += 1
+        elif self._lessees:
             self.counts.reused += 1
             self._lessees.popleft().connected(upstream)
         else:
+            self.leased -= 1
             upstream.idle_since = now
             self._idle[upstream] = None
 

@@ -29,23 +29,24 @@ class LeastInFlight:
         self._choices = at_least(2, choices=choices)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(choices)."""
-        if self._choices == 2:
-            return self._better_of_two(available, now)
-        drawn = self._sample(available, min(self._choices, len(available)))
-        return min(drawn, key=lambda state: relative_load(state, now))
-
-    def _better_of_two(self, available: Available, now: float) -> EndpointState:
-        """On the hot path of every default fallback: no calls but the two draws while nothing fails."""
+        """O(choices). Two choices, on the hot path of every default fallback, take no calls but the draws while nothing
+        fails."""
         size = len(available)
         if size == 1:
             return available[0]
-        first = int(self._random() * size)
-        second = int(self._random() * (size - 1))
+        if self._choices != 2:
+            return self._best_of_more(available, now)
+        random = self._random
+        first = int(random() * size)
+        second = int(random() * (size - 1))
         one, other = available[first], available[second if second < first else second + 1]
         if one.latency.failures or other.latency.failures:
             return other if relative_load(other, now) < relative_load(one, now) else one
         return other if other.in_flight * one.weight < one.in_flight * other.weight else one
+
+    def _best_of_more(self, available: Available, now: float) -> EndpointState:
+        drawn = self._sample(available, min(self._choices, len(available)))
+        return min(drawn, key=lambda state: relative_load(state, now))
 
 
 def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:

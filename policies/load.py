@@ -108,7 +108,10 @@ class Histogram:
     def record(self, seconds: float) -> None:
         """Count one sample."""
         index = int(log(seconds) * _PER_LOG + _OFFSET) if seconds > SHORTEST else 0
-        self._counts[index if index < _LAST else _LAST] += 1
+        try:
+            self._counts[index] += 1
+        except IndexError:
+            self._counts[_LAST] += 1
         self.total += seconds
 
     @property

@@ -95,13 +95,15 @@ class Router:
 
         Endpoints in `facts.tried` are avoided while there are others. Every assignment must be settled, once.
         """
-        available = self._available.without(facts.tried) if facts.tried else self._available
+        available = self._available
+        if facts.tried:
+            available = available.without(facts.tried)
         if not available:
             raise NoEndpointAvailable(self.states)
         now = self._now()
         try:
             state = self._pick(facts, available, now)
-            is_sound = state.is_listed and (available is self._available or state in available)
+            is_sound = state.is_listed and (not facts.tried or state in available)
         except Exception as fault:
             state = self._demote(facts, available, now, f"raised {fault!r}")
         else:
