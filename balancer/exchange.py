@@ -186,14 +186,15 @@ class Exchange:
             return
         # What follows comes to the same, with half the work and one look at the clock.
         status, line, block, _, _ = response
-        self._downstream.write(b"".join((line, block, b"\r\n", body)))
+        downstream = self._downstream
+        downstream.write(b"".join((line, block, b"\r\n", body)))
         self._status = status
         self._bytes_out = len(body)
         self._first_byte_at = now = unit.now()
         self._release(is_clean=True)
         self._settle(_OK if status < 500 else _ERROR_STATUS, now)
         self.is_finished = True
-        self._downstream.turn_ended(stays=True)
+        downstream.turn_ended(stays=True)
 
     def response_started(self, response: Response) -> None:
         status, request = response.status, self._request

@@ -53,13 +53,13 @@ class Pool:
         url = urlsplit(endpoint.address)
         self.endpoint = endpoint
         self.counts = PoolCounts()
-        self.leased = 0
         self.opening = 0
         self.is_retired = False
         self._host, self._port = url.hostname or "", url.port or 80
         self._pools = pools
         self._limits = pools.limits
         self._max_age = pools.limits.max_age
+        self._connections = 0  # that stand, idle or leased
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
         self._lessees: deque[Lessee] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,11 +72,15 @@ class Pool:
         """Connections that wait for a request."""
         return len(self._idle)
 
+    @property
+    def leased(self) -> int:
+        """Connections that serve a request."""
+        return self._connections - len(self._idle)
+
     def lease(self) -> Upstream | None:
         """The newest idle connection, if there is one."""
         if not self._idle:
             return None
-        self.leased += 1
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
@@ -106,7 +110,6 @@ class Pool:
             self.counts.reused += 1
             self._lessees.popleft().connected(upstream)
         else:
-            self.leased -= 1
             upstream.idle_since = now
             self._idle[upstream] = None
 
@@ -116,8 +119,7 @@ class Pool:
         if upstream in self._idle:
             del self._idle[upstream]
             self.counts.lost_idle += 1
-        else:
-            self.leased -= 1
+        self._connections -= 1
         self._pools.open_connections -= 1
 
     def prune(self, now: float) -> None:
@@ -132,7 +134,6 @@ class Pool:
         """Give up the idle connection that has waited longest."""
         upstream = next(iter(self._idle))
         del self._idle[upstream]
-        self.leased += 1  # connection_closed takes it off again
         upstream.close()
 
     def retire(self) -> None:
@@ -183,7 +184,7 @@ class Pool:
     def _opened(self, upstream: Upstream, lessee: Lessee | None) -> None:
         self.opening -= 1
         self.counts.opened += 1
-        self.leased += 1
+        self._connections += 1
         upstream.opened_at = self._pools.coarse_now
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
