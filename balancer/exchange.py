@@ -37,6 +37,8 @@ REPLAY_LIMIT = 65536
 HOLD_LIMIT = 65536
 """Bytes of a request's body taken from the client before a connection to the worker stands."""
 
+NOBODY: frozenset[str] = frozenset()
+
 LAST_CHUNK = b"0\r\n\r\n"
 
 _OK, _ERROR_STATUS, _ABANDONED = OutcomeKind.OK, OutcomeKind.ERROR_STATUS, OutcomeKind.ABANDONED
@@ -56,8 +58,8 @@ class Exchange:
     _assignment: Assignment | None = None
     _upstream: Upstream | None = None
     _attempts = 0
-    _sent_at = _active_at = 0.0
-    _tried: frozenset[str] = frozenset()
+    _sent_at = 0.0
+    _active_at = 0.0
     _body: list[bytes] | None = None  # framed, for sending and for sending again
     _body_size = 0
     _is_spent = False  # some of the body is gone, or a response has begun: it cannot be sent again
@@ -66,7 +68,7 @@ class Exchange:
     _bytes_out = 0
     _status = 0
     _first_byte_at: float | None = None
-    _to_client = Framing.NONE
+    _to_client: Framing
     _out: list[bytes]  # of a response that has started, from one read: one write, one system call
     _client_stays = True
 
@@ -75,6 +77,7 @@ class Exchange:
         self._downstream = downstream
         self._request = request
         self._is_complete = not has_body  # the request has come in whole
+        self._tried = NOBODY
 
     # --- the request
 
@@ -138,7 +141,9 @@ class Exchange:
         else:
             self._send(upstream)
 
-    start = attempt
+    def start(self) -> None:
+        """It is this request's turn on its connection."""
+        self.attempt()
 
     def _wait_for_room(self) -> None:
         if self._queued_at is None:
@@ -199,12 +204,13 @@ class Exchange:
     def response_started(self, response: Response) -> None:
         status, request = response.status, self._request
         self._client_stays = request.keep_alive and self._is_complete and self._unit.keeps_clients
-        head, self._to_client = outgoing_response(
+        head, framing = outgoing_response(
             response, request.method == b"HEAD", request.is_http10, self._client_stays
         )
         if status < 200:
             self._relay_interim(status, head)
             return
+        self._to_client = framing
         self._first_byte_at = self._unit.now()
         self._status = status
         self._spend()

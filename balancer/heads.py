@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from balancer.errors import MalformedResponse, RequestRejected
 
@@ -347,8 +347,10 @@ class StatusLines(dict[bytes, tuple[int, bytes, bool]]):
     once and remembered. Raises `MalformedResponse`.
     """
 
-    LIMIT = 1024
-    VALID = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})( [\t\x20-\x7e\x80-\xff]*)?")  # RFC 9112 § 4
+    LIMIT: ClassVar[int] = 1024
+    VALID: ClassVar[re.Pattern[bytes]] = re.compile(
+        rb"HTTP/1\.([01]) ([1-9][0-9]{2})( [\t\x20-\x7e\x80-\xff]*)?"
+    )  # RFC 9112 § 4
 
     def __missing__(self, line: bytes) -> tuple[int, bytes, bool]:
         match = self.VALID.fullmatch(line)
