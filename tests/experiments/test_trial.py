@@ -7,7 +7,7 @@ from experiments.trial import faults, first_connections, warm_requests
 
 
 def test_a_policy_that_was_stood_in_for_was_not_measured() -> None:
-    """The balancer counts such requests; more than a stalled machine explains make the run invalid, with the fault quoted."""
+    """More such requests than a stalled machine explains make the run invalid, with the fault quoted."""
     assert faults({"policy": {"demoted": 3, "routed": 500, "last_fault": "KeyError"}}) == (
         "the policy failed 3 of 500 times and was stood in for: KeyError",
     )
