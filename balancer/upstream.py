@@ -32,7 +32,8 @@ from typing import Protocol, cast
 import httptools
 
 from balancer.errors import ConnectFailed, ConnectionBroken, ConnectTimeout, MalformedResponse, UpstreamError
-from balancer.heads import END_OF_HEAD, Framing, Response, incoming_response
+from balancer.heads import END_OF_HEAD, Framing, incoming_response
+from balancer.heads import Response as Response  # for those who implement a sink
 
 _BEGIN, _HEAD, _END = b"begin", b"head", b"end"
 """Marks between the bytes of bodies, told from them by identity."""

@@ -14,8 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from balancer.heads import Response
-from balancer.upstream import Upstream
+from balancer.upstream import Response, Upstream
 from experiments.alarm import open_alarm
 from experiments.connections import Connections
 from experiments.ledger import Ledger
