@@ -13,16 +13,17 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from balancer.answers import error_response
+from balancer.body import BodyBounds
 from balancer.control import ControlTurn
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.exchange import Exchange
 from balancer.heads import END_OF_HEAD, Client, field, framing_alone, outgoing_request
-from balancer.refusal import Refusal
+from balancer.turn import Refusal, Turn
 
 if TYPE_CHECKING:
     from balancer.control import ControlPlane
@@ -42,19 +43,6 @@ RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """A `struct linger` of no time at all."""
 
 
-class Turn(Protocol):
-    """A request and whatever answers it."""
-
-    def start(self) -> None: ...
-    def request_body(self, data: bytes) -> None: ...
-    def request_ended(self) -> None: ...
-    def pause_response(self) -> None: ...
-    def resume_response(self) -> None: ...
-    def abandon(self) -> None: ...
-    def reject(self, error: RequestRejected) -> None: ...
-    def check(self, now: float) -> None: ...
-
-
 class Notes:
     """What llhttp calls. `on_message_complete` empties a list: a builtin, because a Python function called from C costs
     a frame, and most requests need no more than a look whether their end has come."""
@@ -71,8 +59,7 @@ class Downstream(asyncio.Protocol):
 
     __slots__ = (
         "_answering",
-        "_body_end",
-        "_body_left",
+        "_bounds",
         "_client",
         "_control",
         "_head",
@@ -91,6 +78,7 @@ class Downstream(asyncio.Protocol):
         "write",
     )
 
+    _bounds: BodyBounds
     transport: asyncio.Transport
     write: Callable[[bytes], None]
     """Send bytes to the client: the transport's own method, to save a call."""
@@ -102,8 +90,6 @@ class Downstream(asyncio.Protocol):
         self._parser: httptools.HttpRequestParser | None = self._new_parser()
         self._head = b""  # of the request that is coming, as far as it has come
         self._stays = True  # the client wants to send more after that request
-        self._body_left = 0  # bytes of a body with a length; 0: it is chunked, or there is none
-        self._body_end = b""  # the last three bytes of a chunked one
         self._unsent = 0
         self._receiving: Turn | None = None
         self._answering: Turn | None = None
@@ -189,31 +175,12 @@ class Downstream(asyncio.Protocol):
             self._parser.feed_data(framing)
 
     def _feed_body(self, data: bytes) -> bytes:
-        """Feed up to where this request may end, so that the next one's head begins a feed; returns the rest.
-
-        A body with a length ends where it says; a chunked one, whatever its trailers, with an empty line.
-        """
-        if self._body_left:
-            at = min(self._body_left, len(data))
-            self._body_left -= at
-        else:
-            at = self._next_empty_line(data)
-        cast(httptools.HttpRequestParser, self._parser).feed_data(data if at == len(data) else data[:at])
+        """Feed up to where this request may end; returns the rest."""
+        size = self._bounds.feedable(data)
+        cast(httptools.HttpRequestParser, self._parser).feed_data(data if size == len(data) else data[:size])
         if not self._unended:
             self._body_ended()
-        return data[at:]
-
-    def _next_empty_line(self, data: bytes) -> int:
-        """Where the first CRLF CRLF ends, which may have begun in the last feed; else where `data` ends."""
-        before = self._body_end
-        at = (before + data[:3]).find(END_OF_HEAD)
-        if at >= 0:
-            at += len(END_OF_HEAD) - len(before)
-        else:
-            at = data.find(END_OF_HEAD)
-            at = at + len(END_OF_HEAD) if at >= 0 else len(data)
-        self._body_end = (before + data[max(0, at - 3) : at])[-3:]
-        return at
+        return data[size:]
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still read: answer what it asked, then close."""
@@ -284,8 +251,7 @@ class Downstream(asyncio.Protocol):
     def _expect_body(self, turn: Turn, head: bytes, stays: bool) -> None:
         self._receiving = turn
         self._stays = stays
-        self._body_left = int(field(head, b"content-length") or 0)
-        self._body_end = b""
+        self._bounds = BodyBounds(int(field(head, b"content-length") or 0))
 
     def _queue(self, turn: Turn) -> None:
         """It came while another is being answered: read no further until that one is done."""

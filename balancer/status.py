@@ -9,6 +9,8 @@ import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from balancer import exchange
+
 if TYPE_CHECKING:
     from balancer.config import PolicySpec
     from balancer.unit import Unit
@@ -22,6 +24,7 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
     counts = unit.counts
     return {
         "version": version("steelyard"),
+        "build": build(),
         "pid": os.getpid(),
         "uptime": round(unit.now() - unit.started_at, 3),
         "draining": unit.is_draining,
@@ -36,6 +39,11 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
         "policy": policy_status(unit, spec),
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
     }
+
+
+def build() -> str:
+    """Whether requests pass through the source as it is or through the extension made of it (`setup.py`)."""
+    return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
 def policy_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:

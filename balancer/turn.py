@@ -1,16 +1,30 @@
-"""The turn of a request that is not to be forwarded.
+"""What a request becomes on its connection: a turn, answered when all before it have been.
 
-Rule of this file: a refusal waits for its turn like any request, and ends the connection.
+Rule of this file: a forwarded request (`exchange.py`), a control request (`control.py`) and a refusal look alike to the
+connection. A refusal waits for its turn like any other, and ends the connection.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from balancer.errors import RequestRejected
 
 if TYPE_CHECKING:
     from balancer.downstream import Downstream
+
+
+class Turn(Protocol):
+    """A request and whatever answers it."""
+
+    def start(self) -> None: ...
+    def request_body(self, data: bytes) -> None: ...
+    def request_ended(self) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
+    def abandon(self) -> None: ...
+    def reject(self, error: RequestRejected) -> None: ...
+    def check(self, now: float) -> None: ...
 
 
 class Refusal:

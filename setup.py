@@ -1,0 +1,45 @@
+"""What pyproject.toml cannot say: the compiled build, of the same source, for whoever asks for it.
+
+    make compiled        or: STEELYARD_COMPILE=1 pip install --no-build-isolation .
+
+mypyc makes one C extension of the modules that every request passes through. The pure source stays the whole truth:
+it is the default, it is what is read and developed, and the same tests run on both.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from setuptools import setup
+
+HOT = [
+    "policies/facts.py",
+    "policies/latency.py",
+    "policies/load.py",
+    "policies/router.py",
+    "policies/state.py",
+    "balancer/body.py",
+    "balancer/downstream.py",
+    "balancer/errors.py",
+    "balancer/exchange.py",
+    "balancer/heads.py",
+    "balancer/pool.py",
+    "balancer/turn.py",
+    "balancer/unit.py",
+    "balancer/upstream.py",
+    "balancer/waiting.py",
+]
+"""Policies stay interpreted: the registry reads their options from their signatures, and they are yours to write."""
+
+
+def extensions() -> list[Any]:
+    """The extension, if it is asked for."""
+    if os.environ.get("STEELYARD_COMPILE") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    return list(mypycify(HOT, opt_level="3"))
+
+
+setup(ext_modules=extensions())
