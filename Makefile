@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
 PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO = results/demo
+COMPILED = .venv-compiled
 
 # A checkout that was moved or copied takes its virtual environment along, which then leads back to the old place.
 ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
@@ -13,7 +14,7 @@ STALE = stale
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint serve clean stale
+.PHONY: help demo test lint serve compiled bench clean stale
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -33,8 +34,13 @@ lint: $(VENV)/installed-dev ## style, formatting and types
 serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $PORT or 5000
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(RUN) honcho start
 
+compiled: $(COMPILED)/installed ## a second environment, .venv-compiled, with the hot path compiled (needs a C compiler)
+
+bench: compiled ## what a forwarded request costs beside other proxies, with the compiled build
+	$(COMPILED)/bin/experiments bench
+
 clean: ## remove the virtual environment, caches and the demo's results
-	rm -rf $(VENV) $(DEMO) build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(COMPILED) $(DEMO) build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/checkout: $(STALE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -49,3 +55,15 @@ $(VENV)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	@touch $(VENV)/installed $@
+
+# mypyc needs the types of what is imported, so the build happens beside the dependencies and not in isolation.
+$(COMPILED)/installed: $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard policies/*.py balancer/*.py)
+	"$(PYTHON)" -m venv --clear $(COMPILED)
+	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[dev]' 'setuptools>=77,<83' wheel
+	$(COMPILED)/bin/python -m pip uninstall --quiet --yes steelyard
+	rm -rf build
+	STEELYARD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-build-isolation --no-deps .
+	rm -rf build
+	@touch $@

@@ -10,7 +10,6 @@ import asyncio
 import math
 import re
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from experiments.bench_config import LARGE_NAME
 from experiments.errors import FleetFailedError
+from experiments.processes import program
 
 TOTAL = re.compile(r"^\s*(\d+) requests in ", re.MULTILINE)
 RATE = re.compile(r"^Requests/sec:\s*([\d.]+)", re.MULTILINE)
@@ -116,7 +116,7 @@ class Load:
 
     def own_argv(self, port: int, seconds: float) -> list[str]:
         words = (port, self.case.method, self.case.path, self.case.body, self.connections, seconds)
-        return [sys.executable, "-m", "experiments.bench_generator", *map(str, words)]
+        return [*program("experiments.bench_generator"), *map(str, words)]
 
     def _script(self) -> Path:
         """wrk takes a method and a body from Lua only."""

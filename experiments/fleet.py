@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import tempfile
 import urllib.request
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any, Self
 
 from experiments import processes
 from experiments.errors import FleetFailedError
-from experiments.processes import Child
+from experiments.processes import Child, program
 from experiments.samples import Place
 from experiments.scenario import Entry, Region, Scenario
 
@@ -88,7 +87,7 @@ class Fleet:
         await all_ready(self._children)
         config = Path(self._folder.name) / "balancer.toml"
         await asyncio.to_thread(config.write_text, self._balancer_config(), "utf-8")
-        argv = [sys.executable, "-m", "balancer", "serve", "--config", str(config)]
+        argv = [*program("balancer"), "serve", "--config", str(config)]
         self._children.append(await processes.start("balancer", argv))
 
     async def _stop(self) -> None:
@@ -138,7 +137,7 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int) -> l
         "time-scale": f"{scenario.time_scale:g}",
     }
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return [sys.executable, "-m", "workers", "serve", *flags]
+    return [*program("workers"), "serve", *flags]
 
 
 def balancer_config(

@@ -7,13 +7,13 @@ whose program is not there is said to be absent, never left out in silence.
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments import bench_config
 from experiments.errors import BadInputError
+from experiments.processes import program
 
 OURS = "steelyard"
 
@@ -59,7 +59,7 @@ def ours(policy: str) -> Peer:
 
     def argv(site: Site) -> list[str]:
         text = bench_config.steelyard(site.port, site.workers, policy)
-        return [sys.executable, "-m", "balancer", "serve", "--config", site.file("steelyard.toml", text)]
+        return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
 
     return Peer(f"{OURS} {policy}", argv)
 
@@ -81,7 +81,7 @@ def envoy_argv(site: Site) -> list[str]:
 
 def program_of_ours(module: str) -> Callable[[Site], list[str]]:
     """A program of this package that takes ports."""
-    return lambda site: [sys.executable, "-m", module, str(site.port), *map(str, site.workers)]
+    return lambda site: [*program(module), str(site.port), *map(str, site.workers)]
 
 
 PEERS = {
@@ -107,7 +107,7 @@ def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
 def worker_argv(site: Site) -> list[str]:
     """The worker behind all of them: nginx if it is there, else the least one in Python."""
     if PEERS["nginx"].absence:
-        return [sys.executable, "-m", "experiments.bench_worker", *map(str, site.workers)]
+        return [*program("experiments.bench_worker"), *map(str, site.workers)]
     (site.folder / bench_config.LARGE_NAME).write_bytes(bytes(bench_config.LARGE_BYTES))
     text = bench_config.nginx_worker(site.workers, site.folder)
     return ["nginx", "-p", str(site.folder), "-c", site.file("worker.conf", text)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Sequence
@@ -23,6 +24,14 @@ READY_WITHIN = 20.0
 
 GRACE = 3.0
 TAIL_LINES = 8
+
+
+def program(module: str) -> list[str]:
+    """The command that runs a module of the distribution that this process runs, whatever the current directory holds.
+
+    Without -P a checkout that one stands in would be measured instead of what is installed.
+    """
+    return [sys.executable, "-P", "-m", module]
 
 
 class Child:
