@@ -21,7 +21,6 @@ HOT = [
     "policies/state.py",
     "balancer/body.py",
     "balancer/downstream.py",
-    "balancer/errors.py",
     "balancer/exchange.py",
     "balancer/heads.py",
     "balancer/pool.py",

@@ -168,7 +168,8 @@ def test_a_worker_is_told_its_region_its_seed_and_the_time_scale() -> None:
     """Durations carry their unit on the command line."""
     scenario = load_scenario("regions").model_copy(update={"time_scale": 0.1})
     argv = worker_argv(scenario, scenario.regions[2], 1, seed=9)
-    options = dict(zip(argv[4::2], argv[5::2], strict=True))
+    flags = argv[argv.index("serve") + 1 :]
+    options = dict(zip(flags[::2], flags[1::2], strict=True))
     assert options["--name"] == "asia-1"
     assert options["--rtt"] == "580ms"
     assert options["--time-scale"] == "0.1"
