@@ -17,6 +17,7 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,15 @@ def introduction(plan: Plan) -> str:
         f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} units × {plan.seconds:g} s, "
         f"{plan.connections} connections, {WORKERS} endpoints, seed {plan.seed}.\n"
         f"Load: {load}; worker: {worker_name()}; {place}.\n"
+        f"Ours: {build_in_words()}.\n"
     )
+
+
+def build_in_words() -> str:
+    """Which form of the forwarding unit is installed here."""
+    spec = find_spec("balancer.exchange")
+    is_pure = spec is None or (spec.origin or "").endswith(".py")
+    return "the pure source ('make bench' measures the compiled build)" if is_pure else "the compiled build"
 
 
 def present(console: Console, runs: list[Run], found: list[Verdict], absent: dict[str, str]) -> None:
