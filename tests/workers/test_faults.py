@@ -92,10 +92,13 @@ async def test_slow_multiplies_the_service_time(start_worker: StartWorker, sessi
     """`slow: 5` makes 10 ms of service 50 ms."""
     worker = await start_worker(service=Fixed(0.01))
     await _put(session, worker, slow=5)
-    begun_at = time.monotonic()
-    async with session.get(f"{worker.url}/work") as response:
-        assert float(response.headers["X-Worker-Service-Time"]) == pytest.approx(0.05)
-    assert 0.05 <= time.monotonic() - begun_at < 0.08
+    times = []
+    for _ in range(5):
+        begun_at = time.monotonic()
+        async with session.get(f"{worker.url}/work") as response:
+            assert float(response.headers["X-Worker-Service-Time"]) == pytest.approx(0.05)
+        times.append(time.monotonic() - begun_at)
+    assert 0.05 <= min(times) < 0.08  # a busy machine only ever adds
 
 
 @pytest.mark.parametrize(("faults", "status"), [({}, 500), ({"fail_status": 503}, 503)])

@@ -134,12 +134,15 @@ async def test_pipelined_requests_are_answered_in_order(start_worker: StartWorke
     """Three requests in one segment cost one round trip and come back in their order."""
     worker = await start_worker(round_trip=R)
     reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
-    begun_at = time.monotonic()
-    for name in (b"1", b"2", b"3"):
-        writer.write(GET[:-2] + b"X-Request-ID: " + name + b"\r\n\r\n")
-    answers = [await _answer(reader) for _ in range(3)]
-    assert [b'"request_id": "%d"' % n in answer for n, answer in enumerate(answers, 1)] == [True] * 3
-    assert time.monotonic() - begun_at < 3 * R
+    times = []
+    for _ in range(5):
+        begun_at = time.monotonic()
+        for name in (b"1", b"2", b"3"):
+            writer.write(GET[:-2] + b"X-Request-ID: " + name + b"\r\n\r\n")
+        answers = [await _answer(reader) for _ in range(3)]
+        times.append(time.monotonic() - begun_at)
+        assert [b'"request_id": "%d"' % n in answer for n, answer in enumerate(answers, 1)] == [True] * 3
+    assert min(times) < 3 * R  # a busy machine only ever adds
     writer.close()
 
 
@@ -147,14 +150,17 @@ async def test_close_is_on_the_way_for_half_a_round_trip(start_worker: StartWork
     """The worker closes an idle connection K after its answer; both travel R/2, so the client sees them K apart."""
     keep_alive = 0.1
     worker = await start_worker(round_trip=R, keep_alive=keep_alive)
-    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
-    writer.write(GET)
-    await _answer(reader)
-    answered_at = time.monotonic()
-    writer.write(GET[:-2])  # the race: a request's first bytes meet the close and are lost
-    assert await reader.read() == b""
-    assert time.monotonic() - answered_at == pytest.approx(keep_alive, rel=0.25)
-    writer.close()
+    lives = []
+    for _ in range(7):
+        reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+        writer.write(GET)
+        await _answer(reader)
+        answered_at = time.monotonic()
+        writer.write(GET[:-2])  # the race: a request's first bytes meet the close and are lost
+        assert await reader.read() == b""
+        lives.append(time.monotonic() - answered_at)
+        writer.close()
+    assert median(lives) == pytest.approx(keep_alive, rel=0.25)
 
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.02])
@@ -163,13 +169,16 @@ async def test_half_closed_client_is_treated_as_without_a_link(
 ) -> None:
     """aiohttp gives up a connection whose client has finished sending; the link changes when, not what."""
     worker = await start_worker(round_trip=round_trip, service=Fixed(0.05))
-    reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
-    writer.write(GET)
-    writer.write_eof()
-    begun_at = time.monotonic()
-    assert await reader.read() == b""
-    assert 2 * round_trip <= time.monotonic() - begun_at + 0.001 < 2 * round_trip + 0.04
-    writer.close()
+    times = []
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+        writer.write(GET)
+        writer.write_eof()
+        begun_at = time.monotonic()
+        assert await reader.read() == b""
+        times.append(time.monotonic() - begun_at + 0.001)
+        writer.close()
+    assert 2 * round_trip <= min(times) < 2 * round_trip + 0.04  # a busy machine only ever adds
 
 
 async def test_client_that_leaves_frees_the_connection(start_worker: StartWorker) -> None:
