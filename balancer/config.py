@@ -1,7 +1,7 @@
 """The configuration: read, checked, and turned into plain values.
 
-Rule of this file: pydantic stops here. Defaults stand here and nowhere else, with their units and reasons; what
-is wrong is told in one line that names the field. Order: command line, then environment, then file.
+Rule of this file: pydantic stops here. What is wrong is told in one line that names the field. Order: command line,
+then environment, then file. The tables with their defaults stand in `sections.py`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from typing import Any, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    IPvAnyNetwork,
-    SecretStr,
-    StringConstraints,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -36,131 +25,24 @@ from pydantic_settings import (
 )
 
 from balancer.pool import PoolLimits
-from policies import registry
+from balancer.sections import (
+    ControlConfig,
+    EndpointConfig,
+    LimitsConfig,
+    Name,
+    PolicySpec,
+    PoolConfig,
+    TimeoutsConfig,
+)
 from policies.errors import PoliciesError
-from policies.facts import Endpoint
-from policies.policy import Policy
 
 ENVIRONMENT_PREFIX = "BALANCER_"
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
 class ConfigError(Exception):
     """One line: the field and what is allowed there. Exit code 2."""
 
     exit_code = 2
-
-
-class Section(BaseModel):
-    """A table of the file: nothing unknown, nothing changed later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PolicySpec(BaseModel):
-    """`policy = "name"`, or a table with `name` and the policy's own options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: str = Field(default="random", description="a name from the registry or an entry point")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the policy itself is given."""
-        return dict(self.model_extra or {})
-
-    def make(self, rng: Random) -> Policy:
-        """Build it. Raises `PoliciesError` for an unknown name or option."""
-        return registry.make(self.name, self.options, rng)
-
-
-class EndpointConfig(Section):
-    """One worker."""
-
-    id: Name = Field(description="unique; shown in status, metrics and logs")
-    address: str = Field(description="http://host:port")
-    region: Name = Field(default="default", description="workers of one region are near each other")
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="share relative to the others")
-    max_in_flight: int | None = Field(
-        default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
-    )
-
-    @field_validator("address")
-    @classmethod
-    def _is_http_origin(cls, value: str) -> str:
-        problem = f"must be http://host:port, got '{value}'"
-        try:
-            url = urlsplit(value)
-            port = url.port
-        except ValueError:
-            raise ValueError(problem) from None
-        extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
-        if url.scheme != "http" or not url.hostname or extras or port == 0:
-            raise ValueError(problem)
-        return value.rstrip("/")
-
-    def endpoint(self) -> Endpoint:
-        """The value that the core works with."""
-        return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight)
-
-
-class TimeoutsConfig(Section):
-    """Seconds. Kept by one sweep, so each may come up to half a second late."""
-
-    connect: Seconds = Field(default=2.0, description="TCP handshake with a worker")
-    first_byte: Seconds = Field(
-        default=25.0,
-        description="request sent → first byte of the response; below the 30 s that Heroku waits",
-    )
-    body_idle: Seconds = Field(default=60.0, description="between two pieces of a response, either side")
-    head: Seconds = Field(default=10.0, description="a client's request head, from its first byte")
-    request_idle: Seconds = Field(default=30.0, description="between two pieces of a request's body")
-    keep_alive: Seconds = Field(
-        default=95.0,
-        description="an idle client connection; above the 90 s that Heroku's router keeps its own",
-    )
-    queue: Seconds = Field(default=30.0, description="waiting for an endpoint with room")
-    linger: Seconds = Field(
-        default=2.0, description="reading on after our last answer, so it is not reset away"
-    )
-    shutdown: Seconds = Field(default=25.0, description="finishing after SIGTERM; Heroku kills after 30 s")
-
-
-class LimitsConfig(Section):
-    """Bounds on memory and descriptors."""
-
-    queue: int = Field(
-        default=10_000, ge=0, description="requests that may wait while every endpoint is full"
-    )
-    head: int = Field(default=32_768, ge=1024, le=1 << 20, description="bytes of a request's head")
-    clients: int | None = Field(
-        default=None,
-        ge=1,
-        description="client connections; more wait in the kernel. None: from RLIMIT_NOFILE",
-    )
-
-
-class PoolConfig(Section):
-    """Connections kept to each worker."""
-
-    idle: Seconds = Field(
-        default=4.0,
-        description="keep an unused one this long; must stay below what the worker keeps (often 5 s)",
-    )
-    max_age: Seconds = Field(default=300.0, description="oldest connection that is used again")
-
-
-class ControlConfig(Section):
-    """Who may use /-/: this machine always, others with the token."""
-
-    token: SecretStr | None = Field(default=None, min_length=16, description="Authorization: Bearer …")
 
 
 class Settings(BaseSettings):

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 from pydantic import SecretStr, ValidationError
 
-from balancer.config import PolicySpec, first_problem
+from balancer.config import first_problem
 from balancer.errors import RequestRejected
 from balancer.heads import without
 from balancer.metrics import metrics_text
+from balancer.sections import PolicySpec
 from balancer.status import policy_status, unit_status
 from policies.errors import PoliciesError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from balancer import exchange
 
 if TYPE_CHECKING:
-    from balancer.config import PolicySpec
+    from balancer.sections import PolicySpec
     from balancer.unit import Unit
     from policies.state import EndpointState
 

@@ -22,8 +22,8 @@ from policies.facts import Endpoint, Region
 from policies.router import Clock, Router
 
 if TYPE_CHECKING:
-    from balancer.config import PolicySpec
     from balancer.downstream import Downstream
+    from balancer.sections import PolicySpec
 
 Network = IPv4Network | IPv6Network
 

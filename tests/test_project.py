@@ -25,7 +25,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from balancer.config import PolicySpec, Settings, load
+from balancer.config import Settings, load
+from balancer.sections import PolicySpec
 from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent
