@@ -28,6 +28,7 @@ from balancer.pool import PoolLimits
 from balancer.sections import (
     ControlConfig,
     EndpointConfig,
+    HeadersConfig,
     LimitsConfig,
     Name,
     PolicySpec,
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     endpoints: tuple[EndpointConfig, ...] = Field(min_length=1)
     timeouts: TimeoutsConfig = TimeoutsConfig()
     limits: LimitsConfig = LimitsConfig()
+    headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
     control: ControlConfig = ControlConfig()
 

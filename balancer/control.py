@@ -17,7 +17,7 @@ from pydantic import SecretStr, ValidationError
 
 from balancer.config import first_problem
 from balancer.errors import RequestRejected
-from balancer.heads import without
+from balancer.fields import without
 from balancer.metrics import metrics_text
 from balancer.sections import PolicySpec
 from balancer.status import policy_status, unit_status
@@ -174,7 +174,7 @@ class ControlTurn:
         if len(self._body) > BODY_LIMIT:
             self._downstream.abort()
 
-    def request_ended(self) -> None:
+    def request_ended(self, trailers: bytes) -> None:
         self._is_complete = True
         self._hand_over()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from email.utils import formatdate
 
 from balancer.unit import Unit
 
@@ -43,6 +44,7 @@ class Sweep:
         """Look once, as if it were `now`."""
         unit = self._unit
         unit.coarse_now = now
+        unit.date_line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
         for downstream in list(unit.downstreams):
             downstream.check(now)
         unit.pools.prune(now)

@@ -32,6 +32,14 @@ class RequestRejected(ForwardingError):
         self.reason = reason
 
 
+class MalformedBody(Exception):
+    """Bytes that are no body as the head announced it; whose fault it is, the reader knows."""
+
+
+class BodyTooLarge(MalformedBody):
+    """A body beyond the limit."""
+
+
 class NoEndpoint(ForwardingError):
     """No endpoint is able to take the request."""
 
@@ -102,3 +110,9 @@ class ResponseTimeout(UpstreamError):
     status = 504
     reason = "response_timeout"
     outcome = OutcomeKind.TIMEOUT
+
+
+class RequestOverdue(ResponseTimeout):
+    """The whole of it took longer than a request may."""
+
+    reason = "request_timeout"

@@ -7,7 +7,7 @@ body is kept only as long as the request could still be sent to another endpoint
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from balancer.errors import (
     ConnectFailed,
@@ -15,11 +15,15 @@ from balancer.errors import (
     ForwardingError,
     MalformedResponse,
     QueueTimeout,
+    RequestOverdue,
     RequestRejected,
     ResponseTimeout,
     UpstreamError,
 )
-from balancer.heads import Framing, Request, Response, new_tuple, outgoing_response
+from balancer.fields import Framing
+from balancer.request_head import Request
+from balancer.response_head import Response, outgoing_response
+from balancer.trailers import passing_trailers
 from balancer.upstream import Upstream
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
@@ -29,25 +33,26 @@ if TYPE_CHECKING:
     from balancer.downstream import Downstream
     from balancer.unit import Unit
 
-IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
+IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
 
-REPLAY_LIMIT = 65536
-"""Bytes of a request's body kept for a second attempt. More is streamed, and then cannot be repeated."""
+NOBODY: Final[frozenset[str]] = frozenset()
 
-HOLD_LIMIT = 65536
-"""Bytes of a request's body taken from the client before a connection to the worker stands."""
-
-NOBODY: frozenset[str] = frozenset()
-
-LAST_CHUNK = b"0\r\n\r\n"
-
-_OK, _ERROR_STATUS, _ABANDONED = OutcomeKind.OK, OutcomeKind.ERROR_STATUS, OutcomeKind.ABANDONED
-_LENGTH, _CHUNKED, _UNTIL_CLOSE = Framing.LENGTH, Framing.CHUNKED, Framing.UNTIL_CLOSE
+OK: Final = OutcomeKind.OK
+ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
+ABANDONED: Final = OutcomeKind.ABANDONED
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 
 def chunk(data: bytes) -> bytes:
     """`data`, not empty, in chunked framing (RFC 9112 § 7.1)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk(trailers: bytes) -> bytes:
+    """The end of a chunked body; `trailers` is a block or b""."""
+    return b"0%b\r\n" % (passing_trailers(trailers) or b"\r\n")
 
 
 class Exchange:
@@ -58,6 +63,7 @@ class Exchange:
     _assignment: Assignment | None = None
     _upstream: Upstream | None = None
     _attempts = 0
+    _started_at = 0.0
     _sent_at = 0.0
     _active_at = 0.0
     _body: list[bytes] | None = None  # framed, for sending and for sending again
@@ -72,11 +78,11 @@ class Exchange:
     _out: list[bytes]  # of a response that has started, from one read: one write, one system call
     _client_stays = True
 
-    def __init__(self, unit: Unit, downstream: Downstream, request: Request, has_body: bool) -> None:
+    def __init__(self, unit: Unit, downstream: Downstream, request: Request) -> None:
         self._unit = unit
         self._downstream = downstream
         self._request = request
-        self._is_complete = not has_body  # the request has come in whole
+        self._is_complete = not request.fields.has_body  # the request has come in whole
         self._tried = NOBODY
 
     # --- the request
@@ -85,13 +91,13 @@ class Exchange:
         """Bytes of the body, without framing."""
         self._bytes_in += len(data)
         self._active_at = self._unit.coarse_now
-        self._send_body(chunk(data) if self._request.framing is _CHUNKED else data)
+        self._send_body(chunk(data) if self._request.fields.framing is CHUNKED else data)
 
-    def request_ended(self) -> None:
+    def request_ended(self, trailers: bytes) -> None:
         """The request has come in whole."""
         self._is_complete = True
-        if self._request.framing is _CHUNKED:
-            self._send_body(LAST_CHUNK)
+        if self._request.fields.framing is CHUNKED:
+            self._send_body(last_chunk(trailers))
 
     def _send_body(self, data: bytes) -> None:
         if self.is_finished:
@@ -103,12 +109,12 @@ class Exchange:
         if self._upstream is not None:
             self._upstream.write(data)
             self._bound_body()
-        elif self._body_size > HOLD_LIMIT:
+        elif self._body_size > self._unit.limits.buffer:
             self._downstream.hold()
 
     def _bound_body(self) -> None:
-        """A long body is streamed, not kept."""
-        if self._body_size > REPLAY_LIMIT:
+        """A long body is streamed, not kept for a second attempt."""
+        if self._body_size > self._unit.limits.buffer:
             self._spend()
 
     def _spend(self) -> None:
@@ -121,9 +127,8 @@ class Exchange:
         """Choose an endpoint and a connection to it."""
         unit, request = self._unit, self._request
         method, target = request.method, request.target
-        facts = new_tuple(
-            RequestFacts,
-            (method.decode(), target.decode("latin-1"), unit.home_region, None, self._attempts, self._tried),
+        facts = RequestFacts(
+            method.decode(), target.decode("latin-1"), unit.home_region, None, self._attempts, self._tried
         )
         try:
             self._assignment = assignment = unit.router.route(facts)
@@ -143,6 +148,7 @@ class Exchange:
 
     def start(self) -> None:
         """It is this request's turn on its connection."""
+        self._started_at = self._unit.coarse_now
         self.attempt()
 
     def _wait_for_room(self) -> None:
@@ -183,35 +189,42 @@ class Exchange:
 
     def response_whole(self, response: Response, body: bytes) -> None:
         request, unit = self._request, self._unit
-        is_usual = response.framing is _LENGTH and request.keep_alive and self._is_complete
-        if not is_usual or request.is_http10 or not unit.keeps_clients:
+        fields = request.fields
+        if not (fields.keep_alive and self._is_complete and unit.keeps_clients) or fields.is_http10:
             self.response_started(response)
             self.response_body(body)
-            self.response_ended()
+            self.response_ended(b"")
             return
         # What follows comes to the same, with half the work and one look at the clock.
-        status, line, block, _, _ = response
+        status, block = response.status, response.block
+        if unit.internal_fields is not None:
+            block = unit.internal_fields.without(block)
+        if not response.has_date:
+            block += unit.date_line
         downstream = self._downstream
-        downstream.write(b"".join((line, block, b"\r\n", body)))
+        downstream.write(b"".join((response.line, block, b"\r\n", body)))
         self._status = status
         self._bytes_out = len(body)
         self._first_byte_at = now = unit.now()
         self._release(is_clean=True)
-        self._settle(_OK if status < 500 else _ERROR_STATUS, now)
+        self._settle(OK if status < 500 else ERROR_STATUS, now)
         self.is_finished = True
         downstream.turn_ended(stays=True)
 
     def response_started(self, response: Response) -> None:
         status, request = response.status, self._request
-        self._client_stays = request.keep_alive and self._is_complete and self._unit.keeps_clients
+        unit, fields = self._unit, request.fields
+        self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
+        if unit.internal_fields is not None:
+            response.block = unit.internal_fields.without(response.block)
         head, framing = outgoing_response(
-            response, request.method == b"HEAD", request.is_http10, self._client_stays
+            response, request.method == b"HEAD", fields.is_http10, self._client_stays, unit.date_line
         )
         if status < 200:
             self._relay_interim(status, head)
             return
         self._to_client = framing
-        self._first_byte_at = self._unit.now()
+        self._first_byte_at = unit.now()
         self._status = status
         self._spend()
         self._out = [head]
@@ -222,26 +235,26 @@ class Exchange:
             self.response_failed(MalformedResponse("101 for a request without Upgrade"))
             return
         self._active_at = self._unit.coarse_now
-        if not self._request.is_http10:
+        if not self._request.fields.is_http10:
             self._downstream.write(head)
 
     def response_body(self, data: bytes) -> None:
         self._bytes_out += len(data)
         self._active_at = self._unit.coarse_now
-        self._out.append(chunk(data) if self._to_client is _CHUNKED else data)
+        self._out.append(chunk(data) if self._to_client is CHUNKED else data)
 
     def response_paused(self) -> None:
         if self._status and self._out:
             self._downstream.write(b"".join(self._out))
             self._out.clear()
 
-    def response_ended(self) -> None:
-        if self._to_client is _CHUNKED:
-            self._out.append(LAST_CHUNK)
+    def response_ended(self, trailers: bytes) -> None:
+        if self._to_client is CHUNKED:
+            self._out.append(last_chunk(trailers))
         self._downstream.write(b"".join(self._out))
         self._release(is_clean=self._is_complete)
-        self._settle(_OK if self._status < 500 else _ERROR_STATUS, self._unit.now())
-        self._finish(self._client_stays and self._is_complete and self._to_client is not _UNTIL_CLOSE)
+        self._settle(OK if self._status < 500 else ERROR_STATUS, self._unit.now())
+        self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)
 
     def response_failed(self, error: UpstreamError) -> None:
         self._release(is_clean=False)
@@ -277,12 +290,12 @@ class Exchange:
         self.is_finished = True
         self._unit.counts.abandoned += 1
         self._release(is_clean=False)
-        self._settle(_ABANDONED, self._unit.now())
+        self._settle(ABANDONED, self._unit.now())
 
     def reject(self, error: RequestRejected) -> None:
         """The client's message will never be whole: the worker must not take it for one."""
         self._release(is_clean=False)
-        self._settle(_ABANDONED, self._unit.now())
+        self._settle(ABANDONED, self._unit.now())
         if self._status:
             self._cut(error)
         else:
@@ -292,6 +305,9 @@ class Exchange:
         """The sweep: has the worker, or the queue, had its time? `now` is coarse."""
         timeouts = self._unit.timeouts
         waited = now - self._active_at
+        if timeouts.total is not None and now - self._started_at > timeouts.total:
+            self._overdue(timeouts.total)
+            return
         if self._upstream is None:
             if (
                 self._queued_at is not None
@@ -304,6 +320,16 @@ class Exchange:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
         elif self._is_complete and waited > timeouts.first_byte:
             self.response_failed(ResponseTimeout(f"no response within {timeouts.first_byte:g} s"))
+
+    def _overdue(self, total: float) -> None:
+        """The request has had its time, wherever it was spent."""
+        error = RequestOverdue(f"not answered in full within {total:g} s")
+        self._release(is_clean=False)
+        self._settle(error.outcome, self._unit.now())
+        if self._status:
+            self._cut(error)
+        else:
+            self._answer(error)
 
     def _attempt_failed(self, error: UpstreamError) -> None:
         """Try once more where that is safe (RFC 9110 § 9.2.2), else tell the client."""
@@ -339,25 +365,21 @@ class Exchange:
     def _settle(self, kind: OutcomeKind, now: float) -> None:
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
-            outcome = new_tuple(
-                Outcome,
-                (
-                    kind,
-                    self._status or None,
-                    self._sent_at,
-                    self._first_byte_at,
-                    now,
-                    self._bytes_in,
-                    self._bytes_out,
-                    None,
-                ),
+            outcome = Outcome(
+                kind,
+                self._status or None,
+                self._sent_at,
+                self._first_byte_at,
+                now,
+                self._bytes_in,
+                self._bytes_out,
             )
             self._unit.router.settle(assignment, outcome)
 
     def _answer(self, error: ForwardingError) -> None:
         """Nothing of a response went down yet: say what happened in our own words."""
         self._unit.counts.count_error(error)
-        stays = self._request.keep_alive and self._is_complete and self._unit.keeps_clients
+        stays = self._request.fields.keep_alive and self._is_complete and self._unit.keeps_clients
         is_head = self._request.method == b"HEAD"
         self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
         self._finish(stays)

@@ -102,6 +102,9 @@ class TimeoutsConfig(Section):
         description="an idle client connection; above the 90 s that Heroku's router keeps its own",
     )
     queue: Seconds = Field(default=30.0, description="waiting for an endpoint with room")
+    total: Seconds | None = Field(
+        default=None, description="a request from its head to the last byte of its response. None: no bound"
+    )
     linger: Seconds = Field(
         default=2.0, description="reading on after our last answer, so it is not reset away"
     )
@@ -114,7 +117,23 @@ class LimitsConfig(Section):
     queue: int = Field(
         default=10_000, ge=0, description="requests that may wait while every endpoint is full"
     )
-    head: int = Field(default=32_768, ge=1024, le=1 << 20, description="bytes of a request's head")
+    in_flight: int | None = Field(
+        default=None,
+        ge=1,
+        description="requests at all endpoints at once; more wait in the queue. None: no limit",
+    )
+    head: int = Field(default=32_768, ge=1024, le=1 << 20, description="bytes of a request's head, then 431")
+    fields: int = Field(default=100, ge=8, le=10_000, description="fields of a request's head, then 431")
+    target: int = Field(default=8_192, ge=64, le=1 << 20, description="bytes of a request's target, then 414")
+    body: int | None = Field(
+        default=None, ge=0, description="bytes of a request's body, then 413. None: no limit"
+    )
+    buffer: int = Field(
+        default=65_536,
+        ge=1024,
+        le=1 << 26,
+        description="bytes of a body that may wait for a slow reader, per connection and direction",
+    )
     clients: int | None = Field(
         default=None,
         ge=1,
@@ -130,6 +149,30 @@ class PoolConfig(Section):
         description="keep an unused one this long; must stay below what the worker keeps (often 5 s)",
     )
     max_age: Seconds = Field(default=300.0, description="oldest connection that is used again")
+
+
+InternalName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+\*?$", max_length=128)]
+
+
+class HeadersConfig(Section):
+    """What is added to heads, and what is taken out of them."""
+
+    internal: tuple[InternalName, ...] = Field(
+        default=(), description="fields taken from no client and given to none; a name, or a beginning with *"
+    )
+    forwarded: bool = Field(default=False, description="add Forwarded (RFC 7239) beside X-Forwarded-*")
+
+    @field_validator("internal")
+    @classmethod
+    def _is_not_ours(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            for needed in NEEDED:
+                if needed == name.lower() or (name.endswith("*") and needed.startswith(name[:-1].lower())):
+                    raise ValueError(f"'{name}' would take out {needed}, which forwarding needs")
+        return names
+
+
+NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connection")
 
 
 class ControlConfig(Section):

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from random import Random
 
 from balancer.acceptor import Acceptor, bind
+from balancer.bounds import Limits, Timeouts
 from balancer.config import ListenAddress, Settings
 from balancer.control import ControlPlane
 from balancer.deadlines import Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
-from balancer.unit import Timeouts, Unit
+from balancer.internal_fields import InternalFields
+from balancer.unit import Unit
 from policies.router import Clock, MonotonicClock, Router
 
 GC_THRESHOLD = 50_000
@@ -29,9 +31,9 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     """The unit that `settings` describe."""
     rng = Random(settings.seed)
     endpoints = [endpoint.endpoint() for endpoint in settings.endpoints]
-    timeouts = settings.timeouts
+    timeouts, limits = settings.timeouts, settings.limits
     return Unit(
-        Router(endpoints, settings.policy.make(rng), clock, rng),
+        Router(endpoints, settings.policy.make(rng), clock, rng, in_flight_limit=limits.in_flight),
         clock,
         rng,
         timeouts=Timeouts(
@@ -42,14 +44,17 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
             body_idle=timeouts.body_idle,
             queue=timeouts.queue,
             linger=timeouts.linger,
+            total=timeouts.total,
         ),
         pool_limits=settings.pool_limits,
         upstream_limit=upstream_limit,
-        queue_limit=settings.limits.queue,
-        head_limit=settings.limits.head,
+        queue_limit=limits.queue,
+        limits=Limits(limits.head, limits.fields, limits.target, limits.body, limits.buffer),
         retries=settings.retries,
         home_region=settings.home_region,
         trusted_proxies=settings.trusted_proxies,
+        internal_fields=InternalFields(settings.headers.internal) if settings.headers.internal else None,
+        says_forwarded=settings.headers.forwarded,
     )
 
 

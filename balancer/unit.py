@@ -15,7 +15,9 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
+from balancer.bounds import Limits, Timeouts
 from balancer.errors import ForwardingError
+from balancer.internal_fields import InternalFields
 from balancer.pool import PoolLimits, Pools
 from balancer.waiting import WaitQueue
 from policies.facts import Endpoint, Region
@@ -26,19 +28,6 @@ if TYPE_CHECKING:
     from balancer.sections import PolicySpec
 
 Network = IPv4Network | IPv6Network
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds; what each bounds stands in `config.py`, with the defaults."""
-
-    head: float
-    request_idle: float
-    keep_alive: float
-    first_byte: float
-    body_idle: float
-    queue: float
-    linger: float
 
 
 @dataclass(slots=True)
@@ -60,6 +49,7 @@ class Unit:
     """Everything that one process forwards with.
 
     `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
+    `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
     `keeps_clients`: a client may send its next request on the same connection.
     """
 
@@ -73,10 +63,12 @@ class Unit:
         pool_limits: PoolLimits,
         upstream_limit: int | None = None,
         queue_limit: int = 10_000,
-        head_limit: int = 32_768,
+        limits: Limits | None = None,
         retries: int = 1,
         home_region: Region | None = None,
         trusted_proxies: tuple[Network, ...] = (),
+        internal_fields: InternalFields | None = None,
+        says_forwarded: bool = False,
     ) -> None:
         self.router = router
         self.clock = clock
@@ -85,9 +77,12 @@ class Unit:
         self.coarse_now = clock.now()
         self.started_at = self.coarse_now
         self.timeouts = timeouts
-        self.head_limit = head_limit
+        self.limits = limits or Limits()
         self.retries = retries
         self.home_region = home_region
+        self.internal_fields = internal_fields
+        self.says_forwarded = says_forwarded
+        self.date_line = b""
         self.is_draining = False
         self.keeps_clients = True
         self.counts = Counts()

@@ -4,19 +4,18 @@ Rule of this file: a connection serves one request at a time, and says that a re
 the whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they
 mark the connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
 
-llhttp writes down what it finds in a read, in order, and it is told on afterwards: BEGIN, HEAD, the bytes of the
-body, END. It calls methods of builtins to do so. A Python function called from C costs a frame each time, three
-times what noting it does, and most responses can then be told in one go.
+llhttp judges every byte of a head; the usual response, all of it in one read and of known length, it is fed in one
+piece. Other bodies are read by `body.py`, and the next response then gets a parser of its own.
 
 Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
 
     upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
-    sink.response_whole(response, body)  the usual response, with a body and all of it in one read: instead of
+    sink.response_whole(response, body)  the usual response, all of it in one read and of known length: instead of
                                         started, body, ended
     sink.response_started(response)     for each head, 1xx included
     sink.response_body(data)            bytes of the body without their framing, never empty
     sink.response_paused()              all that was read has been told, and there is more to come
-    sink.response_ended()               whole and clean; ask `upstream.is_reusable` before leasing it again
+    sink.response_ended(trailers)       whole and clean; ask `upstream.is_reusable` before leasing it again
     sink.response_failed(error)         instead of response_ended: an `UpstreamError`
     sink.upstream_paused() / upstream_resumed()      its write buffer is full / has drained
 """
@@ -26,17 +25,29 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import httptools
 
-from balancer.errors import ConnectFailed, ConnectionBroken, ConnectTimeout, MalformedResponse, UpstreamError
-from balancer.heads import END_OF_HEAD, Framing, incoming_response
-from balancer.heads import Response as Response  # for those who implement a sink
+from balancer.body import Body, ChunkedBody, SizedBody
+from balancer.errors import (
+    ConnectFailed,
+    ConnectionBroken,
+    ConnectTimeout,
+    MalformedBody,
+    MalformedResponse,
+    UpstreamError,
+)
+from balancer.fields import END_OF_HEAD, Framing
+from balancer.response_head import Response as Response  # for those who implement a sink
+from balancer.response_head import incoming_response
 
-_BEGIN, _HEAD, _END = b"begin", b"head", b"end"
-"""Marks between the bytes of bodies, told from them by identity."""
+HEAD_LIMIT: Final = 65_536
+"""Bytes of a response's head."""
+
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 
 class ResponseSink(Protocol):
@@ -46,7 +57,7 @@ class ResponseSink(Protocol):
     def response_started(self, response: Response) -> None: ...
     def response_body(self, data: bytes) -> None: ...
     def response_paused(self) -> None: ...
-    def response_ended(self) -> None: ...
+    def response_ended(self, trailers: bytes) -> None: ...
     def response_failed(self, error: UpstreamError) -> None: ...
     def upstream_paused(self) -> None: ...
     def upstream_resumed(self) -> None: ...
@@ -59,29 +70,16 @@ class ConnectionOwner(Protocol):
     def connection_closed(self, upstream: Upstream) -> None: ...
 
 
-class Notes:
-    """What llhttp calls, and nothing else: it writes down what it finds."""
-
-    __slots__ = ("on_body", "on_headers_complete", "on_message_begin", "on_message_complete")
-
-    def __init__(self, events: list[bytes]) -> None:
-        self.on_message_begin = partial(events.append, _BEGIN)
-        self.on_headers_complete = partial(events.append, _HEAD)
-        self.on_body = events.append
-        self.on_message_complete = partial(events.append, _END)
-
-
 class Upstream(asyncio.Protocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow;
     `idle_since` is the owner's, in seconds."""
 
     __slots__ = (
-        "_events",
-        "_feed",
+        "_body",
         "_head",
-        "_is_complete",
         "_is_head_request",
         "_owner",
+        "_parser",
         "_reading_paused",
         "_response",
         "_sink",
@@ -100,11 +98,10 @@ class Upstream(asyncio.Protocol):
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._sink: ResponseSink | None = None
-        self._events: list[bytes] = []
-        self._feed = httptools.HttpResponseParser(Notes(self._events)).feed_data
-        self._head = b""  # what has come since the last head ended, until the next one does
+        self._parser: httptools.HttpResponseParser | None = None
+        self._head = b""  # as far as it has come
         self._response: Response | None = None  # the one that has started
-        self._is_complete = False  # and has ended
+        self._body: Body | None = None  # and whose body is coming
         self._is_head_request = self._reading_paused = False
         self.is_reusable = True
         self.is_closed = False
@@ -159,18 +156,18 @@ class Upstream(asyncio.Protocol):
         self.write = self.transport.write
 
     def data_received(self, data: bytes) -> None:
-        events = self._events
+        if self._sink is None:
+            self.close()  # these bytes answer no request
+            return
         try:
-            self._feed(data)
-        except httptools.HttpParserError as error:
-            self._tell(data, str(error))
-        except httptools.HttpParserUpgrade:
-            self._tell(data, "101 for a request without Upgrade")
-        else:
-            if len(events) == 4 and events[0] is _BEGIN and events[3] is _END and not self._is_head_request:
-                self._tell_whole(data)
+            if self._body is None:
+                self._read_head(data)
             else:
-                self._tell(data)
+                self._read_body(data)
+        except MalformedResponse as error:
+            self._fail(error)
+        except MalformedBody as error:
+            self._fail(MalformedResponse(str(error)))
 
     def eof_received(self) -> None:
         self._worker_closed("the worker closed the connection")
@@ -187,76 +184,96 @@ class Upstream(asyncio.Protocol):
         if self._sink is not None:
             self._sink.upstream_resumed()
 
-    # --- what llhttp has found
+    # --- what has come
 
-    def _tell_whole(self, data: bytes) -> None:
-        """The usual read: one response with a body in one piece, and nothing else."""
-        sink, body = self._sink, self._events[2]
-        try:
-            response = incoming_response(data[: data.find(END_OF_HEAD) + 2])
-        except MalformedResponse as error:
-            self._fail(error)
+    def _read_head(self, data: bytes) -> None:
+        head = self._head + data if self._head else data
+        end = head.find(END_OF_HEAD) + 4
+        if end < 4:
+            self._judge(data)
+            self._head = head
+            if len(head) > HEAD_LIMIT:
+                raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
             return
-        self._events.clear()
+        size = len(head)
+        response: Response | None = None
+        if head is data:  # the usual read: a response with all of its body, and nothing else
+            response = incoming_response(head[: end - 2])
+            if (
+                response.framing is LENGTH
+                and end + response.length == size
+                and not (self._is_head_request or response.is_bodiless)
+            ):
+                self._judge(data)
+                self._tell_whole(response, data[end:])
+                return
+        self._head = b""
+        self._judge(data[: len(data) - (size - end)] if end < size else data)
+        self._start(response or incoming_response(head[: end - 2]), head[end:])
+
+    def _judge(self, data: bytes) -> None:
+        """Raises `MalformedResponse`."""
+        parser = self._parser
+        if parser is None:
+            self._parser = parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parser = None
+        except httptools.HttpParserError as error:
+            raise MalformedResponse(str(error)) from None
+
+    def _tell_whole(self, response: Response, body: bytes) -> None:
+        sink = self._sink
         self._sink = None
         self.is_reusable = response.keep_alive
         if sink is not None:
             sink.response_whole(response, body)
-        else:
-            self.close()  # these bytes answer no request
 
-    def _tell(self, data: bytes, fault: str = "") -> None:
-        """Any other read, event by event; `fault` says what llhttp stumbled over behind them."""
-        events = self._events.copy()
-        self._events.clear()
-        is_spoiled = bool(fault)
-        if self._response is None:
-            self._head += data
-        for event in events:
-            if self._sink is None:  # given up on the way
-                break
-            if self._is_complete:
-                is_spoiled = True
-            elif event is _HEAD:
-                self._start()
-            elif event is _END:
-                self._is_complete = self._response is not None
-            elif event is not _BEGIN:
-                self._sink.response_body(event)
-        if self._is_complete:
-            self._end(is_spoiled)
-        elif fault or self._sink is None:
-            self._fail(MalformedResponse(fault or "bytes that answer no request"))
-        else:
-            self._sink.response_paused()
-
-    def _start(self) -> None:
-        """A head has come, the last one or an interim one."""
-        end = self._head.find(END_OF_HEAD)
-        try:
-            response = incoming_response(self._head[: end + 2])
-        except MalformedResponse as error:
-            self._fail(error)
+    def _start(self, response: Response, rest: bytes) -> None:
+        """A head has come, the last one or an interim one, and `rest` behind it."""
+        sink = self._sink
+        if response.status < 200:
+            if sink is not None:
+                sink.response_started(response)
+            if rest and self._sink is not None:
+                self._read_head(rest)
             return
-        self._head = self._head[end + 4 :]
-        if response.status >= 200:
-            self._response = response
-            self._head = b""
-            # llhttp cannot be told that HEAD has no body: it will not find this message's end, so we say it.
-            self._is_complete = self._is_head_request
-        if self._sink is not None:
-            self._sink.response_started(response)
+        self._response = response
+        if sink is not None:
+            sink.response_started(response)
+        if self._sink is None:  # given up on the way
+            return
+        if self._is_head_request or response.is_bodiless:
+            if self._is_head_request:
+                self._parser = None  # it waits for a body
+            self._end(rest, b"")
+            return
+        self._parser = None
+        self._body = body_of(response)
+        self._read_body(rest)
 
-    def _end(self, is_spoiled: bool) -> None:
-        """The response is whole, even where bad bytes follow: they spoil only the connection."""
+    def _read_body(self, data: bytes) -> None:
+        body, sink = self._body, self._sink
+        if body is None or sink is None:
+            return
+        for piece in body.feed(data):
+            sink.response_body(piece)
+        if self._sink is None:
+            return
+        if body.is_ended:
+            self._end(body.rest, body.trailers)
+        else:
+            sink.response_paused()
+
+    def _end(self, rest: bytes, trailers: bytes) -> None:
+        """The response is whole, even where bytes follow: they spoil only the connection."""
         sink, self._sink = self._sink, None
         response, self._response = self._response, None
-        self._is_complete = False
-        if self._is_head_request:
-            self._feed = httptools.HttpResponseParser(Notes(self._events)).feed_data
-        self.is_reusable = response is not None and response.keep_alive and not (is_spoiled or self.is_closed)
+        self._body = None
+        self.is_reusable = response is not None and response.keep_alive and not (rest or self.is_closed)
         if sink is not None:
-            sink.response_ended()
+            sink.response_ended(trailers)
 
     # --- ends
 
@@ -266,8 +283,8 @@ class Upstream(asyncio.Protocol):
         self.transport.abort()
         if sink is None:
             return
-        if self._response is not None and self._response.framing is Framing.UNTIL_CLOSE:
-            sink.response_ended()
+        if self._response is not None and self._response.framing is UNTIL_CLOSE:
+            sink.response_ended(b"")
         else:
             sink.response_failed(ConnectionBroken(detail))
 
@@ -281,6 +298,13 @@ class Upstream(asyncio.Protocol):
         self.is_closed = True
         self.is_reusable = False
         self._owner.connection_closed(self)
+
+
+def body_of(response: Response) -> Body:
+    """What reads the body of a response that has one."""
+    if response.framing is LENGTH:
+        return SizedBody(response.length)
+    return ChunkedBody() if response.framing is CHUNKED else Body()
 
 
 async def connect(owner: ConnectionOwner, host: str, port: int, timeout: float) -> Upstream:

@@ -47,7 +47,7 @@ class WaitQueue:
 
     def serve(self) -> None:
         """An endpoint has room again: let those go whose turn it is."""
-        while self._line and self._router.available:
+        while self._line and self._router.has_room:
             waiter = self._leave()
             if not waiter.is_finished:
                 waiter.attempt()

@@ -54,7 +54,7 @@ class Flight:
 
     def response_whole(self, response: Response, body: bytes) -> None:
         self.response_started(response)
-        self.response_ended()
+        self.response_ended(b"")
 
     def response_started(self, response: Response) -> None:
         status = response.status
@@ -68,7 +68,7 @@ class Flight:
     def response_body(self, data: bytes) -> None:
         pass
 
-    def response_ended(self) -> None:
+    def response_ended(self, trailers: bytes) -> None:
         upstream = self._upstream
         if upstream is not None:
             self._generator.connections.give_back(upstream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from random import Random
 from typing import Any, Protocol
 
@@ -62,10 +63,10 @@ class Assignment:
 class Router:
     """Endpoints, and the policy in force.
 
-    `routed` counts assignments; `demoted` those that the fallback had to make because the policy raised,
-    overran its time budget or picked what was not on offer; `last_fault` says what the policy last did
-    wrong, in words. `on_available` is called when, after a time with no endpoint available, there is one
-    again.
+    `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`; `demoted` counts
+    those that the fallback had to make because the policy raised, overran its time budget or picked what was
+    not on offer; `last_fault` says what the policy last did wrong, in words. `on_available` is called when,
+    after a time with no room, there is some again.
     """
 
     def __init__(
@@ -76,10 +77,13 @@ class Router:
         rng: Random,
         fallback: Policy | None = None,
         time_budget: float = TIME_BUDGET,
+        in_flight_limit: int | None = None,
     ) -> None:
         self._now = clock.now
         self._fallback: Policy = fallback if fallback is not None else LeastInFlight(rng)
         self._time_budget = time_budget
+        self._limit = inf if in_flight_limit is None else in_flight_limit
+        self.in_flight = 0
         self._by_id: dict[str, EndpointState] = {}
         self._available = Available()
         self._norms = Norms()
@@ -99,7 +103,7 @@ class Router:
         available = self._available
         if facts.tried:
             available = available.without(facts.tried)
-        if not available:
+        if not available or self.in_flight >= self._limit:
             raise NoEndpointAvailable(self.states)
         now = self._now()
         try:
@@ -119,6 +123,7 @@ class Router:
         if ahead + 1 >= state.limit:
             self._refresh(state)
         self.routed += 1
+        self.in_flight += 1
         return Assignment(state, facts, ahead, now)
 
     def settle(self, assignment: Assignment, outcome: Outcome) -> None:
@@ -128,11 +133,20 @@ class Router:
             raise AlreadySettled(f"the request to {state.id} was settled before")
         assignment.is_settled = True
         state.in_flight -= 1
+        was_full = self.in_flight >= self._limit
+        self.in_flight -= 1
         state.count(outcome, assignment.in_flight_at_send)
         if self._observe is not None:
             self._call(self._observe, state, outcome, outcome.ended_at)
         if not state.is_listed:
             self._refresh(state)  # last: whoever is woken may route at once
+        if was_full and self.has_room and self.on_available is not None:
+            self.on_available()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `route` would find somebody."""
+        return bool(self._available) and self.in_flight < self._limit
 
     def tick(self) -> None:
         """To be called about once a second: lets a policy that has something to do in time do it."""

@@ -7,13 +7,15 @@ plane read.
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
 from policies.facts import Endpoint, Outcome, OutcomeKind
 from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
 from policies.load import Histogram
 from policies.norms import Norms
 
-_OK, _ABANDONED = OutcomeKind.OK, OutcomeKind.ABANDONED
+_OK: Final = OutcomeKind.OK
+_ABANDONED: Final = OutcomeKind.ABANDONED
 
 
 class EndpointState:
@@ -96,7 +98,8 @@ class EndpointState:
         kind = outcome.kind
         self.outcomes[kind] += 1
         if kind is _OK:
-            sent_at, first_byte_at, ended_at = outcome[2:5]
+            sent_at, ended_at = outcome.sent_at, outcome.ended_at
+            first_byte_at = outcome.first_byte_at
             first = ended_at if first_byte_at is None else first_byte_at
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)

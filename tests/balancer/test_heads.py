@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from balancer import heads
 from balancer.errors import MalformedResponse, RequestRejected
-from balancer.heads import Client, Framing, Request, incoming_response, outgoing_request, outgoing_response
+from balancer.fields import Framing
+from balancer.request_head import Client, Request, outgoing_request
+from balancer.response_head import StatusLines, incoming_response, outgoing_response
 
 STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")
 PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)
@@ -40,7 +41,7 @@ def asked(head: bytes, client: Client = STRANGER) -> Request:
 
 def sent(head: bytes, client: Client = STRANGER) -> tuple[bytes, Fields, Framing]:
     outgoing = asked(head, client)
-    return *parsed(outgoing.head), outgoing.framing
+    return *parsed(outgoing.head), outgoing.fields.framing
 
 
 def relayed(line: bytes, given: bytes, to_head: bool, to_http10: bool, stays: bool) -> tuple[bytes, Framing]:
@@ -171,7 +172,7 @@ def test_a_request_has_exactly_one_host(lines: list[bytes], target: bytes) -> No
     ("target", "path", "host"),
     [
         (b"http://other.org/a?b", b"/a?b", b"other.org"),
-        (b"HTTP://other.org:81", b"/", b"other.org:81"),
+        (b"HTTP://other.org:81", b"*", b"other.org:81"),  # OPTIONS without a path: § 3.2.4
         (b"https://other.org?b=/c", b"/?b=/c", b"other.org"),
         (b"/plain", b"/plain", b"example.org"),
         (b"/http://other.org/", b"/http://other.org/", b"example.org"),
@@ -277,7 +278,7 @@ def test_request_id_is_kept_or_made(lines: list[bytes], expected: bytes) -> None
 def test_the_clients_wish_to_stay(lines: list[bytes], version: bytes, stays: bool) -> None:
     """RFC 9112 § 9.3: HTTP/1.1 stays unless it says close, HTTP/1.0 goes unless it says keep-alive."""
     outgoing = asked(request(HOST, *lines, version=version))
-    assert (outgoing.keep_alive, outgoing.is_http10) == (stays, version == b"HTTP/1.0")
+    assert (outgoing.fields.keep_alive, outgoing.fields.is_http10) == (stays, version == b"HTTP/1.0")
 
 
 @pytest.mark.parametrize(
@@ -296,21 +297,6 @@ def test_requests_that_are_not_for_us(head: bytes, status: int, reason: str) -> 
     with pytest.raises(RequestRejected) as caught:
         asked(head)
     assert (caught.value.status, caught.value.reason) == (status, reason)
-
-
-def test_framing_alone_says_nothing_else() -> None:
-    """What a second parser is told of a body that the first has passed over."""
-    assert heads.framing_alone(block(HOST, b"Upgrade: h2c")) == b""
-    alone = heads.framing_alone(block(HOST, b"Upgrade: h2c", b"Content-Length: 4", b"X: y"))
-    assert parsed(alone)[1] == [(b"Host", b"x"), (b"content-length", b"4")]
-
-
-def test_field_finds_the_first_by_its_whole_name() -> None:
-    """Any case, stripped; None where there is none; the last line needs no CRLF behind it."""
-    lines = block(b"X-Length: 1", b"LENGTH:  2 ", b"Length: 3")
-    assert heads.field(lines, b"length") == b"2"
-    assert heads.field(lines, b"ngth") is None
-    assert heads.field(block(b"Length: 4"), b"length") == b"4"
 
 
 # --- responses
@@ -427,7 +413,7 @@ def test_ambiguous_responses_are_malformed(lines: list[bytes]) -> None:
 )
 def test_status_lines_keep_their_own_phrase(line: bytes, outgoing: bytes) -> None:
     """The version is ours, the code and the phrase the worker's."""
-    assert heads.StatusLines()[line] == (int(line[9:12]), outgoing, line.startswith(b"HTTP/1.1"))
+    assert StatusLines()[line] == (int(line[9:12]), outgoing, line.startswith(b"HTTP/1.1"))
 
 
 @pytest.mark.parametrize(
@@ -437,12 +423,12 @@ def test_status_lines_keep_their_own_phrase(line: bytes, outgoing: bytes) -> Non
 def test_bad_status_lines_are_malformed(line: bytes) -> None:
     """What is not HTTP/1.x's is not passed on."""
     with pytest.raises(MalformedResponse):
-        heads.StatusLines()[line]
+        StatusLines()[line]
 
 
 def test_remembered_status_lines_are_bounded() -> None:
     """A worker that invents phrases fills no memory."""
-    lines = heads.StatusLines()
+    lines = StatusLines()
     for number in range(2 * lines.LIMIT):
         assert lines[b"HTTP/1.1 200 %d" % number][1] == b"HTTP/1.1 200 %d" % number
     assert len(lines) == lines.LIMIT

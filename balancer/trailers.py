@@ -1,0 +1,32 @@
+"""Fields behind a chunked body.
+
+Rule of this file: a trailer comes too late for whoever has to know where a message ends, who may send it or where it
+goes, so none of those is passed on there (RFC 9110 § 6.5.1); receivers that merge trailers into the head would
+otherwise be told by a body what to do with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from balancer.fields import FRAMING, HOP_BY_HOP, cut, found, lines_of
+
+_FORBIDDEN: Final = lines_of(
+    rb"|".join(
+        (
+            HOP_BY_HOP,
+            FRAMING,
+            rb"host|trailer|expect|max-forwards|range|if-[^:]*|cache-control|pragma",
+            rb"authorization|proxy-[^:]*|www-authenticate|cookie|set-cookie|content-(?:encoding|type|range)",
+            rb"forwarded|x-forwarded-[^:]*|x-real-ip|x-request-[^:]*|via|location|vary|date|age|expires|retry-after",
+        )
+    )
+)
+
+
+def passing_trailers(block: bytes) -> bytes:
+    """`block` without the fields that may not stand there; b"" where none is left."""
+    if not block:
+        return b""
+    block = cut(block, [span for _, _, span in found(_FORBIDDEN, block)])
+    return block if block != b"\r\n" else b""
