@@ -16,7 +16,7 @@ from aiohttp import web
 from pydantic import SecretStr, ValidationError
 
 from balancer.config import first_problem
-from balancer.errors import RequestRejected
+from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
 from balancer.metrics import metrics_text
 from balancer.sections import PolicySpec
@@ -42,6 +42,10 @@ class HandsOver(Protocol):
 
     def detach(self) -> asyncio.Transport: ...
     def turn_ended(self, stays: bool) -> None: ...
+    def count_error(self, error: ForwardingError) -> None: ...
+    def write_error(
+        self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool
+    ) -> None: ...
     def abort(self) -> None: ...
 
 
@@ -189,7 +193,9 @@ class ControlTurn:
 
     def reject(self, error: RequestRejected) -> None:
         """It cannot be completed."""
-        self._downstream.abort()
+        self._downstream.count_error(error)
+        self._downstream.write_error(error, b"", stays=False, is_head=False)
+        self._downstream.turn_ended(stays=False)
 
     def check(self, now: float) -> None:
         """The client's own timeouts bound it."""

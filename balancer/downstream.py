@@ -52,6 +52,7 @@ class Downstream(asyncio.Protocol):
         "_stays",
         "_unit",
         "_unsent",
+        "_unstarted",
         "is_held",
         "is_write_paused",
         "quiet_since",
@@ -70,6 +71,7 @@ class Downstream(asyncio.Protocol):
         self._body: Body | None = None  # of the request that is coming, after its head
         self._receiving: Turn | None = None
         self._answering: Turn | None = None
+        self._unstarted: Turn | None = None  # being answered as soon as the read is through
         self._pending: deque[Turn] | None = None  # made for those who pipeline
         self._stays = True  # the client wants to send more after the request that is coming
         self._is_deaf = False  # what the client may still be sending is not listened to
@@ -109,6 +111,10 @@ class Downstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         while data and self._reader is not None:  # without one we linger: what comes is dropped
             data = self._read_head(data) if self._body is None else self._read_body(data)
+        turn = self._unstarted
+        if turn is not None:
+            self._unstarted = None
+            turn.start()
 
     def _read_head(self, data: bytes) -> bytes:
         """Returns what follows the head."""
@@ -197,11 +203,14 @@ class Downstream(asyncio.Protocol):
             self._stays = request.fields.keep_alive
         elif not request.fields.keep_alive:
             self._reader = None
-        if self._answering is None and not self._pending:
-            self._answering = turn
-            turn.start()
-        else:
+        if self._answering is not None or self._pending:
             self._queue(turn)
+            return
+        self._answering = turn
+        if has_body:
+            self._unstarted = turn  # what this read brought of the body goes with the head, in one write
+        else:
+            turn.start()
 
     def _queue(self, turn: Turn) -> None:
         """It came while another is being answered: read no further until that one is done."""
@@ -229,6 +238,10 @@ class Downstream(asyncio.Protocol):
         self._answering.start()
 
     # --- flow
+
+    def count_error(self, error: ForwardingError) -> None:
+        """One more answer of our own."""
+        self._unit.counts.count_error(error)
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Answer with an error of our own."""
@@ -335,7 +348,7 @@ class Downstream(asyncio.Protocol):
     def _reject(self, error: RequestRejected) -> None:
         """The request that is being received will never be whole."""
         turn, self._receiving = self._receiving, None
-        self._reader = self._body = None
+        self._reader = self._body = self._unstarted = None
         self._is_deaf = True
         if turn is not None and turn is self._answering:
             turn.reject(error)

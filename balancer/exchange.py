@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from balancer.chunks import chunk, last_chunk
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -23,7 +24,6 @@ from balancer.errors import (
 from balancer.fields import Framing
 from balancer.request_head import Request
 from balancer.response_head import Response, outgoing_response
-from balancer.trailers import passing_trailers
 from balancer.upstream import Upstream
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
@@ -45,16 +45,6 @@ CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 
-def chunk(data: bytes) -> bytes:
-    """`data`, not empty, in chunked framing (RFC 9112 § 7.1)."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def last_chunk(trailers: bytes) -> bytes:
-    """The end of a chunked body; `trailers` is a block or b""."""
-    return b"0%b\r\n" % (passing_trailers(trailers) or b"\r\n")
-
-
 class Exchange:
     """A request and its response. `is_finished`: nothing more will happen to it."""
 
@@ -68,6 +58,7 @@ class Exchange:
     _active_at = 0.0
     _body: list[bytes] | None = None  # framed, for sending and for sending again
     _body_size = 0
+    _unsent = 0  # of it, at the last look
     _is_spent = False  # some of the body is gone, or a response has begun: it cannot be sent again
     _queued_at: float | None = None
     _bytes_in = 0
@@ -176,10 +167,10 @@ class Exchange:
         request, downstream = self._request, self._downstream
         self._upstream = upstream
         self._active_at = self._unit.coarse_now
-        upstream.send(request.head, self, request.method)
-        if self._body is not None:
-            for data in self._body:
-                upstream.write(data)
+        if self._body is None:
+            upstream.send(request.head, self, request.method)
+        else:  # one write: two would be two packets, and two wake-ups of the worker
+            upstream.send(b"".join([request.head, *self._body]), self, request.method)
             self._bound_body()
             downstream.unhold()
         if downstream.is_write_paused:
@@ -320,6 +311,17 @@ class Exchange:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
         elif self._is_complete and waited > timeouts.first_byte:
             self.response_failed(ResponseTimeout(f"no response within {timeouts.first_byte:g} s"))
+        elif self._downstream.is_held:
+            self._check_worker_reads(now)
+
+    def _check_worker_reads(self, now: float) -> None:
+        """Of a worker that is slow to take a body, something must have been taken within its time."""
+        upstream, body_idle = self._upstream, self._unit.timeouts.body_idle
+        unsent = upstream.transport.get_write_buffer_size() if upstream is not None else 0
+        if unsent != self._unsent:
+            self._unsent, self._active_at = unsent, now
+        elif now - self._active_at > body_idle:
+            self.response_failed(ResponseTimeout(f"the worker took nothing of the body for {body_idle:g} s"))
 
     def _overdue(self, total: float) -> None:
         """The request has had its time, wherever it was spent."""

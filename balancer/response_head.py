@@ -23,12 +23,13 @@ from balancer.fields import (
 )
 
 _RESPONSE_FIELDS: Final = lines_of(rb"|".join((HOP_BY_HOP, FRAMING)))
-_find_special: Final = re.compile(rb"\n(?:%b|transfer-encoding):" % HOP_BY_HOP).search
+_find_special: Final = re.compile(rb"\n(%b):[ \t]*([^\r]*)" % rb"|".join((HOP_BY_HOP, FRAMING))).findall
 
 BODILESS_STATUSES: Final = frozenset((204, 304))
 
 _KEEP_ALIVE: Final = b"\r\nConnection: keep-alive\r\n"
-"""Said by nginx and others in every response: found and removed at a tenth of a general removal's cost."""
+_KEPT_ALIVE: Final = (b"connection", b"keep-alive")
+"""Said by nginx and others in every response: removed at a tenth of a general removal's cost."""
 
 NONE: Final = Framing.NONE
 LENGTH: Final = Framing.LENGTH
@@ -74,12 +75,14 @@ def incoming_response(head: bytes) -> Response:
     status, line, is_http11 = STATUS_LINES[head[:line_end]]
     block = head[line_end:]
     if is_http11:
-        block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
         lower = block.lower()
-        at = lower.find(b"\ncontent-length:") + 16
-        if at > 15 and _find_special(lower) is None and lower.find(b"\ncontent-length:", at) < 0:
-            length = _length(lower[at : lower.find(b"\r", at)].strip())
-            return Response(status, line, block, LENGTH, length, True, b"\ndate:" in lower)
+        special = _find_special(lower)
+        if len(special) == 2 and special[1] == _KEPT_ALIVE and block.find(_KEEP_ALIVE) >= 0:
+            block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
+            special.pop()
+        if len(special) == 1 and special[0][0] == b"content-length":
+            length = _length(special[0][1])
+            return Response(status, line, block, LENGTH, length, True, lower.find(b"\ndate:") >= 0)
     return _special_response(status, line, block, is_http11)
 
 
@@ -97,7 +100,13 @@ def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -
     keep_alive = b"close" not in options and (is_http11 or b"keep-alive" in options)
     ends_by_itself = framing is not UNTIL_CLOSE or status in BODILESS_STATUSES
     return Response(
-        status, line, block, framing, length, keep_alive and ends_by_itself, b"\ndate:" in block.lower()
+        status,
+        line,
+        block,
+        framing,
+        length,
+        keep_alive and ends_by_itself,
+        block.lower().find(b"\ndate:") >= 0,
     )
 
 
@@ -117,6 +126,7 @@ def _response_framing(values: Values) -> tuple[Framing, int]:
 
 
 def _length(digits: bytes) -> int:
+    digits = digits.rstrip()
     if not digits.isdigit() or len(digits) > 18:
         raise MalformedResponse("Content-Length must be a number of bytes")
     return int(digits)

@@ -19,6 +19,7 @@ from balancer.deadlines import Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
 from balancer.internal_fields import InternalFields
+from balancer.memory import keep_freed_memory
 from balancer.unit import Unit
 from policies.router import Clock, MonotonicClock, Router
 
@@ -131,6 +132,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await server.start()
+    keep_freed_memory()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)

@@ -36,6 +36,7 @@ class Refusal:
         self._is_head = is_head
 
     def start(self) -> None:
+        self._downstream.count_error(self._error)
         self._downstream.write_error(self._error, b"", stays=False, is_head=self._is_head)
         self._downstream.turn_ended(stays=False)
 

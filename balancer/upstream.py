@@ -80,6 +80,7 @@ class Upstream(asyncio.Protocol):
         "_is_head_request",
         "_owner",
         "_parser",
+        "_poll",
         "_reading_paused",
         "_response",
         "_sink",
@@ -103,6 +104,7 @@ class Upstream(asyncio.Protocol):
         self._response: Response | None = None  # the one that has started
         self._body: Body | None = None  # and whose body is coming
         self._is_head_request = self._reading_paused = False
+        self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = False
         self.opened_at = self.idle_since = 0.0
@@ -131,11 +133,13 @@ class Upstream(asyncio.Protocol):
 
     def is_quiet(self) -> bool:
         """Whether the kernel holds nothing unread for us: neither a close nor bytes nobody asked for."""
-        if not hasattr(select, "poll"):  # Windows
-            return True
-        waiting = select.poll()
-        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not waiting.poll(0)
+        if self._poll is None:
+            if not hasattr(select, "poll"):  # Windows
+                return True
+            waiting = select.poll()
+            waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = waiting.poll
+        return not self._poll(0)
 
     def pause_reading(self) -> None:
         """Let the worker wait: whoever reads the response cannot keep up."""
@@ -170,11 +174,14 @@ class Upstream(asyncio.Protocol):
             self._fail(MalformedResponse(str(error)))
 
     def eof_received(self) -> None:
-        self._worker_closed("the worker closed the connection")
+        """A close in good order may be how a body ends; a reset, which comes as `connection_lost`, never is."""
+        response = self._response
+        is_end = response is not None and response.framing is UNTIL_CLOSE
+        self._lost("the worker closed the connection", is_end=is_end)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_closed:
-            self._worker_closed(str(error) if error else "the connection closed")
+            self._lost(str(error) if error else "the connection closed")
 
     def pause_writing(self) -> None:
         if self._sink is not None:
@@ -277,13 +284,13 @@ class Upstream(asyncio.Protocol):
 
     # --- ends
 
-    def _worker_closed(self, detail: str) -> None:
+    def _lost(self, detail: str, is_end: bool = False) -> None:
         sink, self._sink = self._sink, None
         self._mark_closed()
         self.transport.abort()
         if sink is None:
             return
-        if self._response is not None and self._response.framing is UNTIL_CLOSE:
+        if is_end:
             sink.response_ended(b"")
         else:
             sink.response_failed(ConnectionBroken(detail))

@@ -12,11 +12,12 @@ from random import Random
 
 from policies.available import Available
 from policies.facts import Region, RequestFacts
-from policies.least_in_flight import LeastInFlight, draw_two
+from policies.least_in_flight import LeastInFlight
 from policies.options import at_least, between
 from policies.policy import PolicyMaker
 from policies.regions import PerRegion
 from policies.state import EndpointState
+from policies.two_choices import draw_two
 
 MARGIN = 0.01
 """Seconds by which another region must be cheaper. Half a service time of the experiment: below that it is

@@ -262,12 +262,14 @@ async def test_a_control_body_has_a_bound(stage: Stage) -> None:
 
 
 async def test_a_broken_control_request(stage: Stage) -> None:
-    """A malformed chunk: there is nothing to answer, and nothing stays behind."""
+    """A malformed chunk: 400 like anywhere else, and nothing stays behind."""
     await stage.serve(await stage.worker(response()))
     client = await stage.client()
     await client.send(
         b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     )
+    assert (await client.response()).status == 400
+    client.half_close()
     await client.closed()
     await stage.eventually(lambda: not stage.unit.downstreams)
 

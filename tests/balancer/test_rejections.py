@@ -108,7 +108,8 @@ async def test_a_malformed_request_behind_a_good_one(stage: Stage, name: str) ->
 @pytest.mark.parametrize("body", [b"zz\r\n", b"5\r\nhelloXX", b"-1\r\n\r\n", b"5;\x00\r\nhello\r\n"])
 @pytest.mark.parametrize("is_split", [True, False])
 async def test_a_malformed_chunk(stage: Stage, body: bytes, is_split: bool) -> None:
-    """400, and the worker never gets a last chunk: it must not take the message for whole."""
+    """400, and the worker never gets a last chunk: it must not take the message for whole. If the damage is seen in
+    the first read, it gets nothing at all."""
     worker = await stage.worker(response())
     await stage.serve(worker)
     client = await stage.client()
@@ -123,7 +124,7 @@ async def test_a_malformed_chunk(stage: Stage, body: bytes, is_split: bool) -> N
     await stage.turn()
     assert worker.requests == []
     assert b"\r\n0\r\n" not in worker.received
-    assert stage.outcomes() == {"abandoned": 1}
+    assert stage.outcomes() == ({"abandoned": 1} if is_split else {})
 
 
 async def test_a_malformed_chunk_behind_a_request_in_front(stage: Stage) -> None:

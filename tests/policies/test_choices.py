@@ -10,11 +10,12 @@ import pytest
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock, Trial, endpoints
 from policies.latency_weighted import LatencyWeighted
-from policies.least_in_flight import LeastInFlight, draw_two
+from policies.least_in_flight import LeastInFlight
 from policies.policy import PolicyMaker
 from policies.random_choice import RandomChoice
 from policies.regions import RegionRoundRobin, SingleRegion
 from policies.round_robin import RoundRobin
+from policies.two_choices import draw_two
 
 FACTS = RequestFacts(region="x")
 

@@ -1,4 +1,4 @@
-"""Fields behind a chunked body.
+"""Chunked framing on its way out: chunks, the last one, and the fields behind it.
 
 Rule of this file: a trailer comes too late for whoever has to know where a message ends, who may send it or where it
 goes, so none of those is passed on there (RFC 9110 § 6.5.1); receivers that merge trailers into the head would
@@ -30,3 +30,13 @@ def passing_trailers(block: bytes) -> bytes:
         return b""
     block = cut(block, [span for _, _, span in found(_FORBIDDEN, block)])
     return block if block != b"\r\n" else b""
+
+
+def chunk(data: bytes) -> bytes:
+    """`data`, not empty, in chunked framing (RFC 9112 § 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk(trailers: bytes) -> bytes:
+    """The end of a chunked body; `trailers` is a block or b""."""
+    return b"0%b\r\n" % (passing_trailers(trailers) or b"\r\n")
