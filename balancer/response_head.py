@@ -77,13 +77,23 @@ def incoming_response(head: bytes) -> Response:
     if is_http11:
         lower = block.lower()
         special = _find_special(lower)
-        if len(special) == 2 and special[1] == _KEPT_ALIVE and block.find(_KEEP_ALIVE) >= 0:
-            block = block.replace(_KEEP_ALIVE, b"\r\n", 1)
-            special.pop()
-        if len(special) == 1 and special[0][0] == b"content-length":
+        if len(special) == 2 and special[1] == _KEPT_ALIVE:
+            block = _without_keep_alive(block)
+        elif len(special) != 1:
+            return _special_response(status, line, block, is_http11)
+        if special[0][0] == b"content-length":
             length = _length(special[0][1])
             return Response(status, line, block, LENGTH, length, True, lower.find(b"\ndate:") >= 0)
     return _special_response(status, line, block, is_http11)
+
+
+def _without_keep_alive(block: bytes) -> bytes:
+    """As nginx and others spell it; it mostly stands at the end."""
+    size = len(_KEEP_ALIVE) - 2
+    if block.endswith(_KEEP_ALIVE):
+        return block[:-size]
+    at = block.find(_KEEP_ALIVE)
+    return block[:at] + block[at + size :] if at >= 0 else without([b"connection"], block)
 
 
 def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -> Response:
