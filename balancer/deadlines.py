@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from email.utils import formatdate
 
+from balancer.departures import departed
 from balancer.unit import Unit
 
 PERIOD = 0.25
@@ -45,6 +46,8 @@ class Sweep:
         unit = self._unit
         unit.coarse_now = now
         unit.date_line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        for downstream in departed(unit.downstreams):
+            downstream.abort()
         for downstream in list(unit.downstreams):
             downstream.check(now)
         unit.pools.prune(now)

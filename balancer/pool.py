@@ -145,6 +145,7 @@ class Pool:
     def close(self) -> list[asyncio.Task[None]]:
         """Retire, and cancel what is being opened; returns the tasks to wait for."""
         self.retire()
+        self._lessees.clear()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -100,6 +100,7 @@ class Server:
         if self._acceptor is not None:
             await self._acceptor.stop()
         is_finished = await self._drained(self._settings.timeouts.shutdown)
+        unit.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
         for downstream in list(unit.downstreams):
             downstream.abort()
         if self._sweep is not None:

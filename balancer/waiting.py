@@ -52,6 +52,10 @@ class WaitQueue:
             if not waiter.is_finished:
                 waiter.attempt()
 
+    def close(self) -> None:
+        """Nobody's turn comes any more: their connections are being ended."""
+        self._line.clear()
+
     def _forget_finished(self) -> None:
         waiting = [waiter for waiter in self._line if not waiter.is_finished]
         self._line.clear()

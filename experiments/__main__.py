@@ -20,6 +20,7 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.overrides import Overrides, overridden
 from experiments.scenario import Scenario
 from experiments.shelf import DEFAULT, load_scenario, packaged
+from experiments.slow_clients import slow_clients
 
 EPILOG = """\b
 Examples:
@@ -88,6 +89,7 @@ def list_() -> None:
 
 # Further commands of this room are registered here: cli.add_command(…)
 cli.add_command(bench)
+cli.add_command(slow_clients)
 
 
 def default_directory(scenario: Scenario) -> Path:

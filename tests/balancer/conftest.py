@@ -175,6 +175,15 @@ class Wire:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._writer.transport.is_closing()
+
+    def leave(self) -> None:
+        """Close now, whatever is unsent: a FIN, or RST where something that came was not read."""
+        self._writer.transport.abort()
+
     def cut(self) -> None:
         """Send a FIN now, not when the loop turns."""
         with socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno())) as raw:

@@ -1,0 +1,154 @@
+"""What runs beside slow clients say together: a table, and the bound.
+
+Rule of this file: pure functions of runs. A ratio is made within a round, of two runs whose generator was punctual, and
+the median is shown. A run that is marked has no figures, and misses the bound; without a ratio nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.table import Table
+
+from experiments.slow_runs import KINDS, QUIET, Run
+from experiments.statistics import LAG_LIMIT
+
+BOUND = 2.0
+"""Times the quiet p99 that normal traffic may take beside slow clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One unit beside one kind of crowd: medians over rounds, and all endings together. Units as in `Run`."""
+
+    peer: str
+    kind: str
+    requests: int
+    ok: int
+    p50: float
+    p99: float
+    ratio_p50: float | None
+    ratio_p99: float | None
+    cpu: float
+    memory: float
+    endings: dict[str, int]
+    fault: str
+
+    @property
+    def is_met(self) -> bool | None:
+        """100 % success, and p99 within the bound; None where there is no ratio to judge by."""
+        if self.fault or self.ok < self.requests:
+            return False
+        return None if self.ratio_p99 is None else self.ratio_p99 <= BOUND
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """A row for each unit and kind, in the order of the kinds."""
+    peers = dict.fromkeys(run.peer for run in runs)
+    found = [
+        (peer, kind, [r for r in runs if (r.peer, r.kind) == (peer, kind)])
+        for peer in peers
+        for kind in KINDS
+    ]
+    quiet = {(run.peer, run.round): run for run in runs if run.kind == QUIET and not run.fault}
+    return [row_of(own, quiet) for _, _, own in found if own]
+
+
+def row_of(runs: Sequence[Run], quiet: dict[tuple[str, int], Run]) -> Row:
+    """`runs`, at least one, of one unit and kind."""
+    good = [run for run in runs if not run.fault]
+    both = [(run, quiet[run.peer, run.round]) for run in good if (run.peer, run.round) in quiet]
+    pairs = [(run, calm) for run, calm in both if max(run.lag, calm.lag) <= LAG_LIMIT]
+    endings: Counter[str] = Counter()
+    for run in good:
+        endings.update(run.endings)
+    return Row(
+        peer=runs[0].peer,
+        kind=runs[0].kind,
+        requests=sum(run.requests for run in good),
+        ok=sum(run.ok for run in good),
+        p50=middle([run.p50 for run in good]) or 0.0,
+        p99=middle([run.p99 for run in good]) or 0.0,
+        ratio_p50=middle([run.p50 / calm.p50 for run, calm in pairs if calm.p50]),
+        ratio_p99=middle([run.p99 / calm.p99 for run, calm in pairs if calm.p99]),
+        cpu=middle([run.cpu for run in good]) or 0.0,
+        memory=middle([float(run.memory) for run in good]) or 0.0,
+        endings=dict(endings.most_common()),
+        fault=next((run.fault for run in runs if run.fault), ""),
+    )
+
+
+def middle(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """For people."""
+    table = Table()
+    for name in ("unit", "beside"):
+        table.add_column(name, no_wrap=True)
+    for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("how they ended")
+    for row in rows:
+        table.add_row(*cells_of(row))
+    return table
+
+
+def cells_of(row: Row) -> list[str]:
+    if row.fault:
+        return [row.peer.partition(" ")[0], row.kind, "INVALID", *[""] * 6, row.fault]
+    return [
+        row.peer.partition(" ")[0],
+        row.kind,
+        f"{success(row):.3f} %",
+        f"{row.p50 * 1e3:.2f} ms",
+        f"{row.p99 * 1e3:.2f} ms",
+        times(row.ratio_p50),
+        times(row.ratio_p99),
+        f"{row.cpu * 100:.0f} %",
+        f"{row.memory / (1 << 20):.0f} MiB",
+        ", ".join(f"{count} × {how}" for how, count in row.endings.items()) or "–",
+    ]
+
+
+def success(row: Row) -> float:
+    """Per cent; rounded down where shown as a whole would hide a failure."""
+    share = 100.0 * row.ok / row.requests if row.requests else 0.0
+    return share if row.ok == row.requests else min(share, 99.999)
+
+
+def times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f} ×"
+
+
+STANDING = {True: "met", False: "MISSED", None: "not judged"}
+
+
+def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
+    """Whether our unit keeps the bound beside each crowd, in words; None where it cannot be said."""
+    return [
+        (row.is_met, f"{STANDING[row.is_met]}: {row.peer} beside {row.kind}: {words(row)}")
+        for row in rows
+        if row.peer.startswith(ours) and row.kind != QUIET
+    ]
+
+
+def words(row: Row) -> str:
+    if row.fault:
+        return row.fault
+    return f"{success(row):.3f} % success, p99 {times(row.ratio_p99)} quiet (bound: 100 %, {BOUND:g} ×)"
+
+
+def doubts(runs: Sequence[Run]) -> str:
+    """Why the figures may be the machine's; empty when there is no reason."""
+    late = [run.lag for run in runs if not run.lag <= LAG_LIMIT]
+    if not late:
+        return ""
+    return (
+        f"In {len(late)} of {len(runs)} runs the generator itself was late by more than {LAG_LIMIT * 1e3:g} ms at p99 "
+        f"(at most {max(late) * 1e3:.1f} ms): the machine was busy. They have no ratio."
+    )

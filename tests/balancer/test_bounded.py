@@ -1,0 +1,57 @@
+"""What a client that does not read can make the unit hold: counted in bytes, whatever the size of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.balancer.conftest import Stage, Wire, get, response
+
+MIB = 1 << 20
+SIZE = 64 * MIB
+ONE_READ = 256 * 1024
+"""Bytes that the event loop reads at once from a worker."""
+
+FRAMING = 1024
+"""A head, and the sizes of chunks."""
+
+HEADS = {
+    "length": response(b"")[:-5] + b"%d\r\n\r\n" % SIZE,
+    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "until close": b"HTTP/1.1 200 OK\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("framing", HEADS)
+async def test_a_stalled_reader_costs_one_buffer_and_one_read(stage: Stage, framing: str) -> None:
+    """Of 64 MiB no more is taken from the worker than fits the write buffer and what one read brings beyond it."""
+    most = 0
+    taken = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        wire.write(HEADS[framing])
+        piece = b"x" * MIB
+        for _ in range(SIZE // MIB):
+            wire.write(b"%x\r\n%b\r\n" % (MIB, piece) if framing == "chunked" else piece)
+        await taken.wait()
+        wire.reset()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client(receive_buffer=4096)
+    await client.send(get())
+    await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
+    left = -1
+    while left != worker.connections[0].unsent:  # until it stands still
+        left = worker.connections[0].unsent
+        for _ in range(200):
+            await stage.turn(1)
+            most = max(most, *(one.transport.get_write_buffer_size() for one in stage.unit.downstreams))
+    assert left > SIZE // 2
+    assert [one.is_write_paused for one in stage.unit.downstreams] == [True]
+    buffer = stage.unit.limits.buffer
+    assert buffer < most <= buffer + ONE_READ + FRAMING
+    client.reset()
+    taken.set()

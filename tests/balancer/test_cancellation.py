@@ -1,0 +1,387 @@
+"""Whoever leaves, at every step of a request: what is charged, what the other side sees, and that nothing stays.
+
+Rule of this file: the tables below are the truth, a step a line and an event a column. A cell reads
+`outcomes/what the client sees/errors that are counted`; several outcomes or answers are joined by `+`, `-` is none, and
+`.` stands where the event cannot happen. What must hold in every cell alike is in `Ending`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from balancer.control import ControlTurn
+from balancer.downstream import Downstream
+from balancer.exchange import Exchange
+from tests.balancer.conftest import Stage, Wire, get, quiet_loop
+from tests.balancer.steps import STEPS, Scene
+
+CLIENT = """
+step                        nothing               client-fin   client-half           client-rst
+connected                   ok/200                -/-          -/closed              -/-
+amid the head               ok/200                -/-          -/closed              -/-
+after the head              ok/200                abandoned/-  abandoned/closed      abandoned/-
+first bytes of a length     ok/200                abandoned/-  abandoned/closed      abandoned/-
+amid a length               ok/200                abandoned/-  abandoned/closed      abandoned/-
+before the chunks           ok/200                abandoned/-  abandoned/closed      abandoned/-
+amid a chunk size           ok/200                abandoned/-  abandoned/closed      abandoned/-
+amid a chunk                ok/200                abandoned/-  abandoned/closed      abandoned/-
+between chunks              ok/200                abandoned/-  abandoned/closed      abandoned/-
+amid the last chunk         ok/200                abandoned/-  abandoned/closed      abandoned/-
+after the last chunk        ok/200                abandoned/-  abandoned/closed      abandoned/-
+amid request trailers       ok/200                abandoned/-  abandoned/closed      abandoned/-
+in the queue                ok+ok/200             ok+ok/-      ok+ok/200             ok/-
+a GET sent                  ok/200                ok/-         ok/200                abandoned/-
+a POST sent                 ok/200                ok/-         ok/200                abandoned/-
+amid the answer's head      ok/200                ok/-         ok/200                abandoned/-
+after an interim answer     ok/103+200            ok/-         ok/103+200            abandoned/-
+after the answer's head     ok/200                ok/-         ok/200                abandoned/-
+amid an answer by length    ok/200                ok/-         ok/200                abandoned/-
+amid an answer's chunk      ok/200                ok/-         ok/200                abandoned/-
+between an answer's chunks  ok/200                ok/-         ok/200                abandoned/-
+amid an answer's trailers   ok/200                ok/-         ok/200                abandoned/-
+amid an answer until close  ok/200                ok/-         ok/200                abandoned/-
+the client reads no more    ok/200                abandoned/-  ok/200                abandoned/-
+the worker reads no more    ok/200                abandoned/-  ok/200                abandoned/-
+pipelined                   ok+ok+ok/200+200+200  ok+ok/-      ok+ok+ok/200+200+200  abandoned/-
+lingering                   ok/413                ok/-         ok/413                ok/-
+kept alive                  ok/200                ok/-         ok/200                ok/-
+amid a control request      -/200                 -/-          -/closed              -/-
+a second attempt sent       ok+reset/200          ok+reset/-   ok+reset/200          abandoned+reset/-
+"""
+
+CONNECTING = """
+step                         nothing                              client-half                          client-rst
+connecting                   refused+refused/504/connect_timeout  refused+refused/504/connect_timeout  abandoned/-
+refused                      refused+refused/502/connect_failed   .                                    .
+a second attempt connecting  refused+reset/504/connect_timeout    refused+reset/504/connect_timeout    abandoned+reset/-
+"""
+
+WORKER = """
+step                        worker-fin                         worker-rst
+after the head              reset/502/connection_broken        reset/502/connection_broken
+first bytes of a length     reset/502/connection_broken        reset/502/connection_broken
+amid a length               reset/502/connection_broken        reset/502/connection_broken
+before the chunks           reset/502/connection_broken        reset/502/connection_broken
+amid a chunk size           reset/502/connection_broken        reset/502/connection_broken
+amid a chunk                reset/502/connection_broken        reset/502/connection_broken
+between chunks              reset/502/connection_broken        reset/502/connection_broken
+amid the last chunk         reset/502/connection_broken        reset/502/connection_broken
+after the last chunk        reset/502/connection_broken        reset/502/connection_broken
+amid request trailers       reset/502/connection_broken        reset/502/connection_broken
+in the queue                ok+reset/200/connection_broken     ok+reset/200/connection_broken
+a GET sent                  ok+reset/200                       ok+reset/200
+a POST sent                 reset/502/connection_broken        reset/502/connection_broken
+amid the answer's head      reset/502/connection_broken        reset/502/connection_broken
+after an interim answer     reset/103+502/connection_broken    reset/103+502/connection_broken
+after the answer's head     reset/cut/connection_broken        reset/cut/connection_broken
+amid an answer by length    reset/cut/connection_broken        reset/cut/connection_broken
+amid an answer's chunk      reset/cut/connection_broken        reset/cut/connection_broken
+between an answer's chunks  reset/cut/connection_broken        reset/cut/connection_broken
+amid an answer's trailers   reset/cut/connection_broken        reset/cut/connection_broken
+amid an answer until close  ok/200                             reset/cut/connection_broken
+the client reads no more    reset/cut/connection_broken        reset/cut/connection_broken
+the worker reads no more    reset/502/connection_broken        reset/502/connection_broken
+pipelined                   ok+ok+ok+reset/200+200+200         ok+ok+ok+reset/200+200+200
+kept alive                  ok/200                             ok/200
+a second attempt sent       reset+reset/502/connection_broken  reset+reset/502/connection_broken
+"""
+
+UNIT = """
+step                         deadline                                    drain         stop
+connected                    -/closed                                    -/closed      -/closed
+amid the head                -/408/head_timeout                          ok/200        -/cut
+after the head               abandoned/408/body_timeout                  ok/200        abandoned/cut
+first bytes of a length      abandoned/408/body_timeout                  ok/200        abandoned/cut
+amid a length                abandoned/408/body_timeout                  ok/200        abandoned/cut
+before the chunks            abandoned/408/body_timeout                  ok/200        abandoned/cut
+amid a chunk size            abandoned/408/body_timeout                  ok/200        abandoned/cut
+amid a chunk                 abandoned/408/body_timeout                  ok/200        abandoned/cut
+between chunks               abandoned/408/body_timeout                  ok/200        abandoned/cut
+amid the last chunk          abandoned/408/body_timeout                  ok/200        abandoned/cut
+after the last chunk         abandoned/408/body_timeout                  ok/200        abandoned/cut
+amid request trailers        abandoned/408/body_timeout                  ok/200        abandoned/cut
+in the queue                 ok/503/queue_timeout                        ok+ok/200     abandoned/cut
+connecting                   .                                           .             abandoned/cut
+a GET sent                   timeout/504/response_timeout                ok/200        abandoned/cut
+a POST sent                  timeout/504/response_timeout                ok/200        abandoned/cut
+amid the answer's head       timeout/504/response_timeout                ok/200        abandoned/cut
+after an interim answer      timeout/103+504/response_timeout            ok/103+200    abandoned/cut
+after the answer's head      timeout/cut/response_timeout                ok/200        abandoned/cut
+amid an answer by length     timeout/cut/response_timeout                ok/200        abandoned/cut
+amid an answer's chunk       timeout/cut/response_timeout                ok/200        abandoned/cut
+between an answer's chunks   timeout/cut/response_timeout                ok/200        abandoned/cut
+amid an answer's trailers    timeout/cut/response_timeout                ok/200        abandoned/cut
+amid an answer until close   timeout/cut/response_timeout                ok/200        abandoned/cut
+the client reads no more     abandoned/cut                               ok/200        abandoned/cut
+the worker reads no more     timeout/504/response_timeout                ok/200        abandoned/cut
+pipelined                    ok+ok+timeout/504+200+200/response_timeout  ok/200        abandoned/cut
+lingering                    ok/413                                      ok/413        ok/413
+kept alive                   ok/200                                      ok/200        ok/200
+amid a control request       -/408/body_timeout                          -/200         -/cut
+a second attempt sent        reset+timeout/504/response_timeout          ok+reset/200  abandoned+reset/cut
+a second attempt connecting  .                                           .             abandoned+reset/cut
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What must become of a request at `step` when `event` happens."""
+
+    step: str
+    event: str
+    outcomes: list[str]
+    seen: list[str]
+    errors: list[str]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether some request is answered in full after all."""
+        return "ok" in self.outcomes
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.event}"
+
+
+def cells(table: str) -> Iterator[Cell]:
+    """The cells of a table, row by row."""
+    (_, *events), *rows = (re.split(r"  +", line) for line in table.strip().splitlines())
+    for step, *entries in rows:
+        for event, entry in zip(events, entries, strict=True):
+            if entry != ".":
+                outcomes, seen, *errors = (listed(part) for part in entry.split("/"))
+                yield Cell(step, event, outcomes, seen, errors[0] if errors else [])
+
+
+def listed(text: str) -> list[str]:
+    return [] if text == "-" else text.split("+")
+
+
+CELLS = [cell for table in (CLIENT, CONNECTING, WORKER, UNIT) for cell in cells(table)]
+
+
+# --- events
+
+
+async def nothing(scene: Scene) -> None:
+    """The request goes on; it shows that the step is where it says."""
+
+
+async def client_fin(scene: Scene) -> None:
+    scene.client.leave()
+
+
+async def client_half(scene: Scene) -> None:
+    """No departure, whatever the sweep finds."""
+    scene.client.half_close()
+    await scene.stage.turn()
+    scene.stage.advance(0.0)
+
+
+async def client_rst(scene: Scene) -> None:
+    """Noticed at once, or by the next sweep but one, whether or not we read from it."""
+    scene.client.reset()
+    await scene.stage.turn()
+    scene.stage.advance(0.0)
+    await scene.stage.turn()
+    assert scene.stage.unit.in_flight == (1 if scene.ahead is not None else 0)
+
+
+async def worker_fin(scene: Scene) -> None:
+    scene.upstream.cut()
+
+
+async def worker_rst(scene: Scene) -> None:
+    scene.upstream.reset()
+
+
+async def deadline(scene: Scene) -> None:
+    """Nothing happens before it."""
+    stage = scene.stage
+    limit: float = getattr(stage.unit.timeouts, scene.step.deadline)
+    stage.advance(0.0)
+    before = (len(stage.unit.downstreams), outcomes(stage), dict(stage.unit.counts.errors))
+    stage.advance(limit - 0.5)
+    await stage.turn()
+    assert (len(stage.unit.downstreams), outcomes(stage), dict(stage.unit.counts.errors)) == before
+    stage.advance(1.0)
+
+
+async def drain(scene: Scene) -> None:
+    assert scene.stage.server is not None
+    scene.stopping = asyncio.ensure_future(scene.stage.server.stop())
+
+
+async def stop(scene: Scene) -> None:
+    """The grace period is over at once."""
+    assert scene.stage.server is not None
+    await scene.stage.server.stop()
+
+
+EVENTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
+    "nothing": nothing,
+    "client-fin": client_fin,
+    "client-half": client_half,
+    "client-rst": client_rst,
+    "worker-fin": worker_fin,
+    "worker-rst": worker_rst,
+    "deadline": deadline,
+    "drain": drain,
+    "stop": stop,
+}
+
+NEEDS_THE_WORKER = {("the worker reads no more", "client-fin")}
+"""Nobody can know that the rest will not come before the worker takes what has."""
+
+
+# --- what became of it
+
+
+def outcomes(stage: Stage) -> list[str]:
+    """How attempts have ended, at whatever endpoint, sorted."""
+    ended = [stage.outcomes(state.id) for state in stage.unit.router.states]
+    return sorted(kind for one in ended for kind, count in one.items() for _ in range(count))
+
+
+async def seen(client: Wire, count: int) -> list[str]:
+    """The next `count` things that the client meets: statuses of whole answers, or the connection's end."""
+    found = []
+    for _ in range(count):
+        try:
+            found.append(str((await client.response()).status))
+        except ConnectionResetError:
+            found.append("cut")
+        except asyncio.IncompleteReadError as error:
+            found.append("short" if error.partial else "closed")
+    return found
+
+
+async def is_so(stage: Stage, condition: Callable[[], object]) -> None:
+    """Wait for it; the assertion that follows says what is instead."""
+    with suppress(TimeoutError):
+        await stage.eventually(condition)
+
+
+def alive() -> list[object]:
+    """Requests and client connections that somebody still refers to."""
+    gc.collect()
+    kinds = (Downstream, Exchange, ControlTurn)
+    return [found for found in gc.get_objects() if isinstance(found, kinds)]
+
+
+async def nobody_is_left(stage: Stage) -> None:
+    """No connection, no request, nothing that refers to one."""
+    for client in stage.clients:
+        client.reset()
+    await is_so(stage, lambda: not stage.unit.downstreams)
+    assert not stage.unit.downstreams
+    assert stage.unit.in_flight == len(stage.unit.queue) == 0
+    assert [state.in_flight for state in stage.unit.router.states] == [0] * len(stage.unit.router.states)
+    await is_so(stage, lambda: not any(pool.opening for pool in stage.unit.pools.by_id.values()))
+    await stage.turn()
+    assert alive() == []
+
+
+async def the_next_request_is_whole(scene: Scene, cell: Cell) -> None:
+    """Half an exchange leaves nothing behind: the next one has a connection of its own."""
+    before = len(scene.worker.connections)
+    if not cell.is_ok:
+        assert [pool.idle for pool in scene.stage.unit.pools.by_id.values() if pool.idle] == []
+    client = await scene.stage.client()
+    scene.go.set()
+    await client.send(get(b"/probe"))
+    while (answer := await client.response()).status < 200:
+        pass
+    assert answer.status in (200, 413)
+    assert cell.is_ok or len(scene.worker.connections) > before
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+async def test_whoever_leaves_and_whenever(stage: Stage, cell: Cell) -> None:
+    """Each cell of the tables, and after it the same cleanliness."""
+    scene = Scene(stage, STEPS[cell.step])
+    await scene.set_up(grace=25.0 if cell.event == "drain" else 0.01)
+    await EVENTS[cell.event](scene)
+    await stage.turn()
+    if cell.event in ("nothing", "drain"):
+        scene.client.write(scene.step.rest)
+    if cell.event in ("nothing", "drain") or cell.is_ok or (cell.step, cell.event) in NEEDS_THE_WORKER:
+        await scene.go_on()
+    assert await seen(scene.client, len(cell.seen)) == cell.seen
+    await is_so(stage, lambda: outcomes(stage) == cell.outcomes)
+    assert outcomes(stage) == cell.outcomes
+    assert sorted(stage.unit.counts.errors.elements()) == cell.errors
+    assert scene.worker.received.count(b"POST /") <= bool(scene.step.ahead) + 1
+    if cell.event == "client-half" or "closed" in cell.seen:
+        assert await scene.client.rest() == b""
+    if cell.event == "drain":
+        scene.client.leave()
+        assert await scene.stopping
+    elif cell.event != "stop" and "worker" in scene.step.endpoints:
+        await the_next_request_is_whole(scene, cell)
+    await nobody_is_left(stage)
+
+
+async def test_a_half_closed_client_that_resets_is_found_by_the_sweep(stage: Stage) -> None:
+    """After its FIN nothing more is read from it, and so the loop hears of nothing more."""
+    scene = Scene(stage, STEPS["a GET sent"])
+    await scene.set_up(grace=25.0)
+    scene.client.half_close()
+    await stage.turn()
+    stage.advance(0.0)
+    await stage.turn()
+    assert stage.unit.in_flight == 1
+    await client_rst(scene)
+    assert outcomes(stage) == ["abandoned"]
+    await nobody_is_left(stage)
+
+
+def test_every_step_is_in_the_tables() -> None:
+    """A step that is added must say what becomes of it."""
+    assert {cell.step for cell in CELLS} == set(STEPS)
+    assert {cell.event for cell in CELLS} == set(EVENTS)
+
+
+# --- the stage, watched for what it leaves behind
+
+
+def sockets() -> int:
+    """Open sockets of this process, where the system tells."""
+    count = 0
+    for path in Path("/proc/self/fd").iterdir() if os.path.isdir("/proc/self/fd") else ():
+        with suppress(OSError):  # the descriptor of this very listing
+            count += os.readlink(path).startswith("socket:")
+    return count
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_what_is_new() -> Iterator[None]:
+    """Collections look at what these tests make, and at nothing else."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    """A stage after which no task and no socket is left, and nobody has complained."""
+    tasks, open_sockets = asyncio.all_tasks(), sockets()
+    stage = Stage()
+    with quiet_loop() as complaints:
+        yield stage
+        for client in stage.clients:
+            client.reset()
+        await stage.close()
+        await is_so(stage, lambda: sockets() == open_sockets)
+        assert sockets() == open_sockets
+        assert asyncio.all_tasks() - tasks <= {asyncio.current_task()}
+        assert complaints == []
