@@ -47,6 +47,7 @@ class Sweep:
         unit.date_line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
         for downstream in list(unit.downstreams):
             downstream.check(now)
+        unit.tunnels.check(now)
         unit.pools.prune(now)
         self._ticks += 1
         if self._ticks % TICKS_PER_SECOND == 0:
