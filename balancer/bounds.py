@@ -19,6 +19,7 @@ class Timeouts:
     body_idle: float = 60.0
     queue: float = 30.0
     linger: float = 2.0
+    tunnel_idle: float = 3600.0
     total: float | None = None
 
 

@@ -29,6 +29,7 @@ from balancer.sections import (
     ControlConfig,
     EndpointConfig,
     HeadersConfig,
+    HttpConfig,
     LimitsConfig,
     Name,
     PolicySpec,
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     )
     endpoints: tuple[EndpointConfig, ...] = Field(min_length=1)
     timeouts: TimeoutsConfig = TimeoutsConfig()
+    http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()

@@ -50,6 +50,7 @@ class Sweep:
             downstream.abort()
         for downstream in list(unit.downstreams):
             downstream.check(now)
+        unit.tunnels.check(now)
         unit.pools.prune(now)
         self._ticks += 1
         if self._ticks % TICKS_PER_SECOND == 0:

@@ -8,9 +8,6 @@ client can make us hold is one read. Whatever is not HTTP is answered once, and 
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
@@ -20,8 +17,10 @@ from balancer.body import Body
 from balancer.control import ControlTurn
 from balancer.errors import BodyTooLarge, ForwardingError, MalformedBody, RequestRejected
 from balancer.exchange import Exchange
+from balancer.offer import HELD_BY_OFFER, Offer
 from balancer.request_head import Client, Request
 from balancer.request_reader import RequestReader
+from balancer.tunnel import reset
 from balancer.turn import Refusal, Turn
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ CONTROL_PREFIX: Final = b"/-/"
 
 HELD_BY_TURN: Final = 1
 HELD_BY_ORDER: Final = 2
-
-RESET_AT_CLOSE: Final = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""A `struct linger` of no time at all."""
 
 
 class Downstream(asyncio.Protocol):
@@ -55,6 +51,7 @@ class Downstream(asyncio.Protocol):
         "_unstarted",
         "is_held",
         "is_write_paused",
+        "offer",
         "quiet_since",
         "transport",
         "write",
@@ -80,6 +77,7 @@ class Downstream(asyncio.Protocol):
         self.quiet_since = unit.coarse_now
         self._linger_until: float | None = None
         self.is_write_paused = False
+        self.offer: Offer | None = None  # to go on in another protocol, until it is answered
 
     @property
     def is_answering(self) -> bool:
@@ -103,6 +101,7 @@ class Downstream(asyncio.Protocol):
             unit.trusts(address),
             unit.internal_fields,
             unit.says_forwarded,
+            unit.allowed_methods,
         )
         self._reader = RequestReader(client, unit.limits, unit.fresh_id)
         unit.counts.connections += 1
@@ -130,7 +129,20 @@ class Downstream(asyncio.Protocol):
         except RequestRejected as error:
             self._refuse(error, is_head=reader.asks_for_head)
             return b""
-        return reader.rest
+        return self._kept(reader) if request.fields.is_offer else reader.rest
+
+    def _kept(self, reader: RequestReader) -> bytes:
+        """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
+        turn = self._pending[-1] if self._pending else self._answering
+        if not isinstance(turn, Exchange):  # it was answered on the spot, or is not to be forwarded
+            return reader.rest
+        self._reader, self.offer = None, Offer(self, reader, reader.rest)
+        return b""
+
+    def go_on(self, reader: RequestReader, early: bytes) -> None:
+        """The offer was declined."""
+        self._reader = reader
+        self.data_received(early)
 
     def _read_body(self, data: bytes) -> bytes:
         """Returns what follows the body."""
@@ -217,14 +229,15 @@ class Downstream(asyncio.Protocol):
         if self._pending is None:
             self._pending = deque()
         self._pending.append(turn)
-        self._hold(HELD_BY_ORDER)
+        self.hold(HELD_BY_ORDER)
 
     def turn_ended(self, stays: bool) -> None:
         """The turn in front has been answered in full."""
         self._answering = None
         self.quiet_since = self._unit.coarse_now
         if not stays or (self._reader is None and not self._pending):
-            self._finish()
+            if self.offer is None or not self.offer.withdraw(stays):
+                self._finish()
         elif self._pending:
             # Not at once: a turn that is answered on the spot would nest as deep as the client pipelines.
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -234,7 +247,7 @@ class Downstream(asyncio.Protocol):
             return
         self._answering = self._pending.popleft()
         if not self._pending:
-            self._release(HELD_BY_ORDER)
+            self.unhold(HELD_BY_ORDER)
         self._answering.start()
 
     # --- flow
@@ -247,20 +260,14 @@ class Downstream(asyncio.Protocol):
         """Answer with an error of our own."""
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
-    def hold(self) -> None:
-        """The turn that is being received has no room for more."""
-        self._hold(HELD_BY_TURN)
-
-    def unhold(self) -> None:
-        """Undo `hold`."""
-        self._release(HELD_BY_TURN)
-
-    def _hold(self, reason: int) -> None:
+    def hold(self, reason: int = HELD_BY_TURN) -> None:
+        """Read no more for now; of itself, because the turn that is being received has no room for more."""
         if not self.is_held and not self.transport.is_closing():
             self.transport.pause_reading()
         self.is_held |= reason
 
-    def _release(self, reason: int) -> None:
+    def unhold(self, reason: int = HELD_BY_TURN) -> None:
+        """Undo `hold`."""
         was_held, self.is_held = self.is_held, self.is_held & ~reason
         if was_held and not self.is_held and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -308,10 +315,7 @@ class Downstream(asyncio.Protocol):
 
     def abort(self) -> None:
         """End it so that the client sees that something is missing: by RST, for a FIN may be how a body ends."""
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None and not self.transport.is_closing():
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
-        self.transport.abort()
+        reset(self.transport)
 
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
@@ -331,7 +335,7 @@ class Downstream(asyncio.Protocol):
         elif not self.transport.is_closing():
             self._reader = None
             self._linger_until = self._unit.coarse_now + self._unit.timeouts.linger
-            self._release(HELD_BY_TURN | HELD_BY_ORDER)
+            self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, is_head: bool = False) -> None:

@@ -24,9 +24,11 @@ from balancer.errors import (
 from balancer.fields import Framing
 from balancer.request_head import Request
 from balancer.response_head import Response, outgoing_response
+from balancer.tunnel import Tunnel
+from balancer.upgrades import is_taken
 from balancer.upstream import Upstream
 from policies.errors import NoEndpointAvailable
-from policies.facts import Outcome, OutcomeKind, RequestFacts
+from policies.facts import NOBODY, Outcome, OutcomeKind, RequestFacts
 from policies.router import Assignment
 
 if TYPE_CHECKING:
@@ -35,11 +37,10 @@ if TYPE_CHECKING:
 
 IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
 
-NOBODY: Final[frozenset[str]] = frozenset()
-
 OK: Final = OutcomeKind.OK
 ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
 ABANDONED: Final = OutcomeKind.ABANDONED
+TUNNELLED: Final = OutcomeKind.TUNNELLED
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
@@ -208,11 +209,16 @@ class Exchange:
         self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
         if unit.internal_fields is not None:
             response.block = unit.internal_fields.without(response.block)
+        if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
+            self._switch(response)
+            return
         head, framing = outgoing_response(
             response, request.method == b"HEAD", fields.is_http10, self._client_stays, unit.date_line
         )
-        if status < 200:
-            self._relay_interim(status, head)
+        if status < 200:  # RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client
+            self._active_at = unit.coarse_now
+            if not fields.is_http10:
+                self._downstream.write(head)
             return
         self._to_client = framing
         self._first_byte_at = unit.now()
@@ -220,14 +226,20 @@ class Exchange:
         self._spend()
         self._out = [head]
 
-    def _relay_interim(self, status: int, head: bytes) -> None:
-        """RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client, and 101 to nobody: nobody asked."""
-        if status == 101:
+    def _switch(self, response: Response) -> None:
+        """From here on there are bytes, not messages: leave them to a tunnel."""
+        offer, upstream = self._downstream.offer, self._upstream
+        if offer is None or upstream is None or not is_taken(self._request, response):
             self.response_failed(MalformedResponse("101 for a request without Upgrade"))
             return
-        self._active_at = self._unit.coarse_now
-        if not self._request.fields.is_http10:
-            self._downstream.write(head)
+        self._first_byte_at, self._status = self._unit.now(), response.status
+        self._upstream, self.is_finished = None, True
+        Tunnel(self._unit.tunnels, offer, upstream, self.tunnel_ended).begin(response)
+
+    def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
+        """What the request became is over, and this many bytes passed from and to the client."""
+        self._bytes_in, self._bytes_out = bytes_in, bytes_out
+        self._settle(TUNNELLED, self._unit.now())
 
     def response_body(self, data: bytes) -> None:
         self._bytes_out += len(data)
@@ -285,26 +297,18 @@ class Exchange:
 
     def reject(self, error: RequestRejected) -> None:
         """The client's message will never be whole: the worker must not take it for one."""
-        self._release(is_clean=False)
-        self._settle(ABANDONED, self._unit.now())
-        if self._status:
-            self._cut(error)
-        else:
-            self._answer(error)
+        self._end_with(error, ABANDONED)
 
     def check(self, now: float) -> None:
         """The sweep: has the worker, or the queue, had its time? `now` is coarse."""
         timeouts = self._unit.timeouts
         waited = now - self._active_at
-        if timeouts.total is not None and now - self._started_at > timeouts.total:
+        if timeouts.total is not None and not self.is_finished and now - self._started_at > timeouts.total:
             self._overdue(timeouts.total)
             return
         if self._upstream is None:
-            if (
-                self._queued_at is not None
-                and self._assignment is None
-                and now - self._queued_at > timeouts.queue
-            ):
+            queued_at = self._queued_at
+            if self._assignment is None and queued_at is not None and now - queued_at > timeouts.queue:
                 self._answer(QueueTimeout(f"every endpoint stayed full for {timeouts.queue:g} s"))
         elif self._status:
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
@@ -326,8 +330,11 @@ class Exchange:
     def _overdue(self, total: float) -> None:
         """The request has had its time, wherever it was spent."""
         error = RequestOverdue(f"not answered in full within {total:g} s")
+        self._end_with(error, error.outcome)
+
+    def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
         self._release(is_clean=False)
-        self._settle(error.outcome, self._unit.now())
+        self._settle(kind, self._unit.now())
         if self._status:
             self._cut(error)
         else:
@@ -367,14 +374,9 @@ class Exchange:
     def _settle(self, kind: OutcomeKind, now: float) -> None:
         assignment, self._assignment = self._assignment, None
         if assignment is not None:
+            status = self._status or None
             outcome = Outcome(
-                kind,
-                self._status or None,
-                self._sent_at,
-                self._first_byte_at,
-                now,
-                self._bytes_in,
-                self._bytes_out,
+                kind, status, self._sent_at, self._first_byte_at, now, self._bytes_in, self._bytes_out
             )
             self._unit.router.settle(assignment, outcome)
 

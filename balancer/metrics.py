@@ -56,10 +56,22 @@ class UnitCollector(Collector):
         yield CounterMetricFamily(
             f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
         )
+        yield from self._tunnels()
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
         yield errors
+
+    def _tunnels(self) -> Iterator[Metric]:
+        tunnels = self._unit.tunnels
+        yield GaugeMetricFamily(f"{PREFIX}_tunnels", "Upgraded connections open", len(tunnels))
+        yield CounterMetricFamily(f"{PREFIX}_tunnels_opened", "Upgraded connections", tunnels.opened)
+        passed = CounterMetricFamily(
+            f"{PREFIX}_tunnel_bytes", "Bytes through tunnels, from and to clients", labels=["direction"]
+        )
+        passed.add_metric(["in"], tunnels.bytes_in)
+        passed.add_metric(["out"], tunnels.bytes_out)
+        yield passed
 
     def _endpoint_gauges(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from balancer import upgrades
 from balancer.errors import RequestRejected
 from balancer.fields import (
     END_OF_HEAD,
@@ -55,6 +56,9 @@ _HTTP11: Final = b"HTTP/1.1"
 _HTTP10: Final = b"HTTP/1.0"
 
 REFUSED_METHODS: Final = frozenset((b"CONNECT", b"TRACE"))
+"""Unless they are allowed: one opens a tunnel, the other repeats to a script what it may not read."""
+
+NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
 NONE: Final = Framing.NONE
 LENGTH: Final = Framing.LENGTH
@@ -66,7 +70,8 @@ class Client:
 
     `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted` says
     whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
-    `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field.
+    `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field; `allowed`
+    are those of `REFUSED_METHODS` that it may use.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Client:
         is_trusted: bool = False,
         internal: InternalFields | None = None,
         says_forwarded: bool = False,
+        allowed: frozenset[bytes] = NO_METHODS,
     ) -> None:
         self.address = address
         self.authority = authority
@@ -84,6 +90,7 @@ class Client:
         self.is_trusted = is_trusted
         self.internal = internal
         self.says_forwarded = says_forwarded
+        self.allowed = allowed
         self.fields = _forwarding(address, proto)
 
     def forwarded(self, host: bytes) -> bytes:
@@ -105,7 +112,8 @@ class RequestFields:
     """What the fields of a request come to.
 
     `outgoing` is what the worker gets between the request line and the value of X-Request-ID. `length` is that of
-    the body where `framing` says LENGTH, `keep_alive` the client's wish, `request_id` b"" where none came.
+    the body where `framing` says LENGTH, `keep_alive` the client's wish, `request_id` b"" where none came. `upgrade`
+    names the protocols that the client offers to go on with; `is_offer`: its connection may go on in another.
     """
 
     def __init__(
@@ -116,6 +124,7 @@ class RequestFields:
         length: int = 0,
         keep_alive: bool = True,
         is_http10: bool = False,
+        upgrade: bytes = b"",
     ) -> None:
         self.outgoing = outgoing
         self.request_id = request_id
@@ -124,6 +133,8 @@ class RequestFields:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.has_body = framing is CHUNKED or length > 0
+        self.upgrade = upgrade
+        self.is_offer = bool(upgrade)
 
 
 class Request:
@@ -190,14 +201,24 @@ def _unusual(
     """A request line other than most."""
     if version not in (_HTTP11, _HTTP10):
         raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
-    if method in REFUSED_METHODS:
+    if method in REFUSED_METHODS and method not in client.allowed:
         raise RequestRejected(405, "method_not_allowed", f"{method.decode()} is not forwarded")
     target, authority = _origin_form(method, target)
-    return target, _SpecialFields(block, version == _HTTP10, client, authority).come_to()
+    fields = _SpecialFields(block, version == _HTTP10, client, authority).come_to()
+    if method in REFUSED_METHODS and fields.has_body:  # RFC 9110 §§ 9.3.6, 9.3.8
+        raise RequestRejected(400, "bad_framing", f"{method.decode()} has no body")
+    if method == b"CONNECT":
+        fields.is_offer = True
+    return target, fields
 
 
 def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
-    """The target a server takes, and the authority that an absolute one names (RFC 9112 § 3.2.2)."""
+    """The target a server takes, and the authority that an absolute one names (RFC 9112 § 3.2.2); CONNECT names no more
+    than that (§ 3.2.3)."""
+    if method == b"CONNECT":
+        if not upgrades.is_authority(target):
+            raise RequestRejected(400, "bad_target", "CONNECT takes host:port")
+        return target, target
     if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
         return target, b""
     scheme, separator, rest = target.partition(b"://")
@@ -270,13 +291,16 @@ class _SpecialFields:
         is_http10, options = self.is_http10, self.options
         keep_alive = b"keep-alive" in options if is_http10 else True
         request_id = last(self.values, b"x-request-id", b"")
+        may_switch = not (is_http10 or framing is CHUNKED or length)  # RFC 9110 § 7.8
+        upgrade = upgrades.offered(self.values, options) if may_switch else b""
         return RequestFields(
-            self._outgoing(),
+            self._outgoing(upgrade),
             request_id if len(request_id) <= REQUEST_ID_LIMIT else b"",
             framing,
             length,
             keep_alive and b"close" not in options,
             is_http10,
+            upgrade,
         )
 
     def _host(self, authority: bytes) -> bytes:
@@ -317,14 +341,15 @@ class _SpecialFields:
             if value.lower() != b"100-continue":
                 raise RequestRejected(417, "unknown_expectation", "Expect may only be 100-continue")
 
-    def _outgoing(self) -> bytes:
+    def _outgoing(self, upgrade: bytes) -> bytes:
         """The block, what we know of the client, and what a trusted proxy says of the client before it."""
         client = self.client
         believed = self.values if client.is_trusted else {}
         addresses = b", ".join([*believed.get(b"x-forwarded-for", []), client.address])
         forwarding = _forwarding(addresses, last(believed, b"x-forwarded-proto", client.proto))
         said = last(believed, b"x-forwarded-host", self.host)
-        return _with_host(self.block + self._trailers_wanted(), client, forwarding, said, self.host)
+        block = self.block + self._trailers_wanted() + upgrades.fields(upgrade)
+        return _with_host(block, client, forwarding, said, self.host)
 
     def _trailers_wanted(self) -> bytes:
         """RFC 9110 § 10.1.4: TE concerns one connection; we take trailers, and pass them on to who takes them."""

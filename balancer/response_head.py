@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
+from balancer import upgrades
 from balancer.errors import MalformedResponse
 from balancer.fields import (
     FRAMING,
@@ -106,7 +107,7 @@ def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -
             cuts.append(span)
     framing, length = _response_framing(values)
     options = connection_options(values)
-    block = without(options, cut(block, cuts), keep=NOT_NOMINATED)
+    block = upgrades.told(status, values, options, without(options, cut(block, cuts), keep=NOT_NOMINATED))
     keep_alive = b"close" not in options and (is_http11 or b"keep-alive" in options)
     ends_by_itself = framing is not UNTIL_CLOSE or status in BODILESS_STATUSES
     return Response(

@@ -7,7 +7,7 @@ field is said in one line by a validator.
 from __future__ import annotations
 
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -105,10 +105,22 @@ class TimeoutsConfig(Section):
     total: Seconds | None = Field(
         default=None, description="a request from its head to the last byte of its response. None: no bound"
     )
+    tunnel_idle: Seconds = Field(
+        default=3600.0,
+        description="no byte either way through a tunnel, a WebSocket for one; who sends pings is never so quiet",
+    )
     linger: Seconds = Field(
         default=2.0, description="reading on after our last answer, so it is not reset away"
     )
     shutdown: Seconds = Field(default=25.0, description="finishing after SIGTERM; Heroku kills after 30 s")
+
+
+class HttpConfig(Section):
+    """What of HTTP is spoken beyond what everybody needs."""
+
+    allow: tuple[Literal["CONNECT", "TRACE"], ...] = Field(
+        default=(), description="methods that are refused with 405 unless they stand here"
+    )
 
 
 class LimitsConfig(Section):

@@ -45,6 +45,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
             body_idle=timeouts.body_idle,
             queue=timeouts.queue,
             linger=timeouts.linger,
+            tunnel_idle=timeouts.tunnel_idle,
             total=timeouts.total,
         ),
         pool_limits=settings.pool_limits,
@@ -56,6 +57,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
         trusted_proxies=settings.trusted_proxies,
         internal_fields=InternalFields(settings.headers.internal) if settings.headers.internal else None,
         says_forwarded=settings.headers.forwarded,
+        allowed_methods=frozenset(method.encode() for method in settings.http.allow),
     )
 
 
@@ -101,6 +103,7 @@ class Server:
             await self._acceptor.stop()
         is_finished = await self._drained(self._settings.timeouts.shutdown)
         unit.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
+        unit.tunnels.abort()
         for downstream in list(unit.downstreams):
             downstream.abort()
         if self._sweep is not None:

@@ -36,6 +36,12 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
         "retried": counts.retried,
         "abandoned": counts.abandoned,
         "errors": dict(counts.errors),
+        "tunnels": {
+            "open": len(unit.tunnels),
+            "opened": unit.tunnels.opened,
+            "bytes_in": unit.tunnels.bytes_in,
+            "bytes_out": unit.tunnels.bytes_out,
+        },
         "policy": policy_status(unit, spec),
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
     }

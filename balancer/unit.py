@@ -19,6 +19,7 @@ from balancer.bounds import Limits, Timeouts
 from balancer.errors import ForwardingError
 from balancer.internal_fields import InternalFields
 from balancer.pool import PoolLimits, Pools
+from balancer.tunnel import Tunnels
 from balancer.waiting import WaitQueue
 from policies.facts import Endpoint, Region
 from policies.router import Clock, Router
@@ -69,6 +70,7 @@ class Unit:
         trusted_proxies: tuple[Network, ...] = (),
         internal_fields: InternalFields | None = None,
         says_forwarded: bool = False,
+        allowed_methods: frozenset[bytes] = frozenset(),
     ) -> None:
         self.router = router
         self.clock = clock
@@ -82,12 +84,14 @@ class Unit:
         self.home_region = home_region
         self.internal_fields = internal_fields
         self.says_forwarded = says_forwarded
+        self.allowed_methods = allowed_methods
         self.date_line = b""
         self.is_draining = False
         self.keeps_clients = True
         self.counts = Counts()
         self.downstreams: set[Downstream] = set()
         self.on_client_left: Callable[[], None] | None = None
+        self.tunnels = Tunnels(self.coarse_now, timeouts.tunnel_idle, timeouts.body_idle)
         self.queue = WaitQueue(router, queue_limit)
         self.pools = Pools(self.coarse_now, pool_limits, upstream_limit)
         self.pools.replace([state.endpoint for state in router.states])

@@ -76,6 +76,7 @@ class Upstream(asyncio.Protocol):
 
     __slots__ = (
         "_body",
+        "_has_odd_response",
         "_head",
         "_is_head_request",
         "_owner",
@@ -83,6 +84,7 @@ class Upstream(asyncio.Protocol):
         "_poll",
         "_reading_paused",
         "_response",
+        "_rest",
         "_sink",
         "idle_since",
         "is_closed",
@@ -103,7 +105,8 @@ class Upstream(asyncio.Protocol):
         self._head = b""  # as far as it has come
         self._response: Response | None = None  # the one that has started
         self._body: Body | None = None  # and whose body is coming
-        self._is_head_request = self._reading_paused = False
+        self._rest = b""  # behind the head that is being told of
+        self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = False
@@ -115,6 +118,7 @@ class Upstream(asyncio.Protocol):
         """Begin a request; its response goes to `sink`."""
         self._sink = sink
         self._is_head_request = method == b"HEAD"
+        self._has_odd_response = self._is_head_request or method == b"CONNECT"
         self.is_reusable = False  # until its response has ended
         self.write(head)
 
@@ -130,6 +134,14 @@ class Upstream(asyncio.Protocol):
         if not self.is_closed:
             self._mark_closed()
             self.transport.abort()
+
+    def detach(self) -> bytes:
+        """Leave the connection to a tunnel; returns what came behind the head that began it.
+
+        To be called by the sink that is told of that head. It counts as leased until `connection_lost` is called.
+        """
+        self._sink = None
+        return self._rest
 
     def is_quiet(self) -> bool:
         """Whether the kernel holds nothing unread for us: neither a close nor bytes nobody asked for."""
@@ -209,7 +221,7 @@ class Upstream(asyncio.Protocol):
             if (
                 response.framing is LENGTH
                 and end + response.length == size
-                and not (self._is_head_request or response.is_bodiless)
+                and not (self._has_odd_response or response.is_bodiless)
             ):
                 self._judge(data)
                 self._tell_whole(response, data[end:])
@@ -240,16 +252,19 @@ class Upstream(asyncio.Protocol):
     def _start(self, response: Response, rest: bytes) -> None:
         """A head has come, the last one or an interim one, and `rest` behind it."""
         sink = self._sink
+        self._rest = rest
         if response.status < 200:
             if sink is not None:
                 sink.response_started(response)
+            self._rest = b""
             if rest and self._sink is not None:
                 self._read_head(rest)
             return
         self._response = response
         if sink is not None:
             sink.response_started(response)
-        if self._sink is None:  # given up on the way
+        self._rest = b""
+        if self._sink is None:  # given up on the way, or detached
             return
         if self._is_head_request or response.is_bodiless:
             if self._is_head_request:

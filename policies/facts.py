@@ -67,13 +67,16 @@ class OutcomeKind(Enum):
     TIMEOUT = "timeout"
     RESET = "reset"  # the connection broke, or what came was not HTTP
     ABANDONED = "abandoned"  # the client left: never blamed on the endpoint
+    TUNNELLED = (
+        "tunnelled"  # it became a tunnel: how long that lasts, and who ends it, says nothing of the endpoint
+    )
 
     __hash__ = object.__hash__  # Enum's hashes the name in Python, and every settled request counts its kind
 
     @property
     def is_failure(self) -> bool:
         """Whether the endpoint is to blame."""
-        return self not in (OutcomeKind.OK, OutcomeKind.ABANDONED)
+        return self not in (OutcomeKind.OK, OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED)
 
 
 class ReportedLoad(NamedTuple):

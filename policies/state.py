@@ -15,7 +15,8 @@ from policies.load import Histogram
 from policies.norms import Norms
 
 _OK: Final = OutcomeKind.OK
-_ABANDONED: Final = OutcomeKind.ABANDONED
+_SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
+"""Ends that tell nothing of the endpoint."""
 
 
 class EndpointState:
@@ -103,7 +104,7 @@ class EndpointState:
             first = ended_at if first_byte_at is None else first_byte_at
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
-        elif kind is not _ABANDONED:
+        elif kind not in _SILENT:
             self._charge(outcome)
 
     def _charge(self, outcome: Outcome) -> None:

@@ -425,11 +425,11 @@ H2C = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings
             post_chunked(b"pay", b"load").replace(b"\r\n\r\n", b"\r\n" + b"\r\n".join(H2C) + b"\r\n\r\n", 1),
             b"payload",
         ),
-        (get(b"/", b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"), b""),
+        (get(b"/", b"Connection: Upgrade", b"Upgrade: HTTP/2.0"), b""),
     ],
 )
 @pytest.mark.parametrize("step", [None, 1])
-async def test_an_offer_to_upgrade_is_declined(
+async def test_an_offer_of_http_itself_is_left_out(
     stage: Stage, request_bytes: bytes, body: bytes, step: int | None
 ) -> None:
     """RFC 9110 § 7.8: it goes on as plain HTTP, body included, and so does what follows."""

@@ -84,7 +84,8 @@ def test_a_plain_request_gets_five_fields_and_keeps_its_own() -> None:
         ([b"Keep-Alive: timeout=5"], b"Keep-Alive"),
         ([b"Proxy-Connection: keep-alive"], b"Proxy-Connection"),
         ([b"TE: trailers"], b"TE"),
-        ([b"Connection: Upgrade", b"Upgrade: websocket"], b"Upgrade"),
+        ([b"Connection: Upgrade", b"Upgrade: h2c"], b"Upgrade"),
+        ([b"Upgrade: websocket"], b"Upgrade"),
         ([b"Connection: a.b*c", b"A.B*C: 1"], b"a.b*c"),
     ],
 )
@@ -297,6 +298,65 @@ def test_requests_that_are_not_for_us(head: bytes, status: int, reason: str) -> 
     with pytest.raises(RequestRejected) as caught:
         asked(head)
     assert (caught.value.status, caught.value.reason) == (status, reason)
+
+
+@pytest.mark.parametrize(
+    ("lines", "offered"),
+    [
+        ([b"Connection: Upgrade", b"Upgrade: websocket"], b"websocket"),
+        ([b"connection: keep-alive, UPGRADE", b"upgrade: WebSocket"], b"WebSocket"),
+        ([b"Connection: Upgrade", b"Upgrade: a/1, b", b"Upgrade: c"], b"a/1, b, c"),
+        (
+            [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: H2C, websocket", b"HTTP2-Settings: A"],
+            b"websocket",
+        ),
+        ([b"Connection: Upgrade", b"Upgrade: HTTP/2.0"], b""),
+        ([b"Connection: Upgrade", b"Upgrade: ,"], b""),
+        ([b"Connection: Upgrade"], b""),
+        ([b"Connection: Upgrade", b"Upgrade: a", b"Content-Length: 0"], b"a"),
+        ([b"Connection: Upgrade", b"Upgrade: a", b"Content-Length: 10"], b""),
+        ([b"Connection: Upgrade", b"Upgrade: a", b"Transfer-Encoding: chunked"], b""),
+    ],
+)
+def test_an_offer_to_upgrade(lines: list[bytes], offered: bytes) -> None:
+    """RFC 9110 § 7.8: named in Connection; without HTTP's own protocols, and not with a body."""
+    outgoing = asked(request(HOST, *lines))
+    _, fields = parsed(outgoing.head)
+    named = [offered] if offered else []
+    assert (outgoing.fields.upgrade, values(fields, b"upgrade")) == (offered, named)
+    assert values(fields, b"connection") == [b"Upgrade" for _ in named]
+    assert values(fields, b"http2-settings") == []
+    assert asked(request(HOST, *lines[:2], version=b"HTTP/1.0")).fields.upgrade == b""
+
+
+ALLOWED = Client(b"192.0.2.7", b"198.51.100.1:80", allowed=frozenset((b"CONNECT", b"TRACE")))
+
+
+@pytest.mark.parametrize("target", [b"a:80", b"[::1]:443", b"192.0.2.1:65535"])
+def test_connect_where_it_is_allowed(target: bytes) -> None:
+    """RFC 9110 § 9.3.6: the target goes on as it is, and it is the host."""
+    outgoing = asked(request(HOST, method=b"CONNECT", target=target), ALLOWED)
+    line, fields = parsed(outgoing.head)
+    assert line == b"CONNECT %b HTTP/1.1" % target
+    assert values(fields, b"host") == [target]
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (request(HOST, method=b"CONNECT", target=b"/"), "bad_target"),
+        (request(HOST, method=b"CONNECT", target=b"http://a/"), "bad_target"),
+        (request(HOST, method=b"CONNECT", target=b"a"), "bad_target"),
+        (request(HOST, method=b"CONNECT", target=b"u@a:80"), "bad_target"),
+        (request(HOST, b"Content-Length: 1", method=b"CONNECT", target=b"a:80"), "bad_framing"),
+        (request(HOST, b"Transfer-Encoding: chunked", method=b"TRACE"), "bad_framing"),
+    ],
+)
+def test_connect_and_trace_that_may_not_be(head: bytes, reason: str) -> None:
+    """No other target than host:port, and no body."""
+    with pytest.raises(RequestRejected) as caught:
+        asked(head, ALLOWED)
+    assert (caught.value.status, caught.value.reason) == (400, reason)
 
 
 # --- responses
