@@ -30,6 +30,7 @@ from balancer.sections import (
     EndpointConfig,
     HeadersConfig,
     LimitsConfig,
+    LogConfig,
     Name,
     PolicySpec,
     PoolConfig,
@@ -68,6 +69,7 @@ class Settings(BaseSettings):
     limits: LimitsConfig = LimitsConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
+    log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
 
     @field_validator("listen")

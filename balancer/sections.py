@@ -7,7 +7,7 @@ field is said in one line by a validator.
 from __future__ import annotations
 
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -173,6 +173,27 @@ class HeadersConfig(Section):
 
 
 NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connection")
+
+
+class LogConfig(Section):
+    """The access log: a line for each request."""
+
+    access: Literal["off", "text", "json"] = Field(
+        default="off", description="names and values in the manner of Heroku's router, or a JSON object"
+    )
+    path: str | None = Field(
+        default=None, min_length=1, description="appended to, opened anew on SIGHUP. None: standard output"
+    )
+    sample: float = Field(
+        default=1.0, ge=0, le=1, description="share of requests logged; what did not end well always is"
+    )
+    queue: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="entries that may wait to be written; more are dropped",
+    )
+    control: bool = Field(default=True, description="log requests under /-/ too")
 
 
 class ControlConfig(Section):
