@@ -24,6 +24,7 @@ HOT = [
     "balancer/chunks.py",
     "balancer/downstream.py",
     "balancer/exchange.py",
+    "balancer/logged_exchange.py",
     "balancer/fields.py",
     "balancer/internal_fields.py",
     "balancer/pool.py",

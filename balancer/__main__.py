@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from balancer.config import ConfigError, Settings, endpoints_from_workers, load
-from balancer.errors import ListenFailed
+from balancer.errors import ListenFailed, LogFailed
 from balancer.server import new_event_loop, serve
 from policies import registry
 
@@ -116,7 +116,7 @@ def main() -> None:
         cli.main(standalone_mode=False, prog_name="balancer")
     except click.ClickException as error:
         fail(error.format_message())
-    except (ConfigError, ListenFailed) as error:
+    except (ConfigError, ListenFailed, LogFailed) as error:
         fail(str(error))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

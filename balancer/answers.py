@@ -12,11 +12,15 @@ from http import HTTPStatus
 from balancer.errors import ForwardingError
 
 
+def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
+    """What the client is told, as JSON."""
+    told = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
+    return json.dumps(told).encode()
+
+
 def error_response(error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> bytes:
     """The whole answer to a request that failed with `error`."""
-    body = json.dumps(
-        {"error": error.reason, "detail": str(error), "request_id": request_id.decode("latin-1")}
-    ).encode()
+    body = error_body(error.reason, str(error), request_id)
     status = HTTPStatus(error.status)
     fields = [
         f"HTTP/1.1 {status.value} {status.phrase}",

@@ -31,6 +31,7 @@ from balancer.sections import (
     HeadersConfig,
     HttpConfig,
     LimitsConfig,
+    LogConfig,
     Name,
     PolicySpec,
     PoolConfig,
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     limits: LimitsConfig = LimitsConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
+    log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
 
     @field_validator("listen")

@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from pydantic import SecretStr, ValidationError
 
 from balancer.config import first_problem
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
+from balancer.log_lines import NOT_CONNECTED, TARGET_LIMIT, Entry
 from balancer.metrics import metrics_text
+from balancer.request_head import Client
 from balancer.sections import PolicySpec
 from balancer.status import policy_status, unit_status
 from policies.errors import PoliciesError
@@ -92,9 +94,21 @@ class ControlPlane:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """To others it looks as if there were nothing here."""
+        began_at = self._unit.now()
         if not (self._has_token(request) or is_local(request)):
-            return web.Response(status=404, text="404: Not Found")
-        return await handler(request)
+            handler = not_found
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            self._log(request, error, began_at)
+            raise
+        self._log(request, response, began_at)
+        return response
+
+    def _log(self, request: web.Request, response: web.StreamResponse, began_at: float) -> None:
+        log = self._unit.access_log
+        if log is not None and log.logs_control and log.takes(response.status, None):
+            log.add(control_entry(request, response, began_at, self._unit.now()))
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -132,6 +146,25 @@ class ControlPlane:
             return web.json_response({"error": str(error)}, status=422)
         self._spec = spec
         return web.json_response(policy_status(self._unit, self._spec))
+
+
+async def not_found(request: web.Request) -> web.StreamResponse:
+    """What somebody sees who may not look."""
+    return web.Response(status=404, text="404: Not Found")
+
+
+def control_entry(
+    request: web.Request, response: web.StreamResponse, began_at: float, ended_at: float
+) -> Entry:
+    """For the access log, without the phases of a request that is forwarded."""
+    host = b"\r\nHost: %b\r\n" % request.host.encode("latin-1", "replace")
+    target = request.raw_path.encode("latin-1", "replace")[:TARGET_LIMIT]
+    client = Client((request.remote or "unknown").encode(), b"", request.scheme.encode())
+    return Entry(
+        ended_at, None, response.status, request.method.encode(), target, b"", host,
+        request.version < HttpVersion11, client, None, 0, NOT_CONNECTED, (0.0, began_at), 0.0, 0.0, None,
+        request.content_length or 0, response.content_length or 0,
+    )  # fmt: skip
 
 
 def is_local(request: web.Request) -> bool:

@@ -17,6 +17,7 @@ from balancer.body import Body
 from balancer.control import ControlTurn
 from balancer.errors import BodyTooLarge, ForwardingError, MalformedBody, RequestRejected
 from balancer.exchange import Exchange
+from balancer.logged_exchange import LoggedExchange
 from balancer.offer import HELD_BY_OFFER, Offer
 from balancer.request_head import Client, Request
 from balancer.request_reader import RequestReader
@@ -49,6 +50,8 @@ class Downstream(asyncio.Protocol):
         "_unit",
         "_unsent",
         "_unstarted",
+        "client",
+        "head_at",
         "is_held",
         "is_write_paused",
         "offer",
@@ -73,6 +76,7 @@ class Downstream(asyncio.Protocol):
         self._stays = True  # the client wants to send more after the request that is coming
         self._is_deaf = False  # what the client may still be sending is not listened to
         self._unsent = 0
+        self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
         self.is_held = 0
         self.quiet_since = unit.coarse_now
         self._linger_until: float | None = None
@@ -94,7 +98,7 @@ class Downstream(asyncio.Protocol):
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         address = str(peer[0]) if peer else "unknown"
         authority = f"{own[0]}:{own[1]}" if own else "localhost"
-        client = Client(
+        self.client = client = Client(
             address.encode(),
             authority.encode(),
             b"http",
@@ -124,10 +128,13 @@ class Downstream(asyncio.Protocol):
             if request is None:
                 if not has_begun:  # its time is bounded from its first byte on
                     self.quiet_since = self._unit.coarse_now
+                    self.head_at = self._unit.now()
                 return b""
+            if not has_begun:
+                self.head_at = 0.0
             self._begin(request, reader)
         except RequestRejected as error:
-            self._refuse(error, is_head=reader.asks_for_head)
+            self._refuse(error, reader.head)
             return b""
         return self._kept(reader) if request.fields.is_offer else reader.rest
 
@@ -207,6 +214,8 @@ class Downstream(asyncio.Protocol):
         turn: Turn
         if request.target.startswith(CONTROL_PREFIX):
             turn = ControlTurn(self, self._control, request.raw, has_body)
+        elif unit.access_log is not None:
+            turn = LoggedExchange(unit, self, request, unit.access_log)
         else:
             turn = Exchange(unit, self, request)
         if has_body:
@@ -285,9 +294,8 @@ class Downstream(asyncio.Protocol):
             self._check_reader(now, quiet)
         elif self._answering is None and self._reader is not None and self._reader.has_begun:
             if quiet > timeouts.head:
-                self._refuse(
-                    RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
-                )
+                error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
+                self._refuse(error, self._reader.head)
         elif self._answering is None:
             if quiet > timeouts.keep_alive or self._unit.is_draining:
                 self.transport.close()
@@ -338,11 +346,11 @@ class Downstream(asyncio.Protocol):
             self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
             self.transport.write_eof()
 
-    def _refuse(self, error: RequestRejected, is_head: bool = False) -> None:
+    def _refuse(self, error: RequestRejected, head: bytes) -> None:
         """What comes is not to be read any further: answer in turn, then close."""
         self._reader = self._receiving = self._body = None
         self._is_deaf = True
-        refusal = Refusal(self, error, is_head)
+        refusal = Refusal(self._unit, self, error, head)
         if self._answering is None and not self._pending:
             self._answering = refusal
             refusal.start()
@@ -357,4 +365,4 @@ class Downstream(asyncio.Protocol):
         if turn is not None and turn is self._answering:
             turn.reject(error)
         elif self._pending:
-            self._pending[-1] = Refusal(self, error, is_head=False)
+            self._pending[-1] = Refusal(self._unit, self, error, b"")

@@ -23,6 +23,12 @@ class ListenFailed(Exception):
     exit_code = 2
 
 
+class LogFailed(Exception):
+    """The access log cannot be opened. Ends the command."""
+
+    exit_code = 2
+
+
 class RequestRejected(ForwardingError):
     """The client's message may not be forwarded (RFC 9112 §§ 2–7); the connection closes after the answer."""
 
@@ -70,6 +76,16 @@ class ShuttingDown(ForwardingError):
     status = 503
     reason = "shutting_down"
     retry_after = 1
+
+
+class ClientLeft(ForwardingError):
+    """The client left before it had its answer. Nobody is told; the status is the one that nginx logs."""
+
+    status = 499
+    reason = "client_left"
+
+
+CLIENT_LEFT = ClientLeft("the client left")
 
 
 class UpstreamError(ForwardingError):

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from balancer.access_log import LogCounts
     from balancer.unit import Unit
     from policies.state import EndpointState
 
@@ -58,6 +59,8 @@ class UnitCollector(Collector):
         )
         yield from self._tunnels()
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
+        if unit.access_log is not None:
+            yield log_family(unit.access_log.counts)
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
         yield errors
@@ -117,6 +120,14 @@ class UnitCollector(Collector):
             ]
             latency.add_metric(_labels(state), buckets=rows, sum_value=state.histogram.total)
         return latency
+
+
+def log_family(counts: LogCounts) -> Metric:
+    """What became of the entries of the access log."""
+    family = CounterMetricFamily(f"{PREFIX}_log_entries", "Entries of the access log", labels=["result"])
+    for result in ("written", "dropped", "lost"):
+        family.add_metric([result], getattr(counts, result))
+    return family
 
 
 def _labels(state: EndpointState) -> list[str]:

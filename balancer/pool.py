@@ -108,6 +108,7 @@ class Pool:
             upstream.close()
         elif self._lessees:
             self.counts.reused += 1
+            upstream.idle_since = now
             self._lessees.popleft().connected(upstream)
         else:
             upstream.idle_since = now

@@ -43,9 +43,9 @@ class RequestReader:
         return bool(self._head)
 
     @property
-    def asks_for_head(self) -> bool:
-        """Whether the head that could not be read was a HEAD request's: its answer has no body."""
-        return self._head.startswith(b"HEAD ")
+    def head(self) -> bytes:
+        """The head that could not be read, as far as it came."""
+        return self._head
 
     def read(self, data: bytes) -> Request | None:
         """The request whose head ends in `data`, if one does. Raises `RequestRejected`."""

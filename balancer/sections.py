@@ -187,6 +187,27 @@ class HeadersConfig(Section):
 NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connection")
 
 
+class LogConfig(Section):
+    """The access log: a line for each request."""
+
+    access: Literal["off", "text", "json"] = Field(
+        default="off", description="names and values in the manner of Heroku's router, or a JSON object"
+    )
+    path: str | None = Field(
+        default=None, min_length=1, description="appended to, opened anew on SIGHUP. None: standard output"
+    )
+    sample: float = Field(
+        default=1.0, ge=0, le=1, description="share of requests logged; what did not end well always is"
+    )
+    queue: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="entries that may wait to be written; more are dropped",
+    )
+    control: bool = Field(default=True, description="log requests under /-/ too")
+
+
 class ControlConfig(Section):
     """Who may use /-/: this machine always, others with the token."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from random import Random
 
 from balancer.acceptor import Acceptor, bind
+from balancer.access_log import AccessLog, wall_offset
 from balancer.bounds import Limits, Timeouts
 from balancer.config import ListenAddress, Settings
 from balancer.control import ControlPlane
@@ -19,6 +20,8 @@ from balancer.deadlines import Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
 from balancer.internal_fields import InternalFields
+from balancer.log_lines import FORMATS
+from balancer.log_output import LogOutput
 from balancer.memory import keep_freed_memory
 from balancer.unit import Unit
 from policies.router import Clock, MonotonicClock, Router
@@ -58,6 +61,24 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
         internal_fields=InternalFields(settings.headers.internal) if settings.headers.internal else None,
         says_forwarded=settings.headers.forwarded,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
+        access_log=open_log(settings, clock),
+    )
+
+
+def open_log(settings: Settings, clock: Clock) -> AccessLog | None:
+    """The access log that `settings` ask for. Raises `LogFailed`."""
+    log = settings.log
+    if log.access == "off":
+        return None
+    return AccessLog(
+        LogOutput(log.path),
+        FORMATS[log.access],
+        offset=wall_offset(clock),
+        policy=settings.policy.name,
+        rng=Random(settings.seed),
+        sample=log.sample,
+        limit=log.queue,
+        logs_control=log.control,
     )
 
 
@@ -83,6 +104,8 @@ class Server:
 
     async def start(self) -> None:
         """Listen and serve."""
+        if self.unit.access_log is not None:
+            self.unit.access_log.start()
         await self._control.start()
         self._acceptor = Acceptor(self._sock, self.unit, self._downstream, self._client_limit)
         self._sweep = Sweep(self.unit, self._acceptor.sweep)
@@ -110,6 +133,8 @@ class Server:
             self._sweep.stop()
         await self._control.stop()
         await unit.pools.close()
+        if unit.access_log is not None:
+            unit.access_log.stop()
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
@@ -135,6 +160,8 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if server.unit.access_log is not None:
+        loop.add_signal_handler(signal.SIGHUP, server.unit.access_log.reopen)
     await server.start()
     keep_freed_memory()
     gc.collect()

@@ -6,6 +6,7 @@ Rule of this file: read at the moment of asking, from the counters that the data
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +43,16 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
             "bytes_in": unit.tunnels.bytes_in,
             "bytes_out": unit.tunnels.bytes_out,
         },
+        "access_log": log_status(unit),
         "policy": policy_status(unit, spec),
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
     }
+
+
+def log_status(unit: Unit) -> dict[str, int] | None:
+    """Entries of the access log; None where it is off."""
+    log = unit.access_log
+    return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
 
 
 def build() -> str:

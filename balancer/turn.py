@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from balancer.errors import RequestRejected
+from balancer.log_lines import NOT_CONNECTED, Entry, fault_of, host_of, requested
 
 if TYPE_CHECKING:
     from balancer.downstream import Downstream
+    from balancer.unit import Unit
+
+HOST_LIMIT = 256
+"""Bytes of a refused request's Host that are logged."""
 
 
 class Turn(Protocol):
@@ -30,15 +35,31 @@ class Turn(Protocol):
 class Refusal:
     """A turn that is answered with an error as soon as it comes up; the connection closes after it."""
 
-    def __init__(self, downstream: Downstream, error: RequestRejected, is_head: bool) -> None:
+    def __init__(self, unit: Unit, downstream: Downstream, error: RequestRejected, head: bytes) -> None:
+        self._unit = unit
         self._downstream = downstream
         self._error = error
-        self._is_head = is_head
+        self._head = head  # as far as it came
+        self._arrived = downstream.head_at, unit.now()
 
     def start(self) -> None:
+        is_head = self._head.startswith(b"HEAD ")
         self._downstream.count_error(self._error)
-        self._downstream.write_error(self._error, b"", stays=False, is_head=self._is_head)
+        self._downstream.write_error(self._error, b"", stays=False, is_head=is_head)
+        self._log()
         self._downstream.turn_ended(stays=False)
+
+    def _log(self) -> None:
+        """An entry for the access log, of what can be told from a head that nobody vouches for."""
+        log = self._unit.access_log
+        if log is not None:
+            method, target = requested(self._head)
+            host = b"\r\nHost: %b\r\n" % host_of(self._head)[:HOST_LIMIT]
+            log.add(Entry(
+                self._unit.now(), fault_of(self._error), 0, method, target, b"", host,
+                b" HTTP/1.0\r" in self._head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
+                0.0, 0.0, None, 0, 0,
+            ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:
         """Read and dropped."""

@@ -25,6 +25,7 @@ from policies.facts import Endpoint, Region
 from policies.router import Clock, Router
 
 if TYPE_CHECKING:
+    from balancer.access_log import AccessLog
     from balancer.downstream import Downstream
     from balancer.sections import PolicySpec
 
@@ -71,6 +72,7 @@ class Unit:
         internal_fields: InternalFields | None = None,
         says_forwarded: bool = False,
         allowed_methods: frozenset[bytes] = frozenset(),
+        access_log: AccessLog | None = None,
     ) -> None:
         self.router = router
         self.clock = clock
@@ -80,6 +82,7 @@ class Unit:
         self.started_at = self.coarse_now
         self.timeouts = timeouts
         self.limits = limits or Limits()
+        self.access_log = access_log
         self.retries = retries
         self.home_region = home_region
         self.internal_fields = internal_fields
@@ -112,6 +115,8 @@ class Unit:
     def use_policy(self, spec: PolicySpec) -> None:
         """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""
         self.router.set_policy(spec.make(self._rng))
+        if self.access_log is not None:
+            self.access_log.policy_changed(self.now(), spec.name)
 
     def trusts(self, address: str) -> bool:
         """Whether forwarding fields from this peer are believed."""

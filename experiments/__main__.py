@@ -1,4 +1,4 @@
-"""`experiments run`, `report`, `list`: ask a question, write files, draw.
+"""`experiments run`, `report`, `list` and more: ask a question, write files, draw.
 
 Rules of this file: bad input is one line on standard error that names the option or field and what is allowed,
 exit 2. Exit codes: 0 all well, 1 a threshold failed, 2 bad input, 3 the fleet failed, 130 stopped by the user.
@@ -17,6 +17,7 @@ from rich.console import Console
 
 from experiments.bench import bench
 from experiments.errors import BadInputError, ExperimentError
+from experiments.from_log import from_log
 from experiments.overrides import Overrides, overridden
 from experiments.scenario import Scenario
 from experiments.shelf import DEFAULT, load_scenario, packaged
@@ -90,6 +91,7 @@ def list_() -> None:
 # Further commands of this room are registered here: cli.add_command(…)
 cli.add_command(bench)
 cli.add_command(slow_clients)
+cli.add_command(from_log)
 
 
 def default_directory(scenario: Scenario) -> Path:

@@ -39,11 +39,16 @@ def to_html(summary: Summary, pictures: Sequence[Picture], method: Sequence[str]
         *(section(table.title, table_html(table)) for table in rest),
         section("Method", f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in method)}</ul>"),
     ]
+    return page(f"{name}: {escape(summary.scenario.question)}", body)
+
+
+def page(title: str, body: Sequence[str]) -> str:
+    """A document of these parts; `title` is HTML."""
     content = "\n".join(body)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{name}: {escape(summary.scenario.question)}</title>\n<style>\n{STYLE}</style></head>\n"
+        f"<title>{title}</title>\n<style>\n{STYLE}</style></head>\n"
         f"<body><main>\n{content}\n</main></body></html>\n"
     )
 

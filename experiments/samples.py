@@ -35,6 +35,7 @@ class Kind(IntEnum):
     TIMEOUT = 3  # no complete answer within the scenario's timeout
     RESET = 4  # the connection broke, or what came was not HTTP
     UNFINISHED = 5  # the run was stopped while the request was open
+    ABANDONED = 6  # the client left: known from access logs only
 
 
 class Place(BaseModel):

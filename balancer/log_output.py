@@ -1,0 +1,83 @@
+"""Where lines of the access log go: a file that is appended to, or standard output.
+
+Rule of this file: nothing here raises once it is open. A full disk, a broken pipe or a file that cannot be opened
+again is said once on standard error, and lines are given up until it works again. What follows a line that was cut
+off begins a line of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from balancer.errors import LogFailed
+
+STANDARD_OUTPUT = 1
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+MODE = 0o640
+"""Addresses of clients and what they asked for are nobody else's business."""
+
+
+def complain(line: str) -> None:
+    """To whoever runs the unit."""
+    print(f"balancer: {line}", file=sys.stderr, flush=True)
+
+
+class LogOutput:
+    """An open log. `path` None is standard output. Raises `LogFailed` where the file cannot be opened."""
+
+    def __init__(self, path: str | None, say: Callable[[str], None] = complain) -> None:
+        self._path = path
+        self._say = say
+        self._has_complained = False
+        self._is_mid_line = False
+        self._fd = STANDARD_OUTPUT if path is None else self._open(path)
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self._path if self._path is not None else "standard output"
+
+    def write(self, data: bytes) -> bool:
+        """Append whole lines; returns whether all of them were taken. May block as long as the reader of a pipe."""
+        rest = memoryview(b"\n" + data if self._is_mid_line else data)
+        try:
+            while rest:
+                written = os.write(self._fd, rest)
+                self._is_mid_line = rest[written - 1] != ord("\n") if written else self._is_mid_line
+                rest = rest[written:]
+        except OSError as error:
+            self._complain(f"cannot write to {self.name}: {error.strerror}; entries are lost until it works")
+            return False
+        return True
+
+    def reopen(self) -> None:
+        """Open the path anew, where another file may stand now; the old one is kept if that fails."""
+        if self._path is None:
+            return
+        self._has_complained = False
+        try:
+            fd = self._open(self._path)
+        except LogFailed as error:
+            self._complain(f"{error}; the old file is kept")
+            return
+        os.close(self._fd)
+        self._fd, self._is_mid_line = fd, False
+
+    def close(self) -> None:
+        """Standard output stays open: it is not ours."""
+        if self._path is not None:
+            os.close(self._fd)
+
+    @staticmethod
+    def _open(path: str) -> int:
+        try:
+            return os.open(path, FLAGS, MODE)
+        except OSError as error:
+            raise LogFailed(f"log.path: cannot open {path}: {error.strerror}") from None
+
+    def _complain(self, problem: str) -> None:
+        if not self._has_complained:
+            self._has_complained = True
+            self._say(f"access log: {problem}")

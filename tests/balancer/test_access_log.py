@@ -1,0 +1,676 @@
+"""The access log of a real server: every ending has its line, and the log costs no request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from balancer.access_log import AccessLog
+from balancer.errors import LogFailed, QueueTimeout
+from balancer.log_lines import Context, Entry, json_line
+from balancer.log_output import LogOutput
+from tests.balancer.conftest import Stage, Wire, get, post, response
+from tests.balancer.test_failures import dies_after, dies_at_once
+from tests.balancer.test_log_lines import entry
+
+Line = dict[str, Any]
+
+
+class Watched:
+    """A stage whose server logs JSON to a file."""
+
+    def __init__(self, stage: Stage, path: Path) -> None:
+        self.stage = stage
+        self.path = path
+
+    async def serve(self, *workers: Any, log: dict[str, Any] | None = None, **settings: Any) -> None:
+        settings["log"] = {"access": "json", "path": str(self.path), **(log or {})}
+        await self.stage.serve(*workers, **settings)
+
+    async def lines(self, count: int) -> list[Line]:
+        """The first `count` lines, when they have been written; and there are no others."""
+        await self.stage.eventually(lambda: self.path.read_bytes().count(b"\n") >= count)
+        lines = [json.loads(line) for line in self.path.read_text(encoding="ascii").splitlines()]
+        assert len(lines) == count, lines
+        return lines
+
+    async def line(self) -> Line:
+        """The only one."""
+        (line,) = await self.lines(1)
+        return line
+
+
+@pytest.fixture
+def watched(stage: Stage, tmp_path: Path) -> Watched:
+    return Watched(stage, tmp_path / "access.log")
+
+
+def stalls(data: bytes = b"") -> Callable[[Wire], Any]:
+    """Sends `data` and then nothing until the unit leaves."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(data)
+        await wire.closed()
+
+    return script
+
+
+# --- what went well
+
+
+async def test_a_request_and_the_next(stage: Stage, watched: Watched) -> None:
+    """The first opens a connection, the second takes it over; both say who served them and how."""
+    await watched.serve(await stage.worker(response(b"hello")), policy="least-in-flight")
+    client = await stage.client()
+    await client.ask(get(b"/a?b=c"))
+    await client.ask(post(b"1234"))
+    first, second = await watched.lines(2)
+    assert (first["end"], first["status"], first["bytes"], first["bytes_in"]) == ("ok", 200, 5, 0)
+    assert (first["method"], first["path"], first["host"]) == ("GET", "/a?b=c", "example.org")
+    assert (first["endpoint"], first["region"], first["attempts"]) == ("w0", "r", 1)
+    assert (first["client"], first["forwarded_for"]) == ("127.0.0.1", "127.0.0.1")
+    assert (first["policy"], first["version"], first["protocol"]) == ("least-in-flight", "1.1", "http")
+    assert first["request_id"] != second["request_id"]
+    assert [line["connection"] for line in (first, second)] == ["new", "reused"]
+    assert (second["method"], second["bytes_in"]) == ("POST", 4)
+
+
+async def test_the_log_is_off_unless_asked_for(stage: Stage) -> None:
+    """No thread, no entry, and status says so."""
+    await stage.serve(await stage.worker(response()))
+    assert stage.unit.access_log is None
+    assert "access-log" not in [thread.name for thread in threading.enumerate()]
+    status = json.loads(
+        (await stage.ask(get(b"/-/status", b"Host: 127.0.0.1").replace(b"Host: example.org\r\n", b""))).body
+    )
+    assert status["access_log"] is None
+
+
+async def test_phases_are_told_apart(stage: Stage, watched: Watched) -> None:
+    """3 s until the head is whole, 5 s for the first byte, 2 s more for the last."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await go.wait()
+        await wire.send(response(b"0123456789")[:-4])
+        await go.wait()
+        await wire.send(b"6789")
+
+    worker = await stage.worker(script)
+    await watched.serve(worker)
+    client = await stage.client()
+    await client.send(get()[:10])
+    await stage.eventually(lambda: any(one.head_at for one in stage.unit.downstreams))
+    stage.clock.at += 3
+    await client.send(get()[10:])
+    await stage.eventually(lambda: worker.requests)
+    stage.clock.at += 5
+    go.set()
+    go.clear()
+    await client.until(b"012345")
+    stage.clock.at += 2
+    go.set()
+    await client.until(b"6789")
+    line = await watched.line()
+    phases = {name: line[name] for name in ("head", "queue", "connect", "first_byte", "service", "total")}
+    assert phases == {"head": 3, "queue": 0, "connect": 0, "first_byte": 5, "service": 7, "total": 10}
+
+
+async def test_waiting_for_room_is_queueing(stage: Stage, watched: Watched) -> None:
+    """The second request waits 4 s for the only place, and is then served on the same connection."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response())
+
+    worker = await stage.worker(script)
+    await watched.serve(worker, max_in_flight=1)
+    one, other = await stage.client(), await stage.client()
+    await one.send(get(b"/one"))
+    await stage.eventually(lambda: worker.requests)
+    await other.send(get(b"/other"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    stage.clock.at += 4
+    go.set()
+    await one.response()
+    await other.response()
+    first, second = await watched.lines(2)
+    assert (first["path"], first["queue"], first["service"]) == ("/one", 0, 4)
+    assert (second["path"], second["queue"], second["service"]) == ("/other", 4, 0)
+    assert second["connection"] == "reused"
+
+
+async def test_the_policy_that_routed_it(stage: Stage, watched: Watched) -> None:
+    """Changed while one is on its way: each line names the one that chose."""
+    from balancer.sections import PolicySpec
+
+    worker = await stage.worker(response())
+    await watched.serve(worker, policy="random")
+    await stage.ask(get())
+    stage.clock.at += 1
+    stage.unit.use_policy(PolicySpec(name="round-robin"))
+    await stage.ask(get())
+    assert [line["policy"] for line in await watched.lines(2)] == ["random", "round-robin"]
+
+
+async def test_times_are_of_the_wall(stage: Stage, watched: Watched) -> None:
+    """By one offset between the unit's clock and the time of day."""
+    await watched.serve(await stage.worker(response()))
+    await stage.ask(get())
+    stage.clock.at += 3600
+    await stage.ask(get())
+    first, second = (line["time"] for line in await watched.lines(2))
+    hours = [int(time[11:13]) for time in (first, second)]
+    assert (hours[1] - hours[0]) % 24 == 1
+    assert first[14:] == second[14:]
+
+
+async def test_text(stage: Stage, watched: Watched) -> None:
+    """The other format through the same server; a quote in the target does not end the path."""
+    await watched.serve(await stage.worker(response()), log={"access": "text"})
+    await stage.ask(get(b'/"status=500"'))
+    await stage.eventually(lambda: watched.path.read_bytes().endswith(b"\n"))
+    line = watched.path.read_text(encoding="ascii")
+    assert ' at=info method=GET path="/\\"status=500\\"" host=example.org ' in line
+    assert " dyno=w0 " in line
+    assert line.endswith(" end=ok\n")
+
+
+# --- what did not
+
+
+async def test_an_error_of_the_worker(stage: Stage, watched: Watched) -> None:
+    """It is the worker's own answer, so there is no reason of ours."""
+    await watched.serve(await stage.worker(response(status=b"503 Busy")))
+    await stage.ask(get())
+    line = await watched.line()
+    assert (line["end"], line["status"], line["reason"]) == ("error_status", 503, None)
+
+
+async def test_nobody_listens(stage: Stage, watched: Watched) -> None:
+    """Two attempts, no connection; the bytes are those of our own answer."""
+    await watched.serve(stage.dead_port(), stage.dead_port())
+    answer = await stage.ask(get())
+    line = await watched.line()
+    assert (line["end"], line["reason"], line["status"]) == ("refused", "connect_failed", 502)
+    assert (line["attempts"], line["connection"], line["service"]) == (2, None, None)
+    assert line["bytes"] == len(answer.body)
+    assert line["endpoint"] in ("w0", "w1")
+
+
+async def test_a_retry_that_helped(stage: Stage, watched: Watched) -> None:
+    """One line: the endpoint that answered, and that it was the second."""
+    await watched.serve(stage.dead_port(), await stage.worker(response()))
+    for _ in range(2):
+        await stage.ask(get())
+    lines = await watched.lines(2)
+    assert {line["endpoint"] for line in lines} == {"w1"}
+    assert sorted(line["attempts"] for line in lines) in ([1, 2], [2, 2])
+    assert {line["end"] for line in lines} == {"ok"}
+
+
+async def test_a_worker_that_dies(stage: Stage, watched: Watched) -> None:
+    """Before its answer: 502."""
+    await watched.serve(await stage.worker(dies_at_once), retries=0)
+    await stage.ask(get())
+    line = await watched.line()
+    assert (line["end"], line["reason"], line["status"]) == ("reset", "connection_broken", 502)
+
+
+async def test_a_response_that_is_cut_off(stage: Stage, watched: Watched) -> None:
+    """The client saw 200 and three of ten bytes."""
+    await watched.serve(await stage.worker(dies_after(response(b"0123456789")[:-7], cleanly=True)))
+    client = await stage.client()
+    await client.send(get())
+    await client.closed()
+    line = await watched.line()
+    assert (line["end"], line["reason"], line["status"]) == ("reset", "connection_broken", 200)
+    assert line["bytes"] == 3
+
+
+async def test_a_response_that_does_not_come(stage: Stage, watched: Watched) -> None:
+    """504 after the timeout, with the time it took."""
+    worker = await stage.worker(stalls())
+    await watched.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    stage.advance(26)
+    await client.response()
+    line = await watched.line()
+    assert (line["end"], line["reason"], line["status"]) == ("timeout", "response_timeout", 504)
+    assert (line["service"], line["first_byte"]) == (26, None)
+
+
+@pytest.mark.parametrize(
+    ("began", "status", "size"), [(b"", 499, 0), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", 200, 3)]
+)
+async def test_a_client_that_leaves(
+    stage: Stage, watched: Watched, began: bytes, status: int, size: int
+) -> None:
+    """Before a response 499, as nginx has it; in its middle the status that the client had seen."""
+    worker = await stage.worker(stalls(began))
+    await watched.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    if began:
+        await client.until(b"abc")
+    client.reset()
+    line = await watched.line()
+    assert (line["end"], line["reason"]) == ("abandoned", "client_left")
+    assert (line["status"], line["bytes"]) == (status, size)
+
+
+async def test_a_client_that_leaves_the_queue(stage: Stage, watched: Watched) -> None:
+    """No attempt was made, and all of the time was waiting."""
+    worker = await stage.worker(stalls())
+    await watched.serve(worker, max_in_flight=1)
+    first, second = await stage.client(), await stage.client()
+    await first.send(get(b"/first"))
+    await stage.eventually(lambda: worker.requests)
+    await second.send(get(b"/second"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    stage.clock.at += 2
+    second.reset()
+    line = await watched.line()
+    assert (line["path"], line["end"], line["attempts"]) == ("/second", "abandoned", 0)
+    assert (line["endpoint"], line["queue"], line["total"]) == (None, 2, 2)
+    first.reset()
+
+
+async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: Watched) -> None:
+    """One is turned away at once, the other after its time; the first keeps its worker."""
+    worker = await stage.worker(stalls())
+    await watched.serve(
+        worker, max_in_flight=1, limits={"queue": 1}, timeouts={"queue": 5, "first_byte": 100}
+    )
+    first, waits, late = [await stage.client() for _ in range(3)]
+    await first.send(get(b"/first"))
+    await stage.eventually(lambda: worker.requests)
+    await waits.send(get(b"/waits"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    assert (await late.ask(get(b"/late"))).status == 503
+    stage.advance(6)
+    await waits.response()
+    turned_away, timed_out = await watched.lines(2)
+    assert (turned_away["path"], turned_away["end"]) == ("/late", "unavailable")
+    assert (turned_away["reason"], turned_away["queue"]) == ("queue_full", 0)
+    assert (timed_out["path"], timed_out["end"]) == ("/waits", "unavailable")
+    assert (timed_out["reason"], timed_out["queue"]) == ("queue_timeout", 6)
+    first.reset()
+
+
+async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: Watched) -> None:
+    """While it failed, who had waited took its place: one attempt was made, and no endpoint had it in the end."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        request = await wire.request()
+        await go.wait()
+        if b"/waits" in request.line:
+            await wire.closed()
+        wire.reset()
+
+    worker = await stage.worker(script)
+    await watched.serve(worker, max_in_flight=1)
+    fails, waits = await stage.client(), await stage.client()
+    await fails.send(get(b"/fails"))
+    await stage.eventually(lambda: worker.requests)
+    await waits.send(get(b"/waits"))
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    go.set()
+    await stage.eventually(lambda: len(worker.requests) == 2)
+    assert len(stage.unit.queue) == 1
+    fails.reset()
+    line = await watched.line()
+    assert (line["path"], line["end"]) == ("/fails", "abandoned")
+    assert (line["attempts"], line["endpoint"], line["connect"]) == (1, None, None)
+    waits.reset()
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "reason", "method", "path"),
+    [
+        (b"GET /x HTTP/1.1\r\n\r\n", 400, "bad_host", "GET", "/x"),
+        (b"GET /x HTTP/1.1\r\nHost : a\r\n\r\n", 400, "malformed_request", "GET", "/x"),
+        (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, "malformed_request", None, "\x16\x03\x01\x02\x00"),
+        (
+            b"GET /x HTTP/1.1\r\nHost: a\r\nA: " + b"a" * 2000 + b"\r\n\r\n",
+            431,
+            "head_too_large",
+            "GET",
+            "/x",
+        ),
+        (b"TRACE /x HTTP/1.1\r\nHost: a\r\n\r\n", 405, "method_not_allowed", "TRACE", "/x"),
+    ],
+)
+async def test_a_request_that_is_refused(
+    stage: Stage, watched: Watched, data: bytes, status: int, reason: str, method: str | None, path: str
+) -> None:
+    """Before any worker saw it; what it asked for is told as far as it can be."""
+    await watched.serve(await stage.worker(response()), limits={"head": 1024})
+    answer = await stage.ask(data)
+    line = await watched.line()
+    assert (line["end"], line["status"], line["reason"]) == ("rejected", status, reason)
+    assert (line["method"], line["path"], line["endpoint"]) == (method, path, None)
+    assert (line["attempts"], line["bytes"]) == (0, len(answer.body))
+
+
+async def test_a_head_that_does_not_end(stage: Stage, watched: Watched) -> None:
+    """408, with the time that it was given."""
+    await watched.serve(await stage.worker(response()))
+    client = await stage.client()
+    await client.send(b"GET /slow HTTP/1.1\r\nHos")
+    await stage.eventually(lambda: any(one.head_at for one in stage.unit.downstreams))
+    stage.advance(11)
+    await client.response()
+    line = await watched.line()
+    assert (line["path"], line["status"], line["reason"]) == ("/slow", 408, "head_timeout")
+    assert (line["head"], line["total"]) == (11, 11)
+
+
+async def test_a_body_that_is_none(stage: Stage, watched: Watched) -> None:
+    """The worker had the head already; the client is told 400."""
+    worker = await stage.worker(stalls())
+    await watched.serve(worker)
+    await stage.ask(get(b"/x", b"Transfer-Encoding: chunked", method=b"POST") + b"nonsense\r\n")
+    line = await watched.line()
+    assert (line["end"], line["status"], line["reason"]) == ("rejected", 400, "malformed_body")
+    assert (line["method"], line["path"]) == ("POST", "/x")
+
+
+# --- control
+
+
+CONTROL = b"GET /-/%b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+async def test_control_requests(stage: Stage, watched: Watched) -> None:
+    """With the status that they got, those that found nothing too."""
+    await watched.serve(await stage.worker(response()))
+    for name in (b"health", b"nothing"):
+        await stage.ask(CONTROL % name)
+    await stage.ask(get(b"/-/health"))  # under another name than this machine's: not for everybody
+    lines = await watched.lines(3)
+    assert [(line["path"], line["status"]) for line in lines] == [
+        ("/-/health", 200),
+        ("/-/nothing", 404),
+        ("/-/health", 404),
+    ]
+    assert {line["end"] for line in lines} == {"control"}
+
+
+async def test_control_requests_may_be_left_out(stage: Stage, watched: Watched) -> None:
+    """Health checks come every few seconds."""
+    await watched.serve(await stage.worker(response()), log={"control": False})
+    await stage.ask(CONTROL % b"health")
+    await stage.ask(get(b"/seen"))
+    assert (await watched.line())["path"] == "/seen"
+
+
+async def test_status_and_metrics_count_entries(stage: Stage, watched: Watched) -> None:
+    """What was written, what found no room, what could not be written."""
+    await watched.serve(await stage.worker(response()), log={"control": False})
+    await stage.ask(get())
+    await watched.lines(1)
+    status = json.loads((await stage.ask(CONTROL % b"status")).body)
+    assert status["access_log"] == {"waiting": 0, "written": 1, "dropped": 0, "lost": 0}
+    metrics = (await stage.ask(CONTROL % b"metrics")).body
+    assert b'steelyard_log_entries_total{result="written"} 1.0' in metrics
+    assert b'steelyard_log_entries_total{result="dropped"} 0.0' in metrics
+
+
+# --- the thread and the file
+
+
+def log_to(output: LogOutput, **options: Any) -> AccessLog:
+    return AccessLog(output, json_line, offset=0.0, policy="random", rng=Random(1), **options)
+
+
+def written(path: Path) -> list[Line]:
+    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+
+def test_a_stop_writes_what_waits(tmp_path: Path) -> None:
+    """All of it, in order; a second stop does nothing."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)))
+    log.start()
+    for number in range(1000):
+        log.add(entry(bytes_out=number))
+    log.stop()
+    log.stop()
+    assert [line["bytes"] for line in written(path)] == list(range(1000))
+    assert (log.counts.written, log.waiting) == (1000, 0)
+
+
+def test_a_full_queue_drops_and_counts(tmp_path: Path) -> None:
+    """The newest go, for nobody waits; those that waited are written."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)), limit=10)
+    for number in range(25):  # before the thread takes any
+        log.add(entry(bytes_out=number))
+    assert (log.waiting, log.counts.dropped) == (10, 15)
+    log.start()
+    log.stop()
+    assert [line["bytes"] for line in written(path)] == list(range(10))
+
+
+def test_a_sample_is_drawn_and_failures_are_not(tmp_path: Path) -> None:
+    """A quarter of what went well, the same with the same seed; all else always."""
+    log = log_to(LogOutput(str(tmp_path / "log")), sample=0.25)
+    rng = Random(1)
+    assert [log.takes(200, None) for _ in range(1000)] == [rng.random() < 0.25 for _ in range(1000)]
+    assert all(log.takes(503, None) and log.takes(0, QueueTimeout("full")) for _ in range(100))
+    log.stop()
+    nothing = log_to(LogOutput(str(tmp_path / "log")), sample=0.0)
+    assert not any(nothing.takes(200, None) for _ in range(1000))
+    nothing.stop()
+
+
+def test_a_line_says_what_it_stands_for(tmp_path: Path) -> None:
+    """One that was drawn for many, one that is always logged for itself."""
+    path = tmp_path / "log"
+    log = log_to(LogOutput(str(path)), sample=0.25)
+    log.start()
+    log.add(entry())
+    log.add(entry(status=503))
+    log.stop()
+    assert [line["sample"] for line in written(path)] == [0.25, 1]
+
+
+async def test_a_sampled_server(stage: Stage, watched: Watched) -> None:
+    """Nothing of what goes well, and every failure."""
+    await watched.serve(
+        await stage.worker(response()), await stage.worker(response(status=b"500 No")), log={"sample": 0.0}
+    )
+    statuses = sorted([(await stage.ask(get())).status for _ in range(4)])
+    assert statuses == [200, 200, 500, 500]
+    assert [line["status"] for line in await watched.lines(2)] == [500, 500]
+
+
+async def test_a_server_that_stops_has_written_everything(stage: Stage, watched: Watched) -> None:
+    """The client that it cut off included."""
+    left = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.closed()
+        left.set()
+
+    worker = await stage.worker(script)
+    await watched.serve(worker, timeouts={"shutdown": 0.01})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    assert stage.server is not None
+    assert not await stage.server.stop()
+    stage.server = None
+    assert [line["end"] for line in written(watched.path)] == ["abandoned"]
+    await left.wait()
+    await stage.turn()
+
+
+async def test_a_log_that_was_moved_away_is_begun_anew(stage: Stage, watched: Watched) -> None:
+    """What logrotate does: rename, then tell."""
+    await watched.serve(await stage.worker(response()))
+    await stage.ask(get(b"/old"))
+    await watched.lines(1)
+    old = watched.path.rename(watched.path.with_suffix(".1"))
+    assert stage.unit.access_log is not None
+    stage.unit.access_log.reopen()
+    await stage.eventually(watched.path.exists)
+    await stage.ask(get(b"/new"))
+    assert (await watched.line())["path"] == "/new"
+    assert [line["path"] for line in written(old)] == ["/old"]
+
+
+def test_a_file_is_appended_to(tmp_path: Path) -> None:
+    """What stood there stays."""
+    path = tmp_path / "log"
+    for number in range(2):
+        log = log_to(LogOutput(str(path)))
+        log.start()
+        log.add(entry(bytes_out=number))
+        log.stop()
+    assert [line["bytes"] for line in written(path)] == [0, 1]
+
+
+def test_a_file_that_cannot_be_opened_again_is_kept(tmp_path: Path) -> None:
+    """Said once; lines go on into the old one."""
+    said: list[str] = []
+    directory = tmp_path / "logs"
+    directory.mkdir()
+    output = LogOutput(str(directory / "log"), said.append)
+    moved = directory.rename(tmp_path / "moved")
+    output.reopen()
+    assert output.write(b"a line\n")
+    output.close()
+    assert (moved / "log").read_bytes() == b"a line\n"
+    assert len(said) == 1
+    assert said[0].startswith("access log: log.path: cannot open ")
+    assert said[0].endswith("No such file or directory; the old file is kept")
+
+
+def test_a_file_that_cannot_be_opened_at_all(tmp_path: Path) -> None:
+    """One line that names the key."""
+    with pytest.raises(LogFailed, match=r"log\.path: cannot open /.*: Is a directory"):
+        LogOutput(str(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+async def test_a_full_disk_costs_no_request(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests are served, entries are counted as lost, and it is said once."""
+    await stage.serve(await stage.worker(response()), log={"access": "json", "path": "/dev/full"})
+    log = stage.unit.access_log
+    assert log is not None
+    for _ in range(3):
+        lost = log.counts.lost
+        assert (await stage.ask(get())).status == 200
+        await stage.eventually(lambda before=lost: log.counts.lost > before)  # type: ignore[misc]
+    assert log.counts.written == 0
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "cannot write to /dev/full: No space left on device; entries are lost until it works" in told
+
+
+def test_a_broken_pipe_is_said_once(tmp_path: Path) -> None:
+    """Whoever read the log is gone; the thread lives on."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    said: list[str] = []
+    log = log_to(LogOutput(str(path), said.append))
+    os.close(reader)
+    for _ in range(100):
+        log.add(entry())
+    log.start()
+    log.stop()
+    assert (log.counts.lost, log.counts.written, len(said)) == (100, 0, 1)
+    assert "Broken pipe" in said[0]
+
+
+def test_a_line_that_was_cut_off_spoils_only_itself(tmp_path: Path) -> None:
+    """A pipe that takes a part: the next line begins at the beginning of a line."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    said: list[str] = []
+    output = LogOutput(str(path), said.append)
+    os.set_blocking(reader, True)
+    writer = next(fd for fd in range(reader + 1, reader + 50) if _is_same(fd, path) and fd != reader)
+    os.set_blocking(writer, False)
+    assert not output.write(b"x" * (1 << 20) + b"\n")
+    taken = len(os.read(reader, 1 << 20))
+    assert output.write(b"next\n")
+    output.close()
+    assert os.read(reader, 100) == b"\nnext\n"
+    os.close(reader)
+    assert 0 < taken < 1 << 20
+    assert len(said) == 1
+
+
+def _is_same(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+def test_the_loop_is_not_held_up_by_a_reader_who_does_not_read(tmp_path: Path) -> None:
+    """The thread waits at the pipe, the queue fills, the rest is dropped, and the stop gives up in time."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = log_to(LogOutput(str(path)), limit=100)
+    for _ in range(100):
+        log.add(entry(target=b"/" + b"a" * 2000))
+    log.start()
+    for _ in range(1000):
+        log.add(entry(target=b"/" + b"a" * 2000))
+    assert log.counts.dropped + log.waiting + log.counts.written > 0
+    while (
+        log.waiting + log.counts.written < 100
+    ):  # the thread has taken a batch, which the pipe does not hold
+        log.add(entry())
+    log.stop()
+    assert log.counts.dropped > 0
+    os.set_blocking(reader, True)
+    while os.read(reader, 1 << 20):  # the thread goes on once somebody reads, and ends
+        pass
+    os.close(reader)
+
+
+def test_no_entry_is_forgotten_however_they_come(tmp_path: Path) -> None:
+    """The thread empties the queue just as another entry comes: it is woken for it."""
+    path = tmp_path / "log"
+    done = threading.Event()
+    seen: list[int] = []
+
+    def line(one: Entry, context: Context) -> str:
+        seen.append(one.bytes_out)
+        done.set()
+        return ""
+
+    log = AccessLog(LogOutput(str(path)), line, offset=0.0, policy="random", rng=Random(1))
+    log.start()
+    for number in range(5):
+        log.add(entry(bytes_out=number))
+        assert done.wait(5)
+        done.clear()
+    log.stop()
+    assert seen == list(range(5))

@@ -1,0 +1,249 @@
+"""Lines of the access log: what each field says, and that nobody can forge one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from balancer.answers import error_body
+from balancer.errors import (
+    CLIENT_LEFT,
+    ConnectFailed,
+    ConnectionBroken,
+    ForwardingError,
+    QueueTimeout,
+    RequestRejected,
+    ResponseTimeout,
+)
+from balancer.log_lines import (
+    HEAD_LIMIT,
+    NEW,
+    NOT_CONNECTED,
+    REUSED,
+    TARGET_LIMIT,
+    Context,
+    Entry,
+    bare,
+    excerpt,
+    fault_of,
+    json_line,
+    outcome,
+    phases,
+    requested,
+    text_line,
+)
+from balancer.request_head import Client
+from policies.facts import Endpoint
+
+HEAD = b"GET /work HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n\r\n"
+CONTEXT = Context(offset=1_700_000_000.0, policy="region-aware", sample="1")
+ENDPOINT = Endpoint("emea-0", "http://127.0.0.1:9001", "emea")
+
+
+def entry(**changes: Any) -> Entry:
+    """A request that went well: 1 s in the queue, 2 ms to connect, 20 ms to the first byte, 21 ms in all."""
+    usual = Entry(
+        ended_at=1001.023, fault=None, status=200, method=b"GET", target=b"/work", id=b"abc-1", head=HEAD,
+        is_http10=False, client=Client(b"10.0.0.2", b"10.0.0.9:80"), endpoint=ENDPOINT, attempts=1,
+        connection=NEW, arrived=(0.0, 1000.0), routed_at=1001.0, sent_at=1001.002, first_byte_at=1001.022,
+        bytes_in=0, bytes_out=17,
+    )  # fmt: skip
+    return usual._replace(**changes)
+
+
+def test_a_line_of_text() -> None:
+    """Names, order and units are those of the documents."""
+    assert text_line(entry(), CONTEXT) == (
+        'time=2023-11-14T22:30:00.000000Z at=info method=GET path="/work" host=example.org request_id=abc-1 '
+        'fwd="10.0.0.1, 10.0.0.2" dyno=emea-0 connect=2.000ms service=21.000ms status=200 bytes=17 '
+        "protocol=http version=1.1 client=10.0.0.2 region=emea policy=region-aware attempts=1 connection=new "
+        "head=0.000ms queue=1000.000ms first_byte=20.000ms total=1023.000ms bytes_in=0 sample=1 end=ok\n"
+    )
+
+
+def test_a_line_of_json() -> None:
+    """The same in seconds."""
+    line = json_line(entry(), CONTEXT)
+    assert line.endswith("}\n")
+    assert json.loads(line) == {
+        "time": "2023-11-14T22:30:00.000000Z",
+        "end": "ok",
+        "reason": None,
+        "detail": None,
+        "method": "GET",
+        "path": "/work",
+        "host": "example.org",
+        "request_id": "abc-1",
+        "client": "10.0.0.2",
+        "forwarded_for": "10.0.0.1, 10.0.0.2",
+        "protocol": "http",
+        "version": "1.1",
+        "endpoint": "emea-0",
+        "region": "emea",
+        "policy": "region-aware",
+        "attempts": 1,
+        "connection": "new",
+        "head": 0.0,
+        "queue": 1.0,
+        "connect": 0.002,
+        "first_byte": 0.02,
+        "service": 0.021,
+        "total": 1.023,
+        "status": 200,
+        "bytes": 17,
+        "bytes_in": 0,
+        "sample": 1,
+    }
+
+
+def test_a_failure_as_text() -> None:
+    """Heroku's `at=error`, with our own code; what was never reached is a hyphen."""
+    failed = entry(
+        fault=fault_of(ConnectFailed('Connection "refused"')), status=0, connection=NOT_CONNECTED, attempts=2
+    )
+    line = text_line(failed, CONTEXT)
+    assert ' at=error code=connect_failed desc="Connection \\"refused\\"" method=GET ' in line
+    assert " connect=23.000ms service=- status=502 " in line
+    assert " attempts=2 connection=- " in line
+    assert line.endswith(" end=refused\n")
+    told = json.loads(json_line(failed, CONTEXT))
+    assert (told["reason"], told["connection"], told["service"]) == ("connect_failed", None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "expected"),
+    [
+        (None, 200, ("ok", 200, 17)),
+        (None, 404, ("ok", 404, 17)),
+        (None, 503, ("error_status", 503, 17)),
+        (ConnectFailed("no"), 0, ("refused", 502, None)),
+        (ConnectionBroken("gone"), 0, ("reset", 502, None)),
+        (ConnectionBroken("gone"), 200, ("reset", 200, 17)),
+        (ResponseTimeout("late"), 0, ("timeout", 504, None)),
+        (QueueTimeout("full"), 0, ("unavailable", 503, None)),
+        (RequestRejected(400, "malformed_body", "bad"), 0, ("rejected", 400, None)),
+        (RequestRejected(400, "malformed_body", "bad"), 200, ("rejected", 200, 17)),
+        (CLIENT_LEFT, 0, ("abandoned", 499, 0)),
+        (CLIENT_LEFT, 200, ("abandoned", 200, 17)),
+    ],
+)
+def test_how_it_ended(
+    error: ForwardingError | None, status: int, expected: tuple[str, int, int | None]
+) -> None:
+    """The kind, the status that the client saw, and the bytes of body that it was sent."""
+    end, seen, size = expected
+    if size is None:
+        assert error is not None
+        size = len(error_body(error.reason, str(error), b"abc-1"))
+    assert outcome(entry(fault=fault_of(error), status=status)) == (end, seen, size)
+
+
+def test_head_gets_no_body() -> None:
+    """An answer of our own to HEAD has none."""
+    assert outcome(entry(fault=fault_of(QueueTimeout("x")), status=0, method=b"HEAD"))[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, (0.0, 1.0, 0.002, 0.02, 0.021, 1.023)),
+        ({"arrived": (997.0, 1000.0)}, (3.0, 1.0, 0.002, 0.02, 0.021, 4.023)),
+        ({"connection": REUSED, "sent_at": 1001.0}, (0.0, 1.0, 0.0, 0.022, 0.023, 1.023)),
+        ({"connection": NOT_CONNECTED}, (0.0, 1.0, 0.023, None, None, 1.023)),
+        ({"first_byte_at": None}, (0.0, 1.0, 0.002, None, 0.021, 1.023)),
+        ({"endpoint": None}, (0.0, 1.023, None, None, None, 1.023)),
+    ],
+)
+def test_phases(changes: dict[str, Any], expected: tuple[float | None, ...]) -> None:
+    """head, queue, connect, first byte, service, total: what was not reached is None, and parts make the whole."""
+    spent = phases(entry(**changes))
+    assert [None if value is None else round(value, 6) for value in spent] == list(expected)
+    parts = (spent.head, spent.queue, spent.connect or 0, spent.service or 0)
+    assert sum(parts) == pytest.approx(spent.total)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("", "-"),
+        ("-", '"-"'),
+        ("a.b:80", "a.b:80"),
+        ("[::1]:80", "[::1]:80"),
+        ("a b", '"a b"'),
+        ("a=b", '"a=b"'),
+        ('a"b', '"a\\"b"'),
+        ("a\\b", '"a\\\\b"'),
+        ("a\nb", '"a\\x0ab"'),
+        ("é\x7f\x1b[", '"\\xe9\\x7f\\x1b["'),
+    ],
+)
+def test_values_of_text(value: str, expected: str) -> None:
+    """Bare where that cannot be mistaken, else in quotes, with everything else escaped."""
+    assert bare(value) == expected
+
+
+FIELD = re.compile(r' ?([a-z_]+)=("(?:[^"\\]|\\["\\]|\\x[0-9a-f]{2})*"|[^\s"\\]+)')
+NAMES = FIELD.sub(r"\1 ", text_line(entry(), CONTEXT)).split()
+
+
+@pytest.mark.parametrize("line", [text_line, json_line])
+@given(data=st.tuples(*[st.binary(max_size=40)] * 4))
+def test_nobody_forges_a_line(line: Callable[[Entry, Context], str], data: tuple[bytes, ...]) -> None:
+    """Whatever bytes stand in method, target, id and Host: one line, the same fields, nothing unprintable."""
+    method, target, request_id, host = data
+    head = b"x\r\nHost: %b\r\n\r\n" % host
+    text = line(entry(method=method, target=target, id=request_id, head=head), CONTEXT)
+    assert text.count("\n") == 1
+    assert text.endswith("\n")
+    assert text[:-1].isascii()
+    assert text[:-1].isprintable()
+    if line is json_line:
+        assert json.loads(text)["path"] == (target.decode("latin-1") or None)
+    else:
+        assert FIELD.sub("", text) == "\n"
+        assert [name for name, _ in FIELD.findall(text)] == NAMES
+
+
+def test_a_line_in_the_path_stays_in_the_path() -> None:
+    """The classical attempt: end the value, end the line, begin another."""
+    path = b'/x" status=200\ntime=2020-01-01T00:00:00Z at=info path="/'
+    assert ' path="/x\\" status=200\\x0atime=2020-01-01T00:00:00Z at=info path=\\"/" ' in text_line(
+        entry(target=path), CONTEXT
+    )
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n", (b"GET", b"/a")),
+        (b"\r\nGET /a b HTTP/1.1\r\n", (b"GET", b"/a b")),
+        (b"GET /unfinished", (b"GET", b"/unfinished")),
+        (b"\x16\x03\x01\x02 \x00", (b"", b"\x16\x03\x01\x02 \x00")),
+        (b"nonsense\r\n", (b"", b"nonsense")),
+        (b"", (b"", b"")),
+    ],
+)
+def test_what_was_asked_for_in_a_refused_head(head: bytes, expected: tuple[bytes, bytes]) -> None:
+    """As far as it can be told; else the first line as it stands."""
+    assert requested(head) == expected
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """Of a long head whole lines from both ends, of a long refused target its beginning."""
+    long = (
+        b"GET / HTTP/1.1\r\nHost: a\r\nCookie: "
+        + b"X-Forwarded-For: forged " * 1000
+        + b"\r\nX-Forwarded-For: b\r\n\r\n"
+    )
+    kept = excerpt(long)
+    assert len(kept) <= HEAD_LIMIT
+    assert [line.partition(b":")[0] for line in kept.split(b"\r\n")][1:3] == [b"Host", b"X-Forwarded-For"]
+    assert b"forged" not in kept
+    assert excerpt(HEAD) is HEAD
+    assert len(requested(b"GET /" + b"a" * 9999)[1]) == TARGET_LIMIT

@@ -1,0 +1,295 @@
+"""`experiments from-log`: what the balancer writes is what this reads, and mistakes are named by line."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
+from balancer.log_lines import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
+from balancer.request_head import Client
+from experiments.errors import BadInputError
+from experiments.log_reader import KINDS, LEFT_OUT, read_log, row_of
+from experiments.log_report import write_log_report
+from experiments.log_runs import log_runs
+from experiments.samples import Kind
+from policies.facts import Endpoint
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")
+SAMPLES = re.findall(r"^(?:time=|\{\"time\").*$", PAGE, re.MULTILINE)
+CONTEXT = Context(1_700_000_000.0, "random", "0.5")
+
+
+def entry(at: float = 1000.0, error: ForwardingError | None = None, **changes: Any) -> Entry:
+    """A request of 30 ms, of which 20 ms are service."""
+    usual = Entry(
+        at + 0.03, fault_of(error), 200, b"GET", b"/", b"id", b"x\r\nHost: a\r\n", False, Client(b"1.2.3.4", b""),
+        Endpoint("emea-0", "", "emea"), 1, NEW, (0.0, at), at + 0.004, at + 0.01, at + 0.025, 1, 2,
+    )  # fmt: skip
+    return usual._replace(**changes)
+
+
+ENTRIES = {
+    "ok": entry(),
+    "not found": entry(status=404),
+    "error": entry(status=503),
+    "refused": entry(error=ConnectFailed("no"), status=0, connection=NOT_CONNECTED),
+    "left": entry(error=CLIENT_LEFT, status=0, first_byte_at=None),
+    "queue": entry(error=QueueTimeout("full"), status=0, endpoint=None, attempts=0),
+    "rejected": entry(error=RequestRejected(400, "bad", 'a "quote" end=ok'), status=0, endpoint=None),
+    "hostile": entry(
+        target=b'/" end=reset total=9ms \n{"time', id=b'x" policy="y', head=b"x\r\nHost: end=ok\r\n"
+    ),
+}
+
+
+# --- writer and reader
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_both_formats_say_the_same(name: str) -> None:
+    """Whatever the balancer writes, this reads the same row from either format."""
+    text, plain = (row_of(line(ENTRIES[name], CONTEXT)) for line in (text_line, json_line))
+    assert [shown(value) for value in text] == [shown(value) for value in plain]
+    assert text.end in KINDS
+    assert (text.policy, text.sample, text.at) == ("random", 0.5, 1_700_001_000.0)
+
+
+def shown(value: object) -> str:
+    """To a nanosecond, and nan like itself."""
+    return f"{value:.9f}" if isinstance(value, float) else str(value)
+
+
+def test_a_row() -> None:
+    """In seconds, with the phases that a figure needs."""
+    row = row_of(text_line(entry(), CONTEXT))
+    assert (row.end, row.reason, row.status, row.endpoint, row.region) == ("ok", "", 200, "emea-0", "emea")
+    assert [round(value, 6) for value in row[8:13]] == [0.004, 0.006, 0.015, 0.02, 0.03]
+    assert math.isnan(row_of(json_line(ENTRIES["refused"], CONTEXT)).service)
+
+
+def test_the_documented_lines_are_read() -> None:
+    """Both formats and a failure, with the fields that the table lists and no others."""
+    rows = [row_of(line) for line in SAMPLES]
+    assert [row.end for row in rows] == ["ok", "refused", "ok"]
+    assert list(map(shown, rows[0])) == list(map(shown, rows[2]))
+    listed = re.findall(r"^\| (?:`(\w+)`)? ?\| (?:`(\w+)`)? ?\|", PAGE, re.MULTILINE)
+    text, plain = {name for name, _ in listed if name}, {name for _, name in listed if name}
+    assert set(json.loads(json_line(entry(), CONTEXT))) == plain == set(json.loads(SAMPLES[2]))
+    failed = text_line(ENTRIES["refused"], CONTEXT)
+    assert set(re.findall(r"(?:^| )([a-z_]+)=", failed)) == text
+
+
+def test_the_documented_endings_are_known() -> None:
+    """Those of the page, and no others."""
+    section = PAGE[PAGE.index("| `end` | |") :]
+    endings = re.findall(r"^\| `([a-z_]+)` \| ", section[: section.index("\n\n")], re.MULTILINE)
+    assert set(endings) - {"end"} == {*KINDS, *LEFT_OUT}
+
+
+def test_a_line_behind_what_a_platform_puts_there() -> None:
+    """As `heroku logs` and syslog show it."""
+    line = text_line(entry(), CONTEXT)
+    assert row_of("2026-01-31T12:00:00.000000+00:00 app[web.1]: " + line) == row_of(line)
+
+
+# --- mistakes
+
+GOOD = text_line(entry(), CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("hello\n", "is not a line of an access log"),
+        ("{nonsense\n", "is not JSON: "),
+        ("{}\n", "has no field 'end'"),
+        (GOOD.replace(" total=", " tota="), "has no field 'total'"),
+        (GOOD.replace("total=30.000ms", "total=30"), "total: must be a duration such as 21.345ms, got '30'"),
+        (GOOD.replace("end=ok", "end=well"), "end: must be one of ok, "),
+        (GOOD.replace("status=200", "status=x"), "status: must be a whole number, got 'x'"),
+        (GOOD.replace("sample=0.5", "sample=0"), "sample: must be above 0 and at most 1, got '0'"),
+        (GOOD.replace("time=2023", "time=x"), "time: must be as 2026-01-31T12:00:00.000000Z, got 'x-"),
+        (GOOD.replace("000000Z", "000000"), "time: must say its zone"),
+    ],
+)
+def test_what_is_wrong_with_which_line(line: str, problem: str) -> None:
+    """One line on the third of the file."""
+    with pytest.raises(BadInputError) as caught:
+        read_log([GOOD, "\n", line], "a.log")
+    message = str(caught.value)
+    assert message.startswith("a.log: line 3: ")
+    assert problem in message
+    assert "\n" not in message
+
+
+def test_what_is_left_out() -> None:
+    """Control requests, what the program says of itself, and a last line that is still being written."""
+    control = text_line(entry(endpoint=None), CONTEXT)
+    columns = read_log(["balancer ready on http://…\n", control, GOOD, GOOD[:50]], "a.log")
+    assert (len(columns), columns.left_out) == (1, 1)
+    with pytest.raises(BadInputError, match=r"a\.log: holds no request"):
+        read_log([control], "a.log")
+
+
+# --- columns and figures
+
+
+def test_a_log_as_a_run() -> None:
+    """Sorted by time, counted from the first request; who answered, and who only failed to."""
+    lines = [
+        text_line(entry(1002.0, endpoint=Endpoint("us-0", "", "us")), CONTEXT),
+        text_line(ENTRIES["refused"], CONTEXT),
+        text_line(entry(1001.0), CONTEXT._replace(policy="region-aware")),
+    ]
+    log = log_runs(read_log(lines, "a.log"), "a.log")
+    samples = log.whole.samples
+    assert samples.scheduled_at.round(6).tolist() == [0, 1, 2]
+    assert samples.kind.tolist() == [Kind.REFUSED, Kind.OK, Kind.OK]
+    assert [place.worker for place in log.places] == ["emea-0", "us-0"]
+    assert samples.worker.tolist() == [-1, 0, 1]
+    assert log.place.tolist() == [0, 0, 1]
+    assert samples.service_time.round(6).tolist()[1:] == [0.02, 0.02]
+    assert {one.label: len(one.runs[0].samples) for one in log.by_policy()} == {
+        "random": 2,
+        "region-aware": 1,
+    }
+    assert [one.label for one in log.by_region()] == ["region emea", "region us"]
+
+
+@pytest.mark.parametrize("names", [("queue",), ("refused", "left"), tuple(ENTRIES)])
+def test_any_log_is_reported_on(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Nothing but failures, no endpoint at all, and everything together."""
+    log = log_runs(read_log([json_line(ENTRIES[name], CONTEXT) for name in names], "a.log"), "a.log")
+    tables = write_log_report(log, tmp_path, "experiments from-log a.log")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert tables[0].rows[0][1].text == str(len(names))
+    assert "Of what went well only a share of 0.5 was logged" in page
+    assert not re.findall(r'(?:src|href|srcset)="(?!data:)', page)
+
+
+# --- the programs together
+
+
+@contextmanager
+def started(*command: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """One of our programs and its port, from the ready line; it ends with SIGTERM."""
+    environment = {key: value for key, value in os.environ.items() if key != "PORT"}
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"ready on http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+            assert found is not None
+            yield process, int(found[1])
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def ask(port: int, number: int) -> int:
+    """One request on a connection of its own; every tenth is refused."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("TRACE" if number % 10 == 9 else "GET", f"/work?n={number}")
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The log of a real run in either format."""
+    folder = tmp_path_factory.mktemp("logs")
+    return {name: log_of_a_run(folder / name, name) for name in ("text", "json")}
+
+
+def log_of_a_run(folder: Path, access: str) -> Path:
+    """40 requests before two regions; the log is moved away and begun anew after the first half of them."""
+    folder.mkdir()
+    path = folder / "access.log"
+    config = folder / "balancer.toml"
+    with ExitStack() as stack:
+        ports = [
+            stack.enter_context(started("workers", "serve", "--region", region, "--service", "fixed:1ms"))[1]
+            for region in ("emea", "us")
+        ]
+        endpoints = "".join(
+            f'[[endpoints]]\nid = "{region}-0"\nregion = "{region}"\naddress = "http://127.0.0.1:{port}"\n'
+            for region, port in zip(("emea", "us"), ports, strict=True)
+        )
+        log = f'[log]\naccess = "{access}"\npath = "{path}"\n'
+        config.write_text(f'listen = "127.0.0.1:0"\npolicy = "round-robin"\n{endpoints}{log}')
+        process, port = stack.enter_context(started("balancer", "serve", "--config", str(config)))
+        assert {ask(port, number) for number in range(20)} == {200, 405}
+        while path.read_text().count("\n") < 20:
+            time.sleep(0.01)
+        path.rename(folder / "access.log.1")
+        process.send_signal(signal.SIGHUP)
+        while not path.exists():
+            time.sleep(0.01)
+        assert {ask(port, number) for number in range(20, 40)} == {200, 405}
+    assert (folder / "access.log.1").read_text().count("\n") == 20
+    whole = folder / "whole.log"
+    whole.write_text((folder / "access.log.1").read_text() + path.read_text())
+    return whole
+
+
+@pytest.mark.parametrize("name", ["text", "json"])
+def test_a_log_of_a_real_run_is_drawn(logs: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """Through the command line: a table on the terminal, every request counted, figures with something in them.
+
+    One comes as a file, the other through a pipe.
+    """
+    command = [sys.executable, "-m", "experiments", "from-log", "--out", str(tmp_path)]
+    with logs[name].open() as lines:
+        done = subprocess.run(
+            [*command, "-" if name == "json" else str(logs[name])],
+            stdin=lines, capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"Report: {tmp_path}/report.html" in done.stdout
+    assert re.search(r"\ball +40 +4 ", done.stdout)
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| emea-0 | 18 | 18 | 0 |" in markdown
+    assert "| us-0 | 18 | 18 | 0 |" in markdown
+    assert "| **rejected** | method_not_allowed | 4 | 10.000 |" in markdown
+    figures = sorted((tmp_path / "figures").glob("*.png"))
+    assert len(figures) == 6
+    for figure in figures:
+        pixels = imread(figure)[:, :, :3].reshape(-1, 3)
+        assert len(np.unique(pixels.round(1), axis=0)) > 5, figure
+        assert (pixels.mean(axis=1) < 0.9).mean() > 0.005, figure
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file or directory"), ("x\n", "line 1: is not a line of an access log")],
+)
+def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str | None, message: str) -> None:
+    """It names the file, and the line in it."""
+    path = tmp_path / "a.log"
+    if content is not None:
+        path.write_text(content)
+    command = [sys.executable, "-m", "experiments", "from-log", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"experiments: {path}: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
