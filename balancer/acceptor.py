@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import Callable
 
+from balancer.arrival import Arrivals
 from balancer.errors import ListenFailed
 from balancer.unit import Unit
 
@@ -44,14 +44,12 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Acceptor:
-    """Hands new connections to protocols made by `factory`, at most `limit` at a time."""
+    """Hands new connections to the protocols of `arrivals`, at most `limit` at a time."""
 
-    def __init__(
-        self, sock: socket.socket, unit: Unit, factory: Callable[[], asyncio.Protocol], limit: int
-    ) -> None:
+    def __init__(self, sock: socket.socket, unit: Unit, arrivals: Arrivals, limit: int) -> None:
         self._sock = sock
         self._unit = unit
-        self._factory = factory
+        self._arrivals = arrivals
         self._limit = limit
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
@@ -61,7 +59,7 @@ class Acceptor:
     @property
     def has_room(self) -> bool:
         """Whether one more client can be served."""
-        return len(self._unit.downstreams) + len(self._arriving) < self._limit
+        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving) < self._limit
 
     def start(self) -> None:
         """Begin to accept."""
@@ -74,12 +72,14 @@ class Acceptor:
         self._sock.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
+        self._arrivals.stop()
 
     def sweep(self, now: float) -> None:
         """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first.
 
         Where there is room after all, because an arrival came to nothing, accept again.
         """
+        self._arrivals.sweep(now)
         if self._is_listening or self._sock.fileno() < 0:
             return
         if self.has_room:
@@ -117,7 +117,7 @@ class Acceptor:
                 self._unit.set_crowded(self._somebody_waits())
                 return
             try:
-                client, _ = self._sock.accept()
+                client, address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except (
@@ -126,13 +126,13 @@ class Acceptor:
                 self._pause()
                 return
             client.setblocking(False)
-            task = self._loop.create_task(self._arrive(client))
+            task = self._loop.create_task(self._arrive(client, address[0]))
             self._arriving.add(task)
             task.add_done_callback(self._arriving.discard)
 
-    async def _arrive(self, client: socket.socket) -> None:
+    async def _arrive(self, client: socket.socket, address: str) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._factory, client)
+            await self._loop.connect_accepted_socket(lambda: self._arrivals.protocol(address), client)
         except OSError:  # it left before it was here
             client.close()
 

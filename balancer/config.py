@@ -36,7 +36,10 @@ from balancer.sections import (
     PolicySpec,
     PoolConfig,
     TimeoutsConfig,
+    TlsConfig,
+    UpstreamTlsConfig,
 )
+from balancer.tls import ServerTls, TlsProblem, UpstreamTls
 from policies.errors import PoliciesError
 
 ENVIRONMENT_PREFIX = "BALANCER_"
@@ -65,7 +68,12 @@ class Settings(BaseSettings):
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         default=(), description="networks whose X-Forwarded-* are believed; those of others are replaced"
     )
+    proxy_protocol: tuple[IPvAnyNetwork, ...] = Field(
+        default=(), description="networks whose connections must begin with a PROXY header; others never do"
+    )
     endpoints: tuple[EndpointConfig, ...] = Field(min_length=1)
+    tls: TlsConfig | None = None
+    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
     http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -93,6 +101,21 @@ class Settings(BaseSettings):
     def pool_limits(self) -> PoolLimits:
         """What the pools go by."""
         return PoolLimits(self.pool.idle, self.pool.max_age, self.timeouts.connect)
+
+    def server_tls(self) -> ServerTls | None:
+        """What clients are met with, if it is TLS. Raises `TlsProblem`."""
+        return None if self.tls is None else ServerTls(self.tls)
+
+    def client_tls(self) -> UpstreamTls:
+        """What workers are met with. Raises `TlsProblem` for a file that one of these endpoints needs."""
+        by_id = {endpoint.id: endpoint.tls for endpoint in self.endpoints if endpoint.tls is not None}
+        fields = {
+            endpoint.id: f"endpoints.{at}.tls." for at, endpoint in enumerate(self.endpoints) if endpoint.tls
+        }
+        tls = UpstreamTls(self.upstream_tls, by_id, fields)
+        for endpoint in self.endpoints:
+            tls.of(endpoint.endpoint())
+        return tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +149,10 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     try:
         settings = _settings_class(document)(**overrides)
         settings.policy.make(Random(0))
+        settings.server_tls()
+        settings.client_tls()
+    except TlsProblem as error:
+        raise ConfigError(str(error)) from None
     except ValidationError as error:
         raise ConfigError(first_problem(error)) from None
     except PoliciesError as error:

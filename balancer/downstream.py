@@ -101,7 +101,7 @@ class Downstream(asyncio.Protocol):
         self.client = client = Client(
             address.encode(),
             authority.encode(),
-            b"http",
+            b"http" if transport.get_extra_info("sslcontext") is None else b"https",
             unit.trusts(address),
             unit.internal_fields,
             unit.says_forwarded,

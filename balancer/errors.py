@@ -100,6 +100,17 @@ class ConnectFailed(UpstreamError):
     reason = "connect_failed"
     outcome = OutcomeKind.REFUSED
 
+    def __init__(self, detail: str, inside: str = "") -> None:
+        """`detail` is told to the client, `inside` where it says more to whoever runs the unit."""
+        super().__init__(detail)
+        self.inside = inside or detail
+
+
+class WorkerUntrusted(ConnectFailed):
+    """The TLS handshake failed, the worker's certificate for one: nothing was sent."""
+
+    reason = "tls_failed"
+
 
 class ConnectTimeout(ConnectFailed):
     """The worker did not complete the handshake in time."""

@@ -15,6 +15,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed
+from balancer.tls import UpstreamTls
 from balancer.upstream import Upstream, connect
 from policies.facts import Endpoint
 
@@ -55,7 +56,9 @@ class Pool:
         self.counts = PoolCounts()
         self.opening = 0
         self.is_retired = False
-        self._host, self._port = url.hostname or "", url.port or 80
+        self.last_fault: str | None = None  # why a connection could not be opened, the last time
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if url.scheme == "https" else 80)
         self._pools = pools
         self._limits = pools.limits
         self._max_age = pools.limits.max_age
@@ -162,7 +165,8 @@ class Pool:
 
     async def _open(self, lessee: Lessee | None) -> None:
         try:
-            upstream = await connect(self, self._host, self._port, self._limits.connect_timeout)
+            tls = self._pools.tls.of(self.endpoint)
+            upstream = await connect(self, self._host, self._port, self._limits.connect_timeout, tls)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
         except BaseException:
@@ -178,6 +182,7 @@ class Pool:
     def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
         self._stop_opening()
         self.counts.failed += 1
+        self.last_fault = error.inside
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is not None:
@@ -199,10 +204,13 @@ class Pool:
 class Pools:
     """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit)."""
 
-    def __init__(self, now: float, limits: PoolLimits, limit: int | None = None) -> None:
+    def __init__(
+        self, now: float, limits: PoolLimits, limit: int | None = None, tls: UpstreamTls | None = None
+    ) -> None:
         self.coarse_now = now
         self.limits = limits
         self.limit = limit
+        self.tls = tls or UpstreamTls()
         self.open_connections = 0
         self.by_id: dict[str, Pool] = {}
 

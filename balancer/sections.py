@@ -6,8 +6,10 @@ field is said in one line by a validator.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -56,28 +58,53 @@ class PolicySpec(BaseModel):
         return registry.make(self.name, self.options, rng)
 
 
+class UpstreamTlsConfig(Section):
+    """How a worker with an https address is met: its certificate is verified unless told otherwise."""
+
+    ca: Path | None = Field(
+        default=None, description="PEM; who signs the workers' certificates. None: whom this machine trusts"
+    )
+    certificate: Path | None = Field(
+        default=None, description="PEM; what we show to workers that ask for one"
+    )
+    key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
+    server_name: str | None = Field(
+        default=None, min_length=1, description="asked for and verified. None: the address's host"
+    )
+    verify: bool = Field(default=True, description="false: anybody is believed to be the worker")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key: is for a certificate, and none is given")
+        if self.ca is not None and not self.verify:
+            raise ValueError("ca: is for verifying, which verify = false switches off")
+        return self
+
+
 class EndpointConfig(Section):
     """One worker."""
 
     id: Name = Field(description="unique; shown in status, metrics and logs")
-    address: str = Field(description="http://host:port")
+    address: str = Field(description="http://host:port or https://host:port")
     region: Name = Field(default="default", description="workers of one region are near each other")
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="share relative to the others")
     max_in_flight: int | None = Field(
         default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
     )
+    tls: UpstreamTlsConfig | None = Field(default=None, description="instead of upstream_tls, as a whole")
 
     @field_validator("address")
     @classmethod
     def _is_http_origin(cls, value: str) -> str:
-        problem = f"must be http://host:port, got '{value}'"
+        problem = f"must be http://host:port or https://host:port, got '{value}'"
         try:
             url = urlsplit(value)
             port = url.port
         except ValueError:
             raise ValueError(problem) from None
         extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
-        if url.scheme != "http" or not url.hostname or extras or port == 0:
+        if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
             raise ValueError(problem)
         return value.rstrip("/")
 
@@ -89,13 +116,16 @@ class EndpointConfig(Section):
 class TimeoutsConfig(Section):
     """Seconds. Kept by one sweep, so each may come up to half a second late."""
 
-    connect: Seconds = Field(default=2.0, description="TCP handshake with a worker")
+    connect: Seconds = Field(default=2.0, description="TCP handshake with a worker, and TLS")
     first_byte: Seconds = Field(
         default=25.0,
         description="request sent → first byte of the response; below the 30 s that Heroku waits",
     )
     body_idle: Seconds = Field(default=60.0, description="between two pieces of a response, either side")
-    head: Seconds = Field(default=10.0, description="a client's request head, from its first byte")
+    head: Seconds = Field(
+        default=10.0,
+        description="a client's request head, from its first byte; its PROXY header and TLS handshake before",
+    )
     request_idle: Seconds = Field(default=30.0, description="between two pieces of a request's body")
     keep_alive: Seconds = Field(
         default=95.0,
@@ -212,3 +242,44 @@ class ControlConfig(Section):
     """Who may use /-/: this machine always, others with the token."""
 
     token: SecretStr | None = Field(default=None, min_length=16, description="Authorization: Bearer …")
+
+
+class CertificateConfig(Section):
+    """One certificate, chosen for the DNS names that it has."""
+
+    certificate: Path = Field(description="PEM; with its intermediates")
+    key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
+
+
+class TlsConfig(Section):
+    """TLS for clients. Paths are relative to where the program was started."""
+
+    certificate: Path | None = Field(default=None, description="PEM; with its intermediates")
+    key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
+    certificates: tuple[CertificateConfig, ...] = Field(
+        default=(), description="several, chosen by SNI; the first is for whoever names none of them"
+    )
+    minimum: Literal["1.2", "1.3"] = Field(default="1.2", description="version of TLS")
+    client_ca: Path | None = Field(
+        default=None, description="PEM; clients are asked for a certificate that these have signed"
+    )
+    client_certificate: Literal["optional", "required"] = Field(
+        default="required", description="with client_ca: whether one without is served"
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.certificate is None and not self.certificates:
+            raise ValueError("certificate: is required")
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key: is for a certificate, and none is given")
+        if "client_certificate" in self.model_fields_set and self.client_ca is None:
+            raise ValueError("client_certificate: needs client_ca")
+        return self
+
+    def by_field(self) -> Iterator[tuple[str, CertificateConfig]]:
+        """Every certificate, the first one first, with the beginning of its keys' names."""
+        if self.certificate is not None:
+            yield "tls.", CertificateConfig(certificate=self.certificate, key=self.key)
+        for at, certificate in enumerate(self.certificates):
+            yield f"tls.certificates.{at}.", certificate

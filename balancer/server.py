@@ -13,6 +13,7 @@ from random import Random
 
 from balancer.acceptor import Acceptor, bind
 from balancer.access_log import AccessLog, wall_offset
+from balancer.arrival import Arrivals
 from balancer.bounds import Limits, Timeouts
 from balancer.config import ListenAddress, Settings
 from balancer.control import ControlPlane
@@ -23,6 +24,7 @@ from balancer.internal_fields import InternalFields
 from balancer.log_lines import FORMATS
 from balancer.log_output import LogOutput
 from balancer.memory import keep_freed_memory
+from balancer.tls import TlsProblem
 from balancer.unit import Unit
 from policies.router import Clock, MonotonicClock, Router
 
@@ -62,6 +64,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
         says_forwarded=settings.headers.forwarded,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         access_log=open_log(settings, clock),
+        upstream_tls=settings.client_tls(),
     )
 
 
@@ -91,6 +94,7 @@ class Server:
         self._client_limit = min(settings.limits.clients or allowed.clients, allowed.clients)
         self.unit = build(settings, clock or MonotonicClock(), allowed.upstreams)
         self._control = ControlPlane(self.unit, settings.policy, settings.control.token)
+        self.arrivals = Arrivals(self.unit, self._downstream, settings.server_tls(), settings.proxy_protocol)
         address = ListenAddress.parse(settings.listen)
         self._sock = bind(address.host, address.port)
         self._acceptor: Acceptor | None = None
@@ -107,13 +111,25 @@ class Server:
         if self.unit.access_log is not None:
             self.unit.access_log.start()
         await self._control.start()
-        self._acceptor = Acceptor(self._sock, self.unit, self._downstream, self._client_limit)
+        self._acceptor = Acceptor(self._sock, self.unit, self.arrivals, self._client_limit)
         self._sweep = Sweep(self.unit, self._acceptor.sweep)
         self._sweep.start()
         self._acceptor.start()
 
     def _downstream(self) -> Downstream:
         return Downstream(self.unit, self._control)
+
+    def reload(self) -> None:
+        """Open the access log anew, and read certificates, keys and CAs again for the connections that come from now on.
+
+        Raises `TlsProblem`, and then keeps the certificates that it has.
+        """
+        if self.unit.access_log is not None:
+            self.unit.access_log.reopen()
+        upstream = self._settings.client_tls()
+        if self.arrivals.tls is not None:
+            self.arrivals.tls.reload()
+        self.unit.pools.tls = upstream
 
     async def stop(self) -> bool:
         """Accept nobody, finish what is in flight within the grace period, close the rest.
@@ -160,8 +176,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    if server.unit.access_log is not None:
-        loop.add_signal_handler(signal.SIGHUP, server.unit.access_log.reopen)
+    loop.add_signal_handler(signal.SIGHUP, lambda: say(_reloaded(server)))
     await server.start()
     keep_freed_memory()
     gc.collect()
@@ -169,7 +184,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
     gc.set_threshold(GC_THRESHOLD)
     count = len(settings.endpoints)
     say(
-        f"balancer ready on http://{server.address} "
+        f"balancer ready on {'http' if settings.tls is None else 'https'}://{server.address} "
         f"(policy {settings.policy.name}, {count} endpoint{'s' if count != 1 else ''})"
     )
     await stopping.wait()
@@ -183,6 +198,14 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
         stop.cancel()
         return False
     return stop.result()
+
+
+def _reloaded(server: Server) -> str:
+    try:
+        server.reload()
+    except TlsProblem as error:
+        return f"balancer keeps the certificates that it has: {error}"
+    return "balancer has reloaded certificates and access log"
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

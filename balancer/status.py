@@ -36,6 +36,7 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
         "requests": counts.requests,
         "retried": counts.retried,
         "abandoned": counts.abandoned,
+        "failed_arrivals": counts.failed_arrivals,
         "errors": dict(counts.errors),
         "tunnels": {
             "open": len(unit.tunnels),
@@ -94,6 +95,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
             "closed": counts.closed,
             "lost_idle": counts.lost_idle,
             "failed": counts.failed,
+            "last_fault": pool.last_fault,
         },
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": {

@@ -19,6 +19,7 @@ from balancer.bounds import Limits, Timeouts
 from balancer.errors import ForwardingError
 from balancer.internal_fields import InternalFields
 from balancer.pool import PoolLimits, Pools
+from balancer.tls import UpstreamTls
 from balancer.tunnel import Tunnels
 from balancer.waiting import WaitQueue
 from policies.facts import Endpoint, Region
@@ -34,12 +35,14 @@ Network = IPv4Network | IPv6Network
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start. `errors` counts the answers of our own by reason."""
+    """Totals since the start. `errors` counts the answers of our own by reason, `failed_arrivals` the connections that
+    never spoke HTTP: a TLS handshake or PROXY header that came to nothing."""
 
     connections: int = 0
     requests: int = 0
     retried: int = 0
     abandoned: int = 0
+    failed_arrivals: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
     def count_error(self, error: ForwardingError) -> None:
@@ -73,6 +76,7 @@ class Unit:
         says_forwarded: bool = False,
         allowed_methods: frozenset[bytes] = frozenset(),
         access_log: AccessLog | None = None,
+        upstream_tls: UpstreamTls | None = None,
     ) -> None:
         self.router = router
         self.clock = clock
@@ -96,7 +100,7 @@ class Unit:
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.coarse_now, timeouts.tunnel_idle, timeouts.body_idle)
         self.queue = WaitQueue(router, queue_limit)
-        self.pools = Pools(self.coarse_now, pool_limits, upstream_limit)
+        self.pools = Pools(self.coarse_now, pool_limits, upstream_limit, upstream_tls)
         self.pools.replace([state.endpoint for state in router.states])
         self._trusted = trusted_proxies
         prefix = secrets.token_hex(6).encode()

@@ -25,11 +25,12 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
 from balancer.body import Body, ChunkedBody, SizedBody
+from balancer.dialling import connect_tls
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -41,6 +42,9 @@ from balancer.errors import (
 from balancer.fields import END_OF_HEAD, Framing
 from balancer.response_head import Response as Response  # for those who implement a sink
 from balancer.response_head import incoming_response
+
+if TYPE_CHECKING:
+    from balancer.tls import ClientTls
 
 HEAD_LIMIT: Final = 65_536
 """Bytes of a response's head."""
@@ -329,11 +333,15 @@ def body_of(response: Response) -> Body:
     return ChunkedBody() if response.framing is CHUNKED else Body()
 
 
-async def connect(owner: ConnectionOwner, host: str, port: int, timeout: float) -> Upstream:
+async def connect(
+    owner: ConnectionOwner, host: str, port: int, timeout: float, tls: ClientTls | None = None
+) -> Upstream:
     """Open a connection within `timeout` seconds; raises `ConnectFailed` or `ConnectTimeout`."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
+            if tls is not None:
+                return await connect_tls(Upstream(owner), host, port, tls)
             _, upstream = await loop.create_connection(lambda: Upstream(owner), host, port)
     except TimeoutError:
         raise ConnectTimeout(f"no connection within {timeout:g} s") from None

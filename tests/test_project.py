@@ -269,7 +269,7 @@ def uncommented(text: str) -> Mapping[str, tuple[bool, Any]]:
     shown: dict[str, tuple[bool, Any]] = {}
     table = ""
     for line in text.splitlines():
-        if header := re.fullmatch(r"\[+([a-z]+)\]+", line):
+        if header := re.fullmatch(r"(?:# )?\[+([a-z_.]+)\]+", line):
             table = f"{header[1]}."
         elif key := re.match(r"(# )?([a-z_]+) = ", line):
             value = tomllib.loads(line.removeprefix("# "))[key[2]]

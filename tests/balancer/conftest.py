@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -236,16 +237,19 @@ def answering(*responses: bytes) -> Script:
 
 
 class ScriptedWorker:
-    """A worker that does as it is told: `script` runs once for each connection, which closes at its end."""
+    """A worker that does as it is told: `script` runs once for each connection, which closes at its end.
 
-    def __init__(self, script: Script) -> None:
+    With `tls` it speaks https."""
+
+    def __init__(self, script: Script, tls: ssl.SSLContext | None = None) -> None:
         self._script = script
+        self.tls = tls
         self.connections: list[Wire] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property
@@ -298,9 +302,9 @@ class Stage:
         assert self.server is not None
         return self.server.unit
 
-    async def worker(self, script: Script | bytes) -> ScriptedWorker:
+    async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
         """A worker on a port of its own; bytes are what it answers to every request."""
-        worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script)
+        worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script, tls)
         await worker.start()
         self._workers.append(worker)
         return worker
@@ -331,23 +335,36 @@ class Stage:
         self, *workers: ScriptedWorker | int, max_in_flight: int | None = None, **settings: Any
     ) -> Server:
         """Start the server before `workers`, round robin unless told otherwise; they are w0, w1, … in region r."""
-        ports = [worker if isinstance(worker, int) else worker.port for worker in workers]
+        addresses = [
+            f"http://127.0.0.1:{worker}"
+            if isinstance(worker, int)
+            else f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
+            for worker in workers
+        ]
         endpoints = [
             {
                 "id": f"w{i}",
-                "address": f"http://127.0.0.1:{port}",
+                "address": address,
                 "region": "r",
                 "max_in_flight": max_in_flight,
             }
-            for i, port in enumerate(ports)
+            for i, address in enumerate(addresses)
         ]
         defaults = {"listen": "127.0.0.1:0", "policy": "round-robin", "seed": 1, "endpoints": endpoints}
         self.server = Server(Settings(**{**defaults, **settings}), self.clock)
         await self.server.start()
         return self.server
 
-    async def client(self, *, receive_buffer: int | None = None, host: str = "127.0.0.1") -> Wire:
-        """A connection to the server."""
+    async def client(
+        self,
+        *,
+        receive_buffer: int | None = None,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        first: bytes = b"",
+    ) -> Wire:
+        """A connection to the server; with `tls` to the server of that `name`, `first` is what stands before."""
         assert self.server is not None
         sock = socket.socket()
         if receive_buffer is not None:
@@ -355,7 +372,9 @@ class Stage:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, (host, self.server.address.port))
         limit = 1 << 20 if receive_buffer is None else 1024
-        reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
+        if first:
+            await asyncio.get_running_loop().sock_sendall(sock, first)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=limit, ssl=tls, server_hostname=name)
         self.clients.append(Wire(reader, writer))
         return self.clients[-1]
 
@@ -379,7 +398,8 @@ class Stage:
     def advance(self, seconds: float) -> None:
         """Let time pass, and look at every deadline."""
         self.clock.at += seconds
-        Sweep(self.unit, lambda now: None).sweep(self.clock.at)
+        assert self.server is not None
+        Sweep(self.unit, self.server.arrivals.sweep).sweep(self.clock.at)
 
     async def eventually(self, is_so: Callable[[], object]) -> None:
         """Let the loop turn until `is_so`."""

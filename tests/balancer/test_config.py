@@ -134,7 +134,6 @@ def test_mistakes_are_named(tmp_path: Path, name: str) -> None:
     "address",
     [
         "127.0.0.1:9001",
-        "https://a:1",
         "ftp://a:1",
         "http://",
         "http://:1",
@@ -154,7 +153,7 @@ def test_bad_addresses(tmp_path: Path, address: str) -> None:
     """An endpoint is http://host:port and nothing else."""
     text = f'[[endpoints]]\nid = "a"\naddress = "{address}"\n'
     message = problem(tmp_path, text)
-    assert message == f"endpoints.0.address: must be http://host:port, got '{address}'"
+    assert message == f"endpoints.0.address: must be http://host:port or https://host:port, got '{address}'"
 
 
 @pytest.mark.parametrize("address", ["http://a:1", "http://a:1/", "http://a", "http://[::1]:9"])

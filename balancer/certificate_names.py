@@ -1,0 +1,63 @@
+"""Whom a certificate names: the DNS names of its subjectAltName (RFC 5280 § 4.2.1.6), to choose it by SNI.
+
+Rule of this file: pure, and no more of ASN.1 than the way to that one extension. The certificate is the operator's own
+and OpenSSL judges it; here it is only read. Bytes that lead nowhere raise ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_SEQUENCE, _OCTETS, _OBJECT_ID, _EXTENSIONS, _DNS_NAME = 0x30, 0x04, 0x06, 0xA3, 0x82
+_SUBJECT_ALT_NAME = bytes((0x55, 0x1D, 0x11))  # 2.5.29.17
+
+
+def dns_names(certificate: bytes) -> list[str]:
+    """The names in a certificate (DER), in lower case; wildcards as they stand. Raises ValueError."""
+    names: list[str] = []
+    for extension in _extensions(certificate):
+        parts = dict(_elements(extension))
+        if parts.get(_OBJECT_ID) == _SUBJECT_ALT_NAME:
+            general_names = _first(_SEQUENCE, parts.get(_OCTETS, b""))
+            names += [
+                value.decode("ascii").lower() for tag, value in _elements(general_names) if tag == _DNS_NAME
+            ]
+    return names
+
+
+def is_named(host: str, name: str) -> bool:
+    """Whether `name`, perhaps a wildcard for one label, is that of `host` (RFC 6125 § 6.4.3)."""
+    if name.startswith("*."):
+        label, _, domain = host.partition(".")
+        return bool(label) and domain == name[2:]
+    return host == name
+
+
+def _extensions(certificate: bytes) -> Iterator[bytes]:
+    to_be_signed = _first(_SEQUENCE, _first(_SEQUENCE, certificate))
+    for tag, value in _elements(to_be_signed):
+        if tag == _EXTENSIONS:
+            yield from (extension for _, extension in _elements(_first(_SEQUENCE, value)))
+
+
+def _first(tag: int, data: bytes) -> bytes:
+    found, value = next(_elements(data), (0, b""))
+    if found != tag:
+        raise ValueError("not a certificate")
+    return value
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and value of each element, one after another (X.690 § 8.1)."""
+    at = 0
+    while at < len(data):
+        if at + 2 > len(data):
+            raise ValueError("not a certificate")
+        tag, size, start = data[at], data[at + 1], at + 2
+        if size & 0x80:
+            start += size & 0x7F
+            size = int.from_bytes(data[at + 2 : start], "big")
+        at = start + size
+        if at > len(data):
+            raise ValueError("not a certificate")
+        yield tag, data[start:at]

@@ -1,0 +1,124 @@
+"""The PROXY protocol, versions 1 and 2: what stands before a connection's own bytes, and says whose they are.
+
+Rule of this file: pure. Bytes go in; out comes a header, None while there may be more of it, or `BadProxyHeader`.
+Strict, as the specification demands (haproxy's proxy-protocol.txt §§ 2.1, 2.2): who must send a header and sends
+something else is not to be guessed at. Of what may follow the addresses (TLVs) nothing is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
+"""What version 2 begins with; no other protocol does."""
+
+LONGEST_LINE = 107
+"""Bytes of a line of version 1, its CRLF included (§ 2.1)."""
+
+_FIXED = 16  # bytes of version 2 before the addresses
+_FAMILIES: dict[bytes, type[IPv4Address] | type[IPv6Address]] = {b"TCP4": IPv4Address, b"TCP6": IPv6Address}
+_ADDRESSES = {0: 0, 1: 12, 2: 36, 3: 216}  # by family: unspecified, IPv4, IPv6, UNIX; their bytes
+
+Address = tuple[str, int]
+
+
+class BadProxyHeader(Exception):
+    """These bytes are no PROXY header, and no more of them will make them one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyHeader:
+    """What a header says: `size` is its own, in bytes. Without `source` the connection's own addresses hold: the
+    proxy speaks for itself, or for somebody without an address."""
+
+    size: int
+    source: Address | None = None
+    destination: Address | None = None
+
+
+def parse(data: bytes) -> ProxyHeader | None:
+    """The header that `data` begins with, None if it is not whole yet. Raises `BadProxyHeader`."""
+    if data.startswith(b"PROXY"[: len(data)]):
+        return _line(data)
+    if data.startswith(SIGNATURE[: len(data)]):
+        return _block(data)
+    raise BadProxyHeader("neither version 1 nor version 2")
+
+
+# --- version 1: a line for people
+
+
+def _line(data: bytes) -> ProxyHeader | None:
+    end = data.find(b"\n", 0, LONGEST_LINE)
+    if end < 0:
+        if len(data) >= LONGEST_LINE:
+            raise BadProxyHeader(f"no end of line within {LONGEST_LINE} bytes")
+        return None
+    if data[end - 1 : end] != b"\r":
+        raise BadProxyHeader("a bare LF")
+    words = data[: end - 1].split(b" ")
+    if words[:2] == [b"PROXY", b"UNKNOWN"]:  # whatever follows is to be ignored
+        return ProxyHeader(end + 1)
+    if len(words) != 6 or words[0] != b"PROXY" or words[1] not in _FAMILIES:
+        raise BadProxyHeader("not PROXY, TCP4 or TCP6, two addresses and two ports")
+    address = _FAMILIES[words[1]]
+    source, destination = (_written(address, word) for word in words[2:4])
+    return ProxyHeader(end + 1, (source, _port(words[4])), (destination, _port(words[5])))
+
+
+def _written(address: type[IPv4Address] | type[IPv6Address], word: bytes) -> str:
+    try:
+        if b"%" in word or b"/" in word:
+            raise ValueError
+        return str(address(word.decode("ascii")))
+    except ValueError:  # UnicodeDecodeError is one
+        raise BadProxyHeader("an address that is none of its family") from None
+
+
+def _port(word: bytes) -> int:
+    is_number = word.isdigit() and len(word) <= 5 and (word == b"0" or word[:1] != b"0")
+    if not is_number or int(word) > 65_535:
+        raise BadProxyHeader("a port that is none")
+    return int(word)
+
+
+# --- version 2: a block for machines
+
+
+def _block(data: bytes) -> ProxyHeader | None:
+    if len(data) < _FIXED:
+        _judge_begin(data)
+        return None
+    family, length = _judge_begin(data), int.from_bytes(data[14:16], "big")
+    is_local = data[12] & 15 == 0
+    if not is_local and length < _ADDRESSES[family]:
+        raise BadProxyHeader("shorter than the addresses of its family")
+    if len(data) < _FIXED + length:
+        return None
+    if is_local or family not in (1, 2):
+        return ProxyHeader(_FIXED + length)
+    return _addresses(data, _FIXED + length, 4 if family == 1 else 16)
+
+
+def _judge_begin(data: bytes) -> int:
+    """As soon as a byte is there it is judged; the family, or 0 while it is not there."""
+    if len(data) > 12 and data[12] not in (0x20, 0x21):
+        raise BadProxyHeader("a version that is not 2, or a command that is neither LOCAL nor PROXY")
+    if len(data) <= 13:
+        return 0
+    family, protocol = data[13] >> 4, data[13] & 15
+    if data[12] == 0x21 and (family not in _ADDRESSES or protocol > 2):
+        raise BadProxyHeader("an unknown family or protocol")
+    if data[12] == 0x21 and family and protocol == 2:
+        raise BadProxyHeader("datagrams over a stream")
+    return family
+
+
+def _addresses(data: bytes, size: int, width: int) -> ProxyHeader:
+    make: type[IPv4Address] | type[IPv6Address] = IPv4Address if width == 4 else IPv6Address
+    ends = [data[at : at + width] for at in (_FIXED, _FIXED + width)]
+    source, destination = (str(make(end)) for end in ends)
+    at = _FIXED + 2 * width
+    ports = int.from_bytes(data[at : at + 2], "big"), int.from_bytes(data[at + 2 : at + 4], "big")
+    return ProxyHeader(size, (source, ports[0]), (destination, ports[1]))

@@ -1,0 +1,277 @@
+"""TLS between a plain transport and a protocol: bytes in, records out, and both ends of a connection's life.
+
+Rule of this file: nothing is kept here. What comes is decrypted and delivered at once, as one piece for each read;
+what is written is encrypted and handed down at once. So back-pressure is the plain transport's own, both ways, and
+this layer only passes it on. An event costs one call into OpenSSL in each direction: after a record that was whole
+there is nothing to ask for, and asking would cost an exception.
+
+TLS ends a direction with close_notify (RFC 8446 § 6.1). The peer's is `eof_received`; a FIN without it may be an
+attacker's, and ends the connection with an error. Ours is `write_eof`. Renegotiation is refused by the context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+RECORD = 16_384
+"""Bytes that a record may hold (RFC 8446 § 5.1): one read takes a whole one."""
+
+UNASKED = 262_144
+"""Bytes that may wait for a peer that makes us answer (KeyUpdate) and does not read."""
+
+NOBODY = asyncio.Protocol()
+"""Who hears what still comes when the connection is over; it breaks the circle of references."""
+
+
+class TlsTransport(asyncio.Transport, asyncio.Protocol):
+    """A protocol to the plain transport below, a transport to the `protocol` above.
+
+    `protocol.connection_made` is called after the handshake, and before it `on_handshake` with None, or instead with
+    the error. `name` is the server's, for a client; without it this is the server's side.
+    """
+
+    __slots__ = (
+        "_decrypt",
+        "_deliver",
+        "_drain",
+        "_encrypt",
+        "_error",
+        "_incoming",
+        "_is_closing",
+        "_is_ended",
+        "_is_mute",
+        "_is_open",
+        "_lower",
+        "_object",
+        "_on_handshake",
+        "_outgoing",
+        "_send",
+        "_take",
+        "_upper",
+    )
+
+    _lower: asyncio.Transport
+    _send: Callable[[bytes], None]
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        protocol: asyncio.BaseProtocol,
+        on_handshake: Callable[[Exception | None], None],
+        name: str | None = None,
+    ) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=name is None, server_hostname=name
+        )
+        self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
+        self._take, self._drain = self._incoming.write, self._outgoing.read
+        self._decrypt, self._encrypt = self._object.read, self._object.write
+        self._error: Exception | None = None  # why it is lost, where the plain transport does not know
+        self._is_open = False  # the handshake is done, and the connection is not lost
+        self._is_ended = False  # the peer has sent close_notify
+        self._is_closing = False
+        self._is_mute = False  # we have sent close_notify, or cannot any more
+        self.set_protocol(protocol)
+
+    # --- asyncio.Protocol, towards the plain transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._lower = cast(asyncio.Transport, transport)
+        self._send = self._lower.write
+        self._shake()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_ended or self._is_closing:
+            return
+        self._take(data)
+        if self._is_open:
+            self._read()
+        else:
+            self._shake()
+
+    def eof_received(self) -> bool:
+        if self._is_ended:
+            return not self._is_closing
+        missing = "without close_notify" if self._is_open else "within the handshake"
+        self._fail(ConnectionResetError(f"the connection ended {missing}"))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closing = self._is_mute = True
+        error = self._error or error
+        if self._is_open:
+            self._is_open = False
+            cast(asyncio.Protocol, self._upper).connection_lost(error)
+        else:
+            self._handshake_ended(error or ConnectionResetError("the connection ended within the handshake"))
+        self.set_protocol(NOBODY)
+
+    def pause_writing(self) -> None:
+        if self._is_open:
+            self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._is_open:
+            self._upper.resume_writing()
+
+    # --- asyncio.Transport, towards the protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if data and not self._is_mute:
+            self._encrypt(data)
+            self._send(self._drain())
+
+    def write_eof(self) -> None:
+        """Send close_notify: nothing more is written, what comes is still read."""
+        if not self._is_mute:
+            self._notify()
+            self._lower.write_eof()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Send what was written, and close_notify; the peer's is not waited for."""
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._is_mute:
+                self._notify()
+            self._lower.close()
+
+    def abort(self) -> None:
+        self._is_closing = self._is_mute = True
+        self._lower.abort()
+
+    def is_closing(self) -> bool:
+        return self._is_closing or self._lower.is_closing()
+
+    def pause_reading(self) -> None:
+        self._lower.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._lower.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._lower.is_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._lower.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._lower.get_write_buffer_size()
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._lower.get_write_buffer_limits()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._upper = protocol
+        self._deliver: Callable[[bytes], None] = cast(asyncio.Protocol, protocol).data_received
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._upper
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What the plain transport tells, and `ssl_object`, `sslcontext`, `peercert`."""
+        if name == "ssl_object":
+            return self._object
+        if name == "sslcontext":
+            return self._object.context
+        if name == "peercert":
+            return self._object.getpeercert()
+        return self._lower.get_extra_info(name, default)
+
+    # --- records
+
+    def _shake(self) -> None:
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except (ssl.SSLError, ValueError) as error:  # ValueError: a name or certificate that cannot be
+            self._fail(error)
+            return
+        self._flush()
+        self._is_open = True
+        self._handshake_ended(None)
+        self._upper.connection_made(self)
+        if self._incoming.pending:
+            self._read()
+
+    def _read(self) -> None:
+        """Deliver what has come whole, as one piece."""
+        data = b""
+        try:
+            data = self._decrypt(RECORD)
+            self._is_ended = not data
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._fail(error)
+            return
+        if self._incoming.pending:
+            data = self._read_on(data)
+        if self._outgoing.pending:
+            self._answer()
+        if data and not self._is_closing:
+            self._deliver(data)
+        if self._is_ended or self._error is not None:
+            self._read_last()
+
+    def _read_on(self, data: bytes) -> bytes:
+        """There is more than one record; a fault among them is told after what came before it."""
+        pieces = [data]
+        try:
+            while self._incoming.pending and not self._is_ended:
+                pieces.append(self._decrypt(RECORD))
+                self._is_ended = not pieces[-1]
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._error = error
+        return b"".join(pieces)
+
+    def _read_last(self) -> None:
+        """Nothing more will be read."""
+        if self._error is not None:
+            self._fail(self._error)
+        elif not self._is_closing and not cast(asyncio.Protocol, self._upper).eof_received():
+            self.close()
+
+    def _answer(self) -> None:
+        """Reading has made OpenSSL write: it bounds that for us where the peer does not read."""
+        self._flush()
+        if self._lower.get_write_buffer_size() > UNASKED:
+            self.abort()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and not self._lower.is_closing():
+            self._send(self._drain())
+
+    # --- ends
+
+    def _notify(self) -> None:
+        self._is_mute = True
+        with suppress(ssl.SSLError, ValueError):  # the peer's close_notify is not here, or no handshake was
+            self._object.unwrap()
+        self._flush()
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing can be told any more, but an alert that OpenSSL has written."""
+        self._error = error
+        if not self._is_closing:
+            self._is_closing = self._is_mute = True
+            self._flush()
+            if not self._is_open:
+                self._handshake_ended(error)  # who may still have a word to say in plain bytes
+            self._lower.close()
+
+    def _handshake_ended(self, error: Exception | None) -> None:
+        on_handshake, self._on_handshake = self._on_handshake, None
+        if on_handshake is not None:
+            on_handshake(error)

@@ -1,0 +1,119 @@
+"""Connections that a proxy introduces: from whom, before what, and whom the unit then believes it serves."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from balancer.proxy_protocol import SIGNATURE
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Stage, get, response
+
+LOOPBACK = ["127.0.0.0/8"]
+LINE = b"PROXY TCP4 203.0.113.7 198.51.100.1 56324 443\r\n"
+BLOCK = SIGNATURE + b"\x21\x11\x00\x0c" + bytes((203, 0, 113, 7, 198, 51, 100, 1)) + b"\xdc\x04\x01\xbb"
+LOCAL = SIGNATURE + b"\x20\x00\x00\x00"
+STATUS = b"GET /-/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("header", [LINE, BLOCK])
+async def test_the_client_is_whom_the_header_names(stage: Stage, header: bytes) -> None:
+    """For the worker, for trust and for the control plane; with the header in one piece with the request."""
+    worker = await stage.worker(response(b"hello"))
+    await stage.serve(worker, proxy_protocol=LOOPBACK, trusted_proxies=LOOPBACK)
+    client = await stage.client()
+    forwarded = b"X-Forwarded-For: 192.0.2.1"
+    assert (await client.ask(header + get(b"/", forwarded))).body == b"hello"
+    assert (await client.ask(get())).body == b"hello"
+    assert [request.value(b"X-Forwarded-For") for request in worker.requests] == [b"203.0.113.7"] * 2
+    assert (await stage.ask(header + STATUS)).status == 404
+    assert (await stage.ask(LOCAL + STATUS)).status == 200
+
+
+async def test_trust_is_in_the_client(stage: Stage) -> None:
+    """A client whose network is trusted is believed through the proxy."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, proxy_protocol=LOOPBACK, trusted_proxies=["203.0.113.0/24"])
+    await stage.ask(LINE + get(b"/", b"X-Forwarded-For: 192.0.2.1"))
+    assert worker.requests[0].value(b"X-Forwarded-For") == b"192.0.2.1, 203.0.113.7"
+
+
+@pytest.mark.parametrize("header", [b"PROXY UNKNOWN\r\n", LOCAL])
+async def test_without_an_address_the_connection_s_own_holds(stage: Stage, header: bytes) -> None:
+    worker = await stage.worker(response())
+    await stage.serve(worker, proxy_protocol=LOOPBACK)
+    assert (await stage.ask(header + get())).status == 200
+    assert worker.requests[0].value(b"X-Forwarded-For") == b"127.0.0.1"
+
+
+@pytest.mark.parametrize("header", [LINE, BLOCK])
+async def test_a_byte_at_a_time(stage: Stage, header: bytes) -> None:
+    worker = await stage.worker(response(b"hello"))
+    await stage.serve(worker, proxy_protocol=LOOPBACK)
+    client = await stage.client()
+    for byte in header + get():
+        await client.send(bytes((byte,)))
+        await stage.turn(2)
+    assert (await client.response()).body == b"hello"
+
+
+@pytest.mark.parametrize("header", [LINE, BLOCK])
+async def test_before_tls(stage: Stage, tmp_path: Path, header: bytes) -> None:
+    """In plain bytes, then the handshake; then another that is not allowed."""
+    shelf = Shelf(tmp_path)
+    worker = await stage.worker(response(b"hello"))
+    await stage.serve(worker, proxy_protocol=LOOPBACK, tls=shelf.pair("a.example.org"))
+    client = await stage.client(tls=shelf.client(), name="a.example.org", first=header)
+    assert (await client.ask(get())).body == b"hello"
+    request = worker.requests[0]
+    assert request.value(b"X-Forwarded-For") == b"203.0.113.7"
+    assert request.value(b"X-Forwarded-Proto") == b"https"
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await stage.client(tls=shelf.client(), name="a.example.org")
+
+
+@pytest.mark.parametrize("first", [get(), b"\x16\x03\x01\x00", b"PROXY TCP4 a b c d\r\n"])
+async def test_who_must_send_a_header_and_does_not(stage: Stage, first: bytes) -> None:
+    """The connection ends without an answer, and nothing is forwarded."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, proxy_protocol=LOOPBACK)
+    client = await stage.client()
+    client.write(first)
+    await client.closed()
+    assert (bytes(client.received), worker.connections) == (b"", [])
+    assert stage.unit.counts.failed_arrivals == 1
+
+
+async def test_who_may_not_send_one(stage: Stage) -> None:
+    """From elsewhere the header is a malformed request."""
+    await stage.serve(await stage.worker(response()), proxy_protocol=["10.0.0.0/8"])
+    assert (await stage.ask(LINE + get())).status == 400
+    assert (await stage.ask(get())).status == 200
+
+
+async def test_a_header_has_its_time(stage: Stage) -> None:
+    """As long as a head, however slowly it comes."""
+    await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK, timeouts={"head": 5})
+    client = await stage.client()
+    await client.send(b"PROXY TCP4 ")
+    assert stage.server is not None
+    arrivals = stage.server.arrivals
+    await stage.eventually(lambda: len(arrivals))
+    stage.advance(4)
+    await client.send(b"203.0.113.7 ")
+    await stage.turn()
+    stage.advance(1.1)
+    await client.closed()
+    assert (len(arrivals), stage.unit.counts.failed_arrivals) == (0, 1)
+
+
+async def test_a_proxy_that_leaves_before_its_header(stage: Stage) -> None:
+    """What a health check of TCP alone does."""
+    await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK)
+    client = await stage.client()
+    await client.send(b"PROXY")
+    client.half_close()
+    await client.closed()
+    await stage.eventually(lambda: stage.unit.counts.failed_arrivals == 1)

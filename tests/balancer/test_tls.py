@@ -1,0 +1,492 @@
+"""TLS with clients: versions, names, certificates, and every way in which a handshake comes to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from balancer.certificate_names import dns_names, is_named
+from balancer.tls import TlsProblem
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response
+
+NAME = "shop.example.org"
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+def speaking(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
+    context.minimum_version = context.maximum_version = version
+    return context
+
+
+async def names_of(stage: Stage, context: ssl.SSLContext, name: str) -> set[str]:
+    """Whom the certificate names that a client of `name` is shown."""
+    client = await stage.client(tls=context, name=name)
+    certificate = client._writer.get_extra_info("peercert")
+    await client.close()
+    return {value for _, value in certificate["subjectAltName"]}
+
+
+def visited(
+    stage: Stage, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[bytes, ssl.SSLSession | None, bool | None]:
+    """One request by blocking sockets, in a thread: the answer, the session, and whether it was the given one."""
+    assert stage.server is not None
+    with (
+        socket.create_connection(("127.0.0.1", stage.server.address.port)) as sock,
+        context.wrap_socket(sock, server_hostname=NAME, session=session) as tls,
+    ):
+        tls.settimeout(5)
+        tls.sendall(get(b"/", b"Connection: close"))
+        received = b""
+        while data := tls.recv(65536):
+            received += data
+        return received, tls.session, tls.session_reused
+
+
+class RawClient:
+    """A TLS client whose records the test holds in its hand."""
+
+    def __init__(self, wire: Wire, context: ssl.SSLContext) -> None:
+        self.wire = wire
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=NAME)
+
+    def records(self) -> bytes:
+        return self._outgoing.read()
+
+    async def shake(self) -> None:
+        while True:
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self.wire.send(self.records())
+                self._incoming.write(await self.wire.some())
+            else:
+                await self.wire.send(self.records())
+                return
+
+    async def send(self, data: bytes) -> None:
+        self.tls.write(data)
+        await self.wire.send(self.records())
+
+    async def end_writing(self) -> None:
+        """close_notify."""
+        with pytest.raises(ssl.SSLWantReadError):
+            self.tls.unwrap()
+        await self.wire.send(self.records())
+
+    async def read(self) -> bytes:
+        """What is there; b"" is the server's close_notify."""
+        while True:
+            try:
+                return self.tls.read(65536)
+            except ssl.SSLWantReadError:
+                self._incoming.write(await self.wire.some())
+            except ssl.SSLZeroReturnError:
+                return b""
+
+    async def drain(self) -> None:
+        """Read up to the end."""
+        while await self.read():
+            pass
+
+
+async def raw(stage: Stage, shelf: Shelf) -> RawClient:
+    client = RawClient(await stage.client(), shelf.client())
+    await client.shake()
+    return client
+
+
+# --- what works
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_both_versions(stage: Stage, shelf: Shelf, version: ssl.TLSVersion) -> None:
+    """Requests on one connection; the worker is told https; ALPN is http/1.1."""
+    worker = await stage.worker(response(b"hello"))
+    await stage.serve(worker, tls=shelf.pair(NAME))
+    context = speaking(shelf.client(), version)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    client = await stage.client(tls=context, name=NAME)
+    for _ in range(3):
+        assert (await client.ask(get())).body == b"hello"
+    connection = client._writer.get_extra_info("ssl_object")
+    assert connection.version() == version.name.replace("_", ".")
+    assert connection.selected_alpn_protocol() == "http/1.1"
+    assert {request.value(b"X-Forwarded-Proto") for request in worker.requests} == {b"https"}
+    assert {request.value(b"X-Forwarded-For") for request in worker.requests} == {b"127.0.0.1"}
+    await stage.close()
+
+
+async def test_a_minimum(stage: Stage, shelf: Shelf) -> None:
+    """A client that speaks only the older version is turned away, one of the newer is served."""
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | {"minimum": "1.3"})
+    with pytest.raises(ssl.SSLError):
+        await stage.client(tls=speaking(shelf.client(), ssl.TLSVersion.TLSv1_2), name=NAME)
+    client = await stage.client(tls=shelf.client(), name=NAME)
+    assert (await client.ask(get())).status == 200
+    assert stage.unit.counts.failed_arrivals == 1
+
+
+async def test_the_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None:
+    """Exact names before wildcards, a wildcard for one label; whoever names none of them gets the first."""
+    shop, any_shop, other = (
+        shelf.pair(*names) for names in ((NAME,), ("*.example.org",), ("b.net", "c.net"))
+    )
+    await stage.serve(await stage.worker(response()), tls={"certificates": [other, any_shop, shop]})
+    context = shelf.client()
+    assert await names_of(stage, context, NAME) == {NAME}
+    assert await names_of(stage, context, NAME.upper()) == {NAME}
+    assert await names_of(stage, context, "x.example.org") == {"*.example.org"}
+    assert await names_of(stage, context, "c.net") == {"b.net", "c.net"}
+    context.check_hostname = False
+    assert await names_of(stage, context, "a.b.example.org") == {"b.net", "c.net"}
+
+
+async def test_sessions_are_resumed(stage: Stage, shelf: Shelf) -> None:
+    """A second handshake of the same client is a short one."""
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    context = shelf.client()
+    _, session, is_first_reused = await asyncio.to_thread(visited, stage, context)
+    _, _, is_reused = await asyncio.to_thread(visited, stage, context, session)
+    assert (is_first_reused, is_reused) == (False, True)
+
+
+@pytest.mark.parametrize("is_required", [False, True])
+async def test_client_certificates(stage: Stage, shelf: Shelf, tmp_path: Path, is_required: bool) -> None:
+    """With a good one, and without one where it is optional; with a stranger's never."""
+    (tmp_path / "stranger").mkdir()
+    stranger = Shelf(tmp_path / "stranger").pair("me")
+    asking = {"client_ca": str(shelf.ca), "client_certificate": "required" if is_required else "optional"}
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | asking)
+
+    def visit(pair: dict[str, str] | None) -> bool:
+        try:
+            return bool(visited(stage, shelf.client(pair))[0])
+        except (ssl.SSLError, ConnectionError):  # TLS 1.3: the client learns of it after its handshake
+            return False
+
+    async def is_served(pair: dict[str, str] | None) -> bool:
+        return await asyncio.to_thread(visit, pair)
+
+    assert await is_served(shelf.pair("me"))
+    assert await is_served(None) == (not is_required)
+    assert not await is_served(stranger)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_large_bodies_through_tls_on_both_sides(
+    stage: Stage, shelf: Shelf, version: ssl.TLSVersion
+) -> None:
+    """16 MiB up and down at once, the reader slow at the beginning: every byte, and bounded memory between."""
+    body = os.urandom(1 << 20) * 16
+    worker = await stage.worker(echo, tls=shelf.worker("127.0.0.1"))
+    await stage.serve(worker, tls=shelf.pair(NAME), upstream_tls={"ca": str(shelf.ca)})
+    client = await stage.client(tls=speaking(shelf.client(), version), name=NAME, receive_buffer=65536)
+    sending = asyncio.ensure_future(client.send(post(body)))
+    await stage.eventually(lambda: any(d.is_write_paused for d in stage.unit.downstreams))
+    sizes = [d.transport.get_write_buffer_size() for d in stage.unit.downstreams]
+    assert max(sizes) < 2 << 20
+    answer = await client.response()
+    await sending
+    assert hashlib.sha256(answer.body).digest() == hashlib.sha256(body).digest()
+    await stage.close()
+
+
+async def echo(wire: Wire) -> None:
+    """Sends a body back while it comes."""
+    while True:
+        left = int((await wire.head()).value(b"Content-Length") or 0)
+        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % left)
+        while left:
+            data = await wire.some(min(left, 65536))
+            left -= len(data)
+            await wire.send(data)
+
+
+async def test_chunks_and_pipelined_requests(stage: Stage, shelf: Shelf) -> None:
+    """What comes in one record, or in many, is the same stream of bytes."""
+    worker = await stage.worker(response(b"x" * 50_000))
+    await stage.serve(worker, tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    wire = get() + post_chunked(b"a" * 40_000, b"b") + get()
+    for at in range(0, len(wire), 7_001):
+        client.tls.write(wire[at : at + 7_001])
+    await client.wire.send(client.records())
+    received = b""
+    while received.count(b"HTTP/1.1 200 OK") < 3 or not received.endswith(b"x" * 50_000):
+        received += await client.read()
+    assert [request.body for request in worker.requests] == [b"", b"a" * 40_000 + b"b", b""]
+
+
+async def test_the_control_plane_answers_through_tls(stage: Stage, shelf: Shelf) -> None:
+    """The connection is handed over with its records."""
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    client = await stage.client(tls=shelf.client(), name=NAME)
+    answer = await client.ask(b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert json.loads(answer.body)["failed_arrivals"] == 0
+    assert await client.rest() == b""
+
+
+# --- bytes at every boundary
+
+
+async def test_split_at_every_byte(stage: Stage, shelf: Shelf) -> None:
+    """A handshake and a request that come a byte at a time."""
+    await stage.serve(await stage.worker(response(b"hello")), tls=shelf.pair(NAME))
+    client = RawClient(await stage.client(), shelf.client())
+    plain_send = client.wire.send
+
+    async def by_bytes(data: bytes) -> None:
+        for at in range(len(data)):
+            await plain_send(data[at : at + 1])
+            await asyncio.sleep(0)
+
+    client.wire.send = by_bytes  # type: ignore[method-assign]
+    await client.shake()
+    await client.send(get())
+    assert (await client.read()).endswith(b"hello")
+
+
+# --- ends
+
+
+async def test_the_last_response_ends_with_close_notify(stage: Stage, shelf: Shelf) -> None:
+    """A client can tell that nothing was cut off; while it still sends, and when it does not."""
+    await stage.serve(await stage.worker(response(b"bye")), tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    await client.send(get(b"/", b"Connection: close"))
+    assert (await client.read()).endswith(b"bye")
+    assert await client.read() == b""
+    client = await raw(stage, shelf)
+    await client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n" + b"y" * 100_000)
+    assert (await client.read()).startswith(b"HTTP/1.1 400 ")
+    assert await client.read() == b""
+    assert await client.wire.rest() == b""
+    await client.send(b"y" * 1000)  # it lingers: what still comes is read and dropped
+    await stage.turn()
+    stage.advance(3)
+
+
+async def test_a_client_that_has_ended_its_side_is_answered(stage: Stage, shelf: Shelf) -> None:
+    """close_notify after a request is half a close, as FIN is for plain TCP (RFC 8446 § 6.1)."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await go.wait()
+        await wire.send(response(b"late"))
+
+    await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    await client.send(get())
+    await stage.eventually(lambda: stage.unit.in_flight)
+    await client.end_writing()
+    client.wire.half_close()
+    await stage.turn()
+    go.set()
+    received = b""
+    while data := await client.read():
+        received += data
+    assert received.endswith(b"late")
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_an_end_without_close_notify(stage: Stage, shelf: Shelf, is_busy: bool) -> None:
+    """Idle or not, the connection is over: nobody knows whose FIN that is."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.closed()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    if is_busy:
+        await client.send(get())
+        await stage.eventually(lambda: worker.requests)
+    client.wire.half_close()
+    await client.wire.closed()
+    assert stage.unit.counts.abandoned == is_busy
+
+
+async def test_a_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> None:
+    """With an alert; what came before it has been served."""
+    worker = await stage.worker(response(b"hello"))
+    await stage.serve(worker, tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    client.tls.write(get())
+    await client.wire.send(client.records() + b"\x17\x03\x03\x00\x20" + bytes(32))
+    with pytest.raises(ssl.SSLError, match="BAD_RECORD_MAC"):
+        await client.drain()
+    assert stage.unit.counts.requests == 1
+
+
+async def test_a_cut_body_is_seen_as_cut(stage: Stage, shelf: Shelf) -> None:
+    """No close_notify, no clean end: a reset."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        wire.reset()
+
+    await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    await client.send(get())
+    with pytest.raises(ConnectionResetError):
+        await client.drain()
+
+
+# --- handshakes that come to nothing
+
+
+async def test_plain_http_is_told_so(stage: Stage, shelf: Shelf) -> None:
+    """One answer in plain HTTP, for whoever mistook the port."""
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    client = await stage.client()
+    answer = await client.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (400, "plain_http")
+    await client.closed()
+    assert stage.unit.counts.failed_arrivals == 1
+
+
+@pytest.mark.parametrize("garbage", [b"\x00" * 600, b"\x16\x03\x01\xff\xff" + b"x" * 600, b"SSH-2.0-x\r\n"])
+async def test_garbage_instead_of_a_handshake(stage: Stage, shelf: Shelf, garbage: bytes) -> None:
+    """The connection ends, nothing else does."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, tls=shelf.pair(NAME))
+    client = await stage.client()
+    await client.send(garbage)
+    client.half_close()
+    await client.closed()
+    await stage.eventually(lambda: stage.unit.counts.failed_arrivals == 1)
+    assert (worker.connections, len(stage.server.arrivals) if stage.server else None) == ([], 0)
+
+
+@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00\x01"])
+async def test_a_handshake_that_is_never_finished(stage: Stage, shelf: Shelf, first: bytes) -> None:
+    """Nothing at all, or a beginning: it has as long as a head has, and counts as a client until then."""
+    await stage.serve(
+        await stage.worker(response()), tls=shelf.pair(NAME), timeouts={"head": 5}, limits={"clients": 1}
+    )
+    client = await stage.client()
+    client.write(first)
+    assert stage.server is not None
+    arrivals = stage.server.arrivals
+    await stage.eventually(lambda: len(arrivals))
+    stage.advance(4.9)
+    assert len(arrivals) == 1
+    waiting = await stage.client()  # in the kernel: the limit is reached
+    await stage.turn()
+    assert len(arrivals) == 1
+    stage.advance(0.2)
+    await client.closed()
+    assert stage.unit.counts.failed_arrivals == 1
+    await stage.eventually(lambda: len(arrivals))  # it was let in
+    await waiting.close()
+
+
+async def test_a_client_leaves_within_the_handshake(stage: Stage, shelf: Shelf) -> None:
+    """After its hello, by FIN or by reset."""
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    for leave in (Wire.half_close, Wire.reset):
+        client = RawClient(await stage.client(), shelf.client())
+        with pytest.raises(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        await client.wire.send(client.records())
+        await client.wire.some()
+        leave(client.wire)
+        await client.wire.closed()
+    await stage.eventually(lambda: stage.unit.counts.failed_arrivals == 2)
+
+
+async def test_stopping_sends_those_away_who_are_still_shaking_hands(stage: Stage, shelf: Shelf) -> None:
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    client = await stage.client()
+    assert stage.server is not None
+    arrivals = stage.server.arrivals
+    await stage.eventually(lambda: len(arrivals))
+    assert await stage.server.stop()
+    assert len(arrivals) == 0
+    await client.closed()
+
+
+async def test_renegotiation_is_refused(stage: Stage, shelf: Shelf) -> None:
+    """TLS 1.2 only; with the program openssl, for Python's ssl cannot ask for it."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl is not on PATH")
+    server = await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    arguments = (program, "s_client", "-connect", str(server.address), "-tls1_2", "-CAfile", str(shelf.ca))
+    process = await asyncio.create_subprocess_exec(*arguments, stdin=-1, stdout=-1, stderr=-1)
+    assert process.stdin is not None
+    await stage.eventually(lambda: stage.unit.downstreams)
+    process.stdin.write(b"R\n")
+    await process.stdin.drain()
+    _, stderr = await process.communicate()
+    assert b"no renegotiation" in stderr
+
+
+# --- reading again
+
+
+async def test_reload(stage: Stage, shelf: Shelf) -> None:
+    """New connections see the new certificate, old ones stay; a broken file changes nothing."""
+    pair = shelf.pair(NAME)
+    (shelf.folder / "broken.pem").touch()
+    server = await stage.serve(await stage.worker(response()), tls=pair)
+    client = await stage.client(tls=shelf.client(), name=NAME)
+    fresh = shelf.pair(NAME, "fresh.example.org")
+    for kind in ("certificate", "key"):
+        shutil.copy(fresh[kind], pair[kind])
+    server.reload()
+    assert await names_of(stage, shelf.client(), NAME) == {NAME, "fresh.example.org"}
+    assert (await client.ask(get())).status == 200
+    shutil.copy(shelf.folder / "broken.pem", pair["certificate"])
+    with pytest.raises(TlsProblem, match=r"^tls.certificate: .*no certificate"):
+        server.reload()
+    assert await names_of(stage, shelf.client(), NAME) == {NAME, "fresh.example.org"}
+    assert (await client.ask(get())).status == 200
+
+
+# --- names
+
+
+def test_names_of_a_certificate(shelf: Shelf) -> None:
+    """DNS names only, and many of them: lengths of more than one byte."""
+    names = [f"host-{number}.example.org" for number in range(200)]
+    pair = shelf.pair(*names, "127.0.0.1")
+    leaf = Path(pair["certificate"]).read_text().split("-----END")[0] + "-----END CERTIFICATE-----"
+    der = ssl.PEM_cert_to_DER_cert(leaf)
+    assert dns_names(der) == names
+    for end in range(0, len(der), 37):
+        with pytest.raises(ValueError, match="not a certificate"):
+            dns_names(der[:end])
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "is_so"),
+    [
+        ("a.b", "a.b", True),
+        ("a.b", "*.b", True),
+        ("x.a.b", "*.b", False),
+        (".b", "*.b", False),
+        ("b", "*.b", False),
+        ("a.b", "a.c", False),
+    ],
+)
+def test_wildcards(host: str, name: str, is_so: bool) -> None:
+    assert is_named(host, name) == is_so
