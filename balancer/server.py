@@ -120,7 +120,7 @@ class Server:
         return Downstream(self.unit, self._control)
 
     def reload(self) -> None:
-        """Open the access log anew, and read certificates, keys and CAs again for the connections that come from now on.
+        """Open the access log anew; read certificates, keys and CAs again for connections that come from now on.
 
         Raises `TlsProblem`, and then keeps the certificates that it has.
         """

@@ -174,7 +174,7 @@ async def test_sighup(stage: Stage, folder: Path) -> None:
         for kind in ("pem", "key"):
             (folder / f"a.{kind}").write_bytes((folder / f"b.{kind}").read_bytes())
         process.send_signal(signal.SIGHUP)
-        assert await process.stdout.readline() == b"balancer has read its certificates again\n"
+        assert await process.stdout.readline() == b"balancer has reloaded certificates and access log\n"
         (folder / "a.key").write_bytes(b"")
         process.send_signal(signal.SIGHUP)
         line = await process.stdout.readline()
