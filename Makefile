@@ -13,6 +13,13 @@ ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
 STALE = stale
 endif
 
+# A compiled build is one interpreter's. Whoever names another gets another; whoever names none keeps what there is.
+ifneq "$(origin PYTHON)" "file"
+ifneq "$(shell cat $(COMPILED)/made-with 2>/dev/null)" "$(PYTHON)"
+RECOMPILE = stale
+endif
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint serve compiled bench clean stale
 
@@ -36,8 +43,8 @@ serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $
 
 compiled: $(COMPILED)/installed ## a second environment, .venv-compiled, with the hot path compiled (needs a C compiler)
 
-bench: compiled ## what a forwarded request costs beside other proxies, with the compiled build
-	$(COMPILED)/bin/experiments bench
+bench: compiled ## what forwarding costs beside other proxies, with the compiled build; BENCH='--case all'
+	$(COMPILED)/bin/experiments bench $(BENCH)
 
 clean: ## remove the virtual environment, caches and the demo's results
 	rm -rf $(VENV) $(COMPILED) $(DEMO) build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
@@ -57,7 +64,7 @@ $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 	@touch $(VENV)/installed $@
 
 # mypyc needs the types of what is imported, so the build happens beside the dependencies and not in isolation.
-$(COMPILED)/installed: $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py)
+$(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py)
 	"$(PYTHON)" -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[dev]' 'setuptools>=77,<83' wheel
@@ -66,4 +73,5 @@ $(COMPILED)/installed: $(VENV)/checkout setup.py pyproject.toml constraints.txt 
 	STEELYARD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps .
 	rm -rf build
+	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
 	@touch $@

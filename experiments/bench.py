@@ -9,26 +9,30 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 
 from experiments import bench_cpu, peers
-from experiments.bench_load import CASES
-from experiments.bench_runs import Plan
-from experiments.bench_sitting import conduct
+from experiments.bench_cases import ALL, CASES, Case
+from experiments.bench_plan import Plan
+from experiments.bench_sitting import Sitting, conduct
 from experiments.errors import BadInputError
+from experiments.peers import Peer
 from policies import registry
 from policies.errors import PoliciesError
 
 EPILOG = """\b
 Examples:
-  experiments bench                             all that are on the PATH, about two minutes
+  experiments bench                             a small GET through all that are on the PATH, about two minutes
   experiments bench --blocks 10 --json bench.json
   experiments bench --policies least-in-flight,random --peers nginx,aiohttp
   experiments bench --case get1m --pin split
-  experiments bench --check                     exit code 1 when a bound is missed
+  experiments bench --case all --check          every case; exit code 1 when a bound is missed
 """
 
 
@@ -47,29 +51,34 @@ class Seconds(click.ParamType[float]):
 
 @click.command(epilog=EPILOG)
 @click.option(
+    "--case",
+    type=click.Choice([*CASES, ALL]),
+    default="get",
+    show_default=True,
+    help="What is asked; 'all' is every case, one after the other.",
+)
+@click.option(
     "--blocks", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs of each unit."
 )
 @click.option("--duration", type=Seconds(), default="3s", show_default=True, help="Of each run.")
-@click.option("--connections", type=click.IntRange(1, 4096), default=64, show_default=True, help="Kept busy.")
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 16384),
+    help="Kept busy, or, in 'idle', idle.  [default: 64; 32 in 'half', 3000 in 'idle', 900 to 250 in 'endpoints']",
+)
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order of runs."
 )
 @click.option(
     "--pin",
     type=click.Choice(["one", "split"]),
-    default="one",
-    show_default=True,
-    help="Everything on one core, or the proxy alone on a first and the rest on a second.",
-)
-@click.option(
-    "--case", type=click.Choice(list(CASES)), default="get", show_default=True, help="What is asked."
+    help="Everything on one core, or the proxy alone on a first and the rest on a second.  "
+    "[default: one; split in 'half']",
 )
 @click.option(
     "--policies",
-    default="least-in-flight",
     metavar="A,B,…",
-    show_default=True,
-    help="A unit of ours for each.",
+    help="A unit of ours for each.  [default: least-in-flight; round-robin as well in 'endpoints']",
 )
 @click.option(
     "--peers",
@@ -77,43 +86,61 @@ class Seconds(click.ParamType[float]):
     default=",".join(peers.PEERS),
     metavar="A,B,…|none",
     show_default=True,
-    help="The others.",
+    help="The others, as far as the case is one for them.",
 )
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 def bench(
-    blocks: int,
-    duration: float,
-    connections: int,
-    seed: int,
-    pin: str,
-    case: str,
-    policies: str,
-    others: str,
-    file: Path | None,
-    check: bool,
+    case: str, others: str, policies: str | None, file: Path | None, check: bool, **options: Any
 ) -> int:
-    """Measure the processor time per forwarded request: ours, other proxies, the obvious way, the floor."""
-    units = [peers.ours(policy) for policy in known_policies(names_in(policies))]
-    units += peers.chosen(names_in(others))
-    proxy_core, rest_core = cores_for(pin)
+    """Measure what a forwarded request costs: ours, other proxies, the obvious way, the floor.
+
+    \b
+    get, tls, get1m, post16k   processor time per request
+    half                       p99 of latency at half of the capacity, open loop
+    idle                       memory per idle client connection
+    endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
+    """
     if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
         raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
-    if check and not CASES[case].is_bounded:
-        raise BadInputError("--check: the bounds speak of --case get only")
+    chosen = peers.chosen(names_in(others))
+    named = known_policies(names_in(policies)) if policies is not None else None
+    cases = [CASES[case]] if case != ALL else list(CASES.values())
+    made = [plan_of(one, named or list(one.policies), chosen, options) for one in cases]
+    absent: dict[str, str] = {}
+    for _, missing in made:
+        absent |= missing
+    return conduct(Sitting(tuple(plan for plan, _ in made if plan.peers), absent, file, check))
+
+
+def plan_of(
+    case: Case, policies: list[str], others: Sequence[Peer], options: dict[str, Any]
+) -> tuple[Plan, dict[str, str]]:
+    """The plan of one case, and who cannot take part in it and why. Raises BadInputError."""
+    proxy_core, rest_core = cores_for(options["pin"] or case.pin)
+    units = units_of(case, policies, others)
+    if options["connections"]:
+        units = [replace(unit, connections=0) for unit in units]
+    absent = {unit.name: reason for unit in units if (reason := unit.absence_from(case))}
     plan = Plan(
-        peers=tuple(unit for unit in units if not unit.absence),
-        case=CASES[case],
-        connections=connections,
-        seconds=duration,
-        blocks=blocks,
-        seed=seed,
+        peers=tuple(unit for unit in units if not unit.absence_from(case)),
+        case=case,
+        connections=options["connections"] or case.connections,
+        seconds=options["duration"],
+        blocks=options["blocks"],
+        seed=options["seed"],
         proxy_core=proxy_core,
         rest_core=rest_core,
         wrk=shutil.which("wrk"),
     )
-    absent = {unit.name: unit.absence for unit in units if unit.absence}
-    return conduct(plan, absent, file, check)
+    return plan, absent
+
+
+def units_of(case: Case, policies: list[str], others: Sequence[Peer]) -> list[Peer]:
+    """Ours for each policy and size, and those of the others that the case is for."""
+    own = [peers.ours(policy, *size) for policy in policies for size in case.sizes or ((0, 0),)]
+    fit = None if case.others is None else [peers.PEERS[name] for name in case.others]
+    return own + [peer for peer in others if fit is None or peer in fit]
 
 
 def names_in(text: str) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.bench_tls import SUITE, Certificate
+
 SMALL = "A small body, as a health page or a tiny answer of an API has it: about a hundred bytes, no more.\n"
 LARGE_BYTES = 1024 * 1024
 LARGE_NAME = "1m"
@@ -20,18 +22,22 @@ ENDLESS = 1_000_000_000
 """Requests after which nginx closes a connection: never within a run."""
 
 
-def steelyard(port: int, workers: Sequence[int], policy: str) -> str:
+def steelyard(port: int, workers: Sequence[int], policy: str, tls: Certificate | None = None) -> str:
     """`balancer serve --config`; one region, the workers with their default settings."""
     lines = [f'listen = "127.0.0.1:{port}"', 'home_region = "here"', "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}"]
+    if tls is not None:
+        lines += ["[tls]", f"certificate = {json.dumps(str(tls.certificate))}"]
+        lines += [f"key = {json.dumps(str(tls.key))}"]
     for number, worker in enumerate(workers):
         lines += ["[[endpoints]]", f'id = "here-{number}"', 'region = "here"']
         lines += [f'address = "http://127.0.0.1:{worker}"']
     return "\n".join(lines) + "\n"
 
 
-def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
+def nginx(port: int, workers: Sequence[int], folder: Path, tls: Certificate | None = None) -> str:
     """A proxy: a master and one worker process."""
+    security = "" if tls is None else _nginx_tls(tls)
     servers = "\n".join(f"    server 127.0.0.1:{worker};" for worker in workers)
     http = f"""\
   upstream workers {{
@@ -41,8 +47,8 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     keepalive_requests {ENDLESS};
   }}
   server {{
-    listen 127.0.0.1:{port};
-    client_body_buffer_size 64k;
+    listen 127.0.0.1:{port}{" ssl" if tls else ""};
+{security}    client_body_buffer_size 64k;
     location / {{
       proxy_pass http://workers;
       proxy_http_version 1.1;
@@ -58,6 +64,16 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     }}
   }}"""
     return _nginx(folder, http)
+
+
+def _nginx_tls(tls: Certificate) -> str:
+    """TLS 1.3 and one suite."""
+    return f"""\
+    ssl_certificate {tls.certificate};
+    ssl_certificate_key {tls.key};
+    ssl_protocols TLSv1.3;
+    ssl_conf_command Ciphersuites {SUITE};
+"""
 
 
 def nginx_worker(ports: Sequence[int], folder: Path) -> str:
@@ -96,8 +112,9 @@ http {{
 """
 
 
-def haproxy(port: int, workers: Sequence[int]) -> str:
+def haproxy(port: int, workers: Sequence[int], tls: Certificate | None = None) -> str:
     """In the foreground (-db), one thread."""
+    security = f" ssl crt {tls.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}" if tls else ""
     servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
     return f"""\
 global
@@ -111,9 +128,9 @@ defaults
   option http-keep-alive
   http-reuse always
 frontend front
-  bind 127.0.0.1:{port}
+  bind 127.0.0.1:{port}{security}
   http-request set-header X-Forwarded-For %[src]
-  http-request set-header X-Forwarded-Proto http
+  http-request set-header X-Forwarded-Proto {"https" if tls else "http"}
   http-request set-header X-Forwarded-Host %[req.hdr(Host)]
   http-request set-header X-Request-ID %[uuid()]
   http-request set-header Via "1.1 haproxy"

@@ -3,12 +3,13 @@
 Rule of this file: it reports as wrk does, so one reader understands both. It measures no latency; `load.py`
 does.
 
-    python -m experiments.bench_generator PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS
+    python -m experiments.bench_generator PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS [tls]
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 import time
 from collections import Counter
@@ -16,6 +17,8 @@ from typing import cast
 
 import httptools
 import uvloop
+
+from experiments.bench_tls import client_context
 
 
 class Client(asyncio.Protocol):
@@ -53,13 +56,17 @@ def request_bytes(port: int, method: str, path: str, body: int) -> bytes:
     return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{length}\r\n".encode() + b"x" * body
 
 
-async def load(port: int, request: bytes, connections: int, seconds: float) -> str:
+async def load(
+    port: int, request: bytes, connections: int, seconds: float, security: ssl.SSLContext | None = None
+) -> str:
     """Keep `connections` busy for `seconds`; returns the report in wrk's words."""
     loop, counts, clients = asyncio.get_running_loop(), Counter[str](), list[Client]()
     began_at = time.monotonic()
     for _ in range(connections):
         try:
-            _, client = await loop.create_connection(lambda: Client(request, counts), "127.0.0.1", port)
+            _, client = await loop.create_connection(
+                lambda: Client(request, counts), "127.0.0.1", port, ssl=security
+            )
             clients.append(client)
         except OSError:
             counts["connect"] += 1
@@ -81,10 +88,13 @@ def report(counts: Counter[str], took: float) -> str:
     )
 
 
-def main(port: str, method: str, path: str, body: str, connections: str, seconds: str) -> None:
+def main(
+    port: str, method: str, path: str, body: str, connections: str, seconds: str, security: str = ""
+) -> None:
     """The program."""
     request = request_bytes(int(port), method, path, int(body))
-    print(uvloop.run(load(int(port), request, int(connections), float(seconds))), end="")
+    context = client_context() if security else None
+    print(uvloop.run(load(int(port), request, int(connections), float(seconds), context)), end="")
 
 
 if __name__ == "__main__":

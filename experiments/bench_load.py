@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.bench_config import LARGE_NAME
+from experiments.bench_cases import Case
 from experiments.errors import FleetFailedError
 from experiments.processes import program
 
@@ -29,29 +29,6 @@ PATIENCE = 15.0
 
 Place = Callable[[], AbstractContextManager[None]]
 """Where a process is started: `with place():` pins it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One kind of request, and the words for it."""
-
-    name: str
-    words: str
-    method: str = "GET"
-    path: str = "/"
-    body: int = 0
-    is_bounded: bool = False
-    """Whether the two bounds speak of it."""
-
-
-CASES = {
-    case.name: case
-    for case in (
-        Case("get", "small GET", is_bounded=True),
-        Case("get1m", "GET of 1 MiB", path=f"/{LARGE_NAME}"),
-        Case("post16k", "POST of 16 KiB", method="POST", body=16 * 1024),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +88,13 @@ class Load:
         assert self.wrk is not None
         timing = ["--threads", "1", "--connections", str(self.connections), "--duration"]
         script = ["--script", str(self._script())] if self.case.body else []
-        url = f"http://127.0.0.1:{port}{self.case.path}"
+        url = f"{'https' if self.case.is_tls else 'http'}://127.0.0.1:{port}{self.case.path}"
         return [self.wrk, *timing, f"{math.ceil(seconds)}s", *script, url]
 
     def own_argv(self, port: int, seconds: float) -> list[str]:
         words = (port, self.case.method, self.case.path, self.case.body, self.connections, seconds)
-        return [*program("experiments.bench_generator"), *map(str, words)]
+        security = ["tls"] if self.case.is_tls else []
+        return [*program("experiments.bench_generator"), *map(str, words), *security]
 
     def _script(self) -> Path:
         """wrk takes a method and a body from Lua only."""

@@ -6,19 +6,19 @@ does not start, is kept and marked, never counted.
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
-from random import Random
-from typing import Protocol
 
-from experiments import bench_cpu, peers, processes
-from experiments.bench_load import Case, Load
+from experiments import peers
+from experiments.bench_cases import Kind
+from experiments.bench_cost import cost
+from experiments.bench_load import Load
+from experiments.bench_memory import memory
+from experiments.bench_plan import Observer, Plan, Run, order_of
+from experiments.bench_serving import folder_in, free_ports, serving
+from experiments.bench_tail import Tail
+from experiments.bench_tls import certificate_in
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
 from experiments.processes import Child
@@ -26,173 +26,53 @@ from experiments.processes import Child
 WORKERS = 4
 """Endpoints of every proxy, so that there is something to choose; one process listens on all of their ports."""
 
-WARM_UP = 0.5
-"""Seconds of load before each run: connections are made and interpreters have specialised their code."""
 
-READY_WITHIN = 20.0
-LOOK_AGAIN = 0.05
+class Ground:
+    """Where the runs of one case happen: a worker on some ports, a load, a folder for all files."""
 
+    def __init__(self, plan: Plan, folder: Path, ports: tuple[int, ...], worker: Child) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._ports = ports
+        self._worker = worker
+        self._certificate = certificate_in(folder) if plan.case.is_tls else None
+        self._load = Load(plan.case, plan.connections, plan.wrk, folder)
+        self._tail = Tail(plan, self._load, worker)
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured and how, and on which cores."""
+    def site(self, peer: Peer, name: str) -> Site:
+        """A place for a fresh process; one address may stand behind many of its endpoints."""
+        workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKERS))
+        return Site(next(free_ports(1)), workers, folder_in(self._folder, name), self._certificate)
 
-    peers: tuple[Peer, ...]
-    case: Case
-    connections: int
-    seconds: float
-    blocks: int
-    seed: int
-    proxy_core: int
-    rest_core: int
-    wrk: str | None
+    async def prepare(self, observer: Observer) -> None:
+        """What must be known before the first run. Raises FleetFailedError."""
+        if self._plan.case.kind is Kind.TAIL:
+            sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
+            observer.said(await self._tail.find_rate(sites))
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One peer, once. Times in seconds of processor, `rate` in requests per second."""
-
-    peer: str
-    block: int
-    order: int
-    requests: int
-    rate: float
-    cpu: float
-    user_share: float
-    taken: float
-    """Part of the proxy's core that was taken by processes that are not the bench's, 0 to 1."""
-
-    fault: str
-
-    @property
-    def cost(self) -> float:
-        """Microseconds of processor time per forwarded request."""
-        return self.cpu / max(1, self.requests) * 1e6
-
-
-class Observer(Protocol):
-    """Who looks on."""
-
-    def run_started(self, block: int, peer: Peer) -> None: ...
-    def run_ended(self, run: Run) -> None: ...
-
-
-def order_of(plan: Plan) -> list[list[Peer]]:
-    """The peers of every block, in the order in which they run."""
-    rng = Random(plan.seed)
-    return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.blocks)]
+    async def measured(self, peer: Peer, run: Run) -> Run:
+        """The run, with what was found."""
+        site = self.site(peer, f"run-{run.block}-{run.order}")
+        try:
+            if self._plan.case.kind is Kind.TAIL:
+                return await self._tail.measured(peer, site, run)
+            if self._plan.case.kind is Kind.MEMORY:
+                return await memory(self._plan, peer, site, run)
+            load = replace(self._load, connections=peer.connections or self._plan.connections)
+            return await cost(self._plan, load, self._worker, peer, site, run)
+        except FleetFailedError as failure:
+            return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
 
 
 async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
     """Do all runs; each is told to `observer` as soon as it has ended. Raises FleetFailedError without a worker."""
     ports = tuple(free_ports(WORKERS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
-    load = Load(plan.case, plan.connections, plan.wrk, folder)
-    async with serving("worker", peers.worker_argv(worker), ports[0], plan.case, plan.rest_core) as serves:
+    argv = peers.worker_argv(worker)
+    async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.rest_core) as serves:
+        ground = Ground(plan, folder, ports, serves)
+        await ground.prepare(observer)
         for block, in_order in enumerate(order_of(plan)):
             for order, peer in enumerate(in_order):
                 observer.run_started(block, peer)
-                site = Site(next(free_ports(1)), ports, folder_in(folder, f"run-{block}-{order}"))
-                try:
-                    run = await measured(plan, load, serves, peer, site, block, order)
-                except FleetFailedError as failure:
-                    run = Run(peer.name, block, order, 0, 0.0, 0.0, 0.0, 0.0, str(failure))
-                observer.run_ended(run)
-
-
-async def measured(
-    plan: Plan, load: Load, worker: Child, peer: Peer, site: Site, block: int, order: int
-) -> Run:
-    """One run with a fresh process."""
-    place = partial(bench_cpu.pinned_to, plan.rest_core)
-    async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
-        await load.run(site.port, min(WARM_UP, plan.seconds), place)
-        try:
-            before = Reading.now(child, worker, plan)
-            outcome = await load.run(site.port, plan.seconds, place)
-            after = Reading.now(child, worker, plan)
-        except OSError:
-            raise FleetFailedError(f"{peer.name} died while it was measured{child.tail}") from None
-    spent, taken = after.proxy - before.proxy, after.taken_since(before)
-    cost = {"cpu": spent.total, "user_share": spent.user_share, "taken": taken}
-    return Run(peer.name, block, order, outcome.requests, outcome.rate, **cost, fault=outcome.fault)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The accounts at one instant: the proxy's, those of all of ours on its core, and the core's own, in seconds."""
-
-    at: float
-    proxy: bench_cpu.Cpu
-    ours: float
-    core: float
-
-    @classmethod
-    def now(cls, proxy: Child, worker: Child, plan: Plan) -> Reading:
-        """Raises OSError when a process is gone."""
-        spent = bench_cpu.cpu_of(proxy.pid)
-        ours = spent.total
-        if plan.proxy_core == plan.rest_core:
-            ours += bench_cpu.cpu_of(worker.pid).total + bench_cpu.cpu_of_ended_children()
-        return cls(time.monotonic(), spent, ours, bench_cpu.busy_seconds(plan.proxy_core))
-
-    def taken_since(self, before: Reading) -> float:
-        """Part of the core that others have had in between."""
-        others = (self.core - before.core) - (self.ours - before.ours)
-        return min(1.0, max(0.0, others / (self.at - before.at)))
-
-
-@asynccontextmanager
-async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
-    """A process that answers the case's path on `port`, gone when the block is left."""
-    with bench_cpu.pinned_to(core):
-        child = await processes.start(name, argv)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(child.stop)
-        await answering(child, port, case)
-        yield child
-
-
-async def answering(child: Child, port: int, case: Case) -> None:
-    """Wait until it answers 200. Raises FleetFailedError."""
-    give_up_at, last = time.monotonic() + READY_WITHIN, "nothing"
-    while time.monotonic() < give_up_at:
-        if not child.is_running:
-            await asyncio.sleep(LOOK_AGAIN)  # for the end of its standard error
-            raise FleetFailedError(f"{child.name} ended before it was ready{child.tail}")
-        last = await status_line(port, case.path) or last
-        if " 200 " in last:
-            return
-        await asyncio.sleep(LOOK_AGAIN)
-    raise FleetFailedError(f"{child.name} did not forward within {READY_WITHIN:g} s: {last}{child.tail}")
-
-
-async def status_line(port: int, path: str) -> str:
-    """The first line of the answer to a GET; empty when there is none."""
-    try:
-        async with asyncio.timeout(1.0):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
-                writer.write(head.encode())
-                return (await reader.readline()).decode("latin-1").strip()
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return ""
-
-
-def free_ports(count: int) -> Iterator[int]:
-    """Ports of the loopback that are free now, all different."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    yield from ports
-
-
-def folder_in(folder: Path, name: str) -> Path:
-    """A new folder for the files of one process."""
-    made = folder / name
-    made.mkdir()
-    return made
+                observer.run_ended(await ground.measured(peer, Run(plan.case.name, peer.name, block, order)))

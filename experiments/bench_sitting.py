@@ -14,10 +14,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,12 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from experiments.bench_runs import WORKERS, Plan, Run, carry_out
-from experiments.bench_table import FULL_WIDTH, Verdict, blocks_in_words, doubts, rows_of, table_of, verdicts
+from experiments.bench_bounds import Verdict, blocks_in_words, table_of_bounds, verdicts
+from experiments.bench_build import interpreter_in_words, unit_in_words
+from experiments.bench_cases import CASES, Kind
+from experiments.bench_plan import Plan, Run
+from experiments.bench_runs import WORKERS, carry_out
+from experiments.bench_table import FULL_WIDTH, doubts, rows_of, shown, table_of
 from experiments.errors import BadInputError
 from experiments.peers import PEERS, Peer, worker_name
 from experiments.progress import clock
@@ -36,12 +40,22 @@ BOUND_MISSED = 1
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
 
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """All that is going to be measured, a plan for each case; who is absent, and why; where to write it."""
+
+    plans: tuple[Plan, ...]
+    absent: dict[str, str]
+    file: Path | None
+    is_checked: bool
+
+
 class Progress:
     """What is seen meanwhile, and what has been measured so far. It draws little: drawing costs processor time."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plans: Sequence[Plan], console: Console) -> None:
         self.runs: list[Run] = []
-        self._total = plan.blocks * len(plan.peers)
+        self._total = sum(plan.blocks * len(plan.peers) for plan in plans)
         self._console = console
         self._began_at = time.monotonic()
         self._status = Status("starting the worker", console=console, refresh_per_second=2)
@@ -54,6 +68,9 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._status.stop()
 
+    def said(self, text: str) -> None:
+        self._console.print(Text(text))
+
     def run_started(self, block: int, peer: Peer) -> None:
         left = ""
         if done := len(self.runs):
@@ -62,29 +79,36 @@ class Progress:
 
     def run_ended(self, run: Run) -> None:
         self.runs.append(run)
-        found = f"INVALID: {run.fault}" if run.fault else f"{run.cost:.1f} µs, {run.rate:.0f}/s"
-        line = f"[{len(self.runs)}/{self._total}] block {run.block + 1}, {run.peer}: {found}"
-        self._console.print(Text(line, style="red" if run.fault else "dim"))
+        line = f"[{len(self.runs)}/{self._total}] block {run.block + 1}, {run.peer}: {found_in_words(run)}"
+        self._console.print(Text(line, style="red" if run.fault or run.void else "dim"))
 
 
-def conduct(plan: Plan, absent: dict[str, str], file: Path | None, is_checked: bool) -> int:
+def found_in_words(run: Run) -> str:
+    """A run in a line."""
+    if run.fault or run.void:
+        return f"INVALID: {run.fault}" if run.fault else f"void: {run.void}"
+    kind = CASES[run.case].kind
+    rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
+    return f"{shown(run.figure, kind)} {kind.value}{rate}"
+
+
+def conduct(sitting: Sitting) -> int:
     """Measure, print, write; returns the exit code. Raises ExperimentError."""
     console = console_here()
-    console.print(Text(introduction(plan)))
     was_stopped = False
-    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, Progress(plan, console) as progress:
+    with Progress(sitting.plans, console) as progress:
         try:
-            asyncio.run(interruptible(plan, Path(folder), progress))
+            asyncio.run(interruptible(sitting.plans, progress, console))
         except (asyncio.CancelledError, KeyboardInterrupt):
             was_stopped = True
-    found = verdicts(progress.runs) if plan.case.is_bounded else []
-    present(console, progress.runs, found, absent)
-    if file is not None:
-        write(file, document(plan, progress.runs, found, absent, was_stopped))
+    found = verdicts(progress.runs)
+    present(console, sitting, progress.runs, found)
+    if sitting.file is not None:
+        write(sitting.file, document(sitting, progress.runs, found, was_stopped))
     if was_stopped:
-        console.print("[yellow]Stopped.[/] Nothing was left running; the table holds what had been measured.")
+        console.print("[yellow]Stopped.[/] Nothing was left running; the tables hold what had been measured.")
         return STOPPED
-    return BOUND_MISSED if is_checked and any(verdict.met is False for verdict in found) else 0
+    return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
 
 
 def console_here() -> Console:
@@ -93,7 +117,7 @@ def console_here() -> Console:
     return console if console.is_terminal else Console(width=max(console.width, FULL_WIDTH))
 
 
-async def interruptible(plan: Plan, folder: Path, progress: Progress) -> None:
+async def interruptible(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
     """The runs as a task that the first Ctrl-C or SIGTERM cancels; later ones wait until all has been ended."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
@@ -105,64 +129,94 @@ async def interruptible(plan: Plan, folder: Path, progress: Progress) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    await carry_out(plan, folder, progress)
+    console.print(Text(f"Python: {interpreter_in_words()}.\nOurs: {unit_in_words()}."))
+    for plan in plans:
+        console.print(Text(introduction(plan)))
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
+            await carry_out(plan, Path(folder), progress)
 
 
 def introduction(plan: Plan) -> str:
     """What is going to be measured, in words that hold for the figures that follow."""
-    load = "wrk" if plan.wrk else "our own generator, as wrk is not on the PATH"
     place = (
         f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
         if plan.proxy_core == plan.rest_core
         else f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
     )
+    sizes = plan.case.sizes
+    endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKERS}"
+    busy = ", ".join(dict.fromkeys(str(peer.connections or plan.connections) for peer in plan.peers))
     return (
-        f"CPU per forwarded {plan.case.words}: user and system time of the proxy's process tree over requests.\n"
+        f"\n{plan.case.name}: {what_is_measured(plan)}\n"
         f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} units × {plan.seconds:g} s, "
-        f"{plan.connections} connections, {WORKERS} endpoints, seed {plan.seed}.\n"
-        f"Load: {load}; worker: {worker_name()}; {place}.\n"
-        f"Ours: {build_in_words()}.\n"
+        f"{busy} connections, {endpoints} endpoints, seed {plan.seed}.\n"
+        f"Load: {load_in_words(plan)}; worker: {worker_name()}; {place}.\n"
     )
 
 
-def build_in_words() -> str:
-    """Which form of the forwarding unit is installed here."""
-    spec = find_spec("balancer.exchange")
-    is_pure = spec is None or (spec.origin or "").endswith(".py")
-    return "the pure source ('make bench' measures the compiled build)" if is_pure else "the compiled build"
+def load_in_words(plan: Plan) -> str:
+    """Who asks."""
+    load = "wrk" if plan.wrk else "our own generator, as wrk is not on the PATH"
+    return {
+        Kind.COST: load,
+        Kind.TAIL: f"{load} for the capacity, then the open loop of 'experiments run'",
+        Kind.MEMORY: "connections of the bench itself",
+    }[plan.case.kind]
 
 
-def present(console: Console, runs: list[Run], found: list[Verdict], absent: dict[str, str]) -> None:
-    """The table, who is missing from it, and how the bounds stand."""
-    rows = rows_of(runs)
-    if rows:
-        console.print(table_of(rows, console.width))
-    for row in rows:
-        if row.fault:
-            console.print(Text(f"INVALID: {row.peer} ({row.fault})", style="bold red"))
-    for name, reason in absent.items():
+def what_is_measured(plan: Plan) -> str:
+    """The figure, in a sentence."""
+    words = plan.case.words
+    return {
+        Kind.COST: f"CPU per forwarded {words}: user and system time of the proxy's process tree over requests.",
+        Kind.TAIL: f"99th percentile of latency, {words} of the slowest, open loop, from being due.",
+        Kind.MEMORY: f"memory per {words} that has made one request: growth of the proxy's PSS.",
+    }[plan.case.kind]
+
+
+def present(console: Console, sitting: Sitting, runs: list[Run], found: list[Verdict]) -> None:
+    """A table for each case, who is missing from them, and one table of the bounds."""
+    for plan in sitting.plans:
+        own = [run for run in runs if run.case == plan.case.name]
+        rows = rows_of(own)
+        if rows:
+            console.print(Text(f"{plan.case.name}: {plan.case.words}", style="bold"))
+            console.print(table_of(rows, plan.case.kind, console.width))
+        for row in rows:
+            if row.fault:
+                console.print(Text(f"INVALID: {row.peer} ({row.fault})", style="bold red"))
+    for name, reason in sitting.absent.items():
         console.print(Text(f"absent: {name} ({reason})"))
     if doubt := doubts(runs):
         console.print(Text(doubt, style="yellow"))
-    styles = {True: "green", False: "bold red", None: "yellow"}
-    for verdict in found:
-        console.print(Text(str(verdict), style=styles[verdict.met]))
+    if found:
+        console.print(table_of_bounds(found))
 
 
-def document(
-    plan: Plan, runs: list[Run], found: list[Verdict], absent: dict[str, str], was_stopped: bool
-) -> dict[str, Any]:
+def document(sitting: Sitting, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
     """Everything, for another program."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
-        "versions": versions(plan),
-        "plan": asdict(plan) | {"peers": [peer.name for peer in plan.peers], "worker": worker_name()},
+        "interpreter": interpreter_in_words(),
+        "build": unit_in_words(),
+        "versions": versions(sitting.plans[0]),
         "was_stopped": was_stopped,
-        "absent": absent,
-        "units": [asdict(row) for row in rows_of(runs)],
+        "absent": sitting.absent,
+        "cases": [case_document(plan, runs) for plan in sitting.plans],
         "bounds": [asdict(verdict) for verdict in found],
-        "runs": [asdict(run) | {"cost": run.cost} for run in runs],
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def case_document(plan: Plan, runs: list[Run]) -> dict[str, Any]:
+    """One case: its plan, a row for each unit."""
+    described = asdict(plan.case) | {"kind": plan.case.kind.value}
+    own = [run for run in runs if run.case == plan.case.name]
+    peers = [peer.name for peer in plan.peers]
+    return {
+        "plan": asdict(plan) | {"case": described, "peers": peers, "worker": worker_name()},
+        "units": [asdict(row) for row in rows_of(own)],
     }
 
 

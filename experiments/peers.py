@@ -7,11 +7,16 @@ whose program is not there is said to be absent, never left out in silence.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from experiments import bench_config
+from experiments import bench_config, bench_tls
+from experiments.bench_cases import CASES, Case
+from experiments.bench_tls import Certificate
 from experiments.errors import BadInputError
 from experiments.processes import program
 
@@ -25,6 +30,8 @@ class Site:
     port: int
     workers: tuple[int, ...]
     folder: Path
+    certificate: Certificate | None = None
+    """To be shown to clients; None means plain HTTP."""
 
     def file(self, name: str, text: str) -> str:
         """Write a file; returns its path."""
@@ -43,34 +50,60 @@ class Peer:
     version: str = ""
     """The option that makes the program say its version."""
 
+    endpoints: int = 0
+    connections: int = 0
+    """How many it has, and how many of its clients are busy; 0 means as many as the others."""
+
     @property
     def absence(self) -> str:
         """Why it cannot be measured here; empty when it can."""
         is_here = self.program is None or shutil.which(self.program) is not None
         return "" if is_here else f"no program '{self.program}' on the PATH"
 
+    def absence_from(self, case: Case) -> str:
+        """Why it cannot take part in this case; empty when it can."""
+        if self.absence or not case.is_tls:
+            return self.absence
+        return bench_tls.absence() or (without_tls() if self.is_ours else "")
+
     @property
     def is_ours(self) -> bool:
         return self.name.startswith(OURS)
 
 
-def ours(policy: str) -> Peer:
-    """The unit as an operator starts it, in pure Python."""
+@cache
+def without_tls() -> str:
+    """Why our unit does not take the section [tls] of its configuration; empty when it does."""
+    with tempfile.TemporaryDirectory(prefix="steelyard-") as name:
+        folder = Path(name)
+        text = bench_config.steelyard(8080, (8081,), "random", bench_tls.certificate_in(folder))
+        file = Site(8080, (8081,), folder).file("steelyard.toml", text)
+        argv = [*program("balancer"), "check", file]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    return " ".join(done.stderr.split()) if done.returncode else ""
+
+
+def ours(policy: str, endpoints: int = 0, connections: int = 0) -> Peer:
+    """The unit as an operator starts it."""
 
     def argv(site: Site) -> list[str]:
-        text = bench_config.steelyard(site.port, site.workers, policy)
+        text = bench_config.steelyard(site.port, site.workers, policy, site.certificate)
         return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
 
-    return Peer(f"{OURS} {policy}", argv)
+    name = f"{OURS} {policy}"
+    if endpoints:
+        name = f"{name}, {endpoints} endpoints"
+    return Peer(name, argv, endpoints=endpoints, connections=connections)
 
 
 def nginx_argv(site: Site) -> list[str]:
-    text = bench_config.nginx(site.port, site.workers, site.folder)
+    text = bench_config.nginx(site.port, site.workers, site.folder, site.certificate)
     return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
 
 
 def haproxy_argv(site: Site) -> list[str]:
-    return ["haproxy", "-db", "-f", site.file("haproxy.cfg", bench_config.haproxy(site.port, site.workers))]
+    text = bench_config.haproxy(site.port, site.workers, site.certificate)
+    return ["haproxy", "-db", "-f", site.file("haproxy.cfg", text)]
 
 
 def envoy_argv(site: Site) -> list[str]:
@@ -91,7 +124,7 @@ PEERS = {
     "aiohttp": Peer("aiohttp session", program_of_ours("experiments.bench_aiohttp")),
     "relay": Peer("TCP relay", program_of_ours("experiments.bench_relay")),
 }
-NGINX, SESSION = PEERS["nginx"].name, PEERS["aiohttp"].name
+NGINX, HAPROXY, SESSION = PEERS["nginx"].name, PEERS["haproxy"].name, PEERS["aiohttp"].name
 
 
 def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
@@ -111,6 +144,11 @@ def worker_argv(site: Site) -> list[str]:
     (site.folder / bench_config.LARGE_NAME).write_bytes(bytes(bench_config.LARGE_BYTES))
     text = bench_config.nginx_worker(site.workers, site.folder)
     return ["nginx", "-p", str(site.folder), "-c", site.file("worker.conf", text)]
+
+
+def worker_case(case: Case) -> Case:
+    """What the worker answers: it speaks plain HTTP, whatever the proxy before it speaks."""
+    return CASES["get"] if case.is_tls else case
 
 
 def worker_name() -> str:

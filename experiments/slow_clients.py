@@ -22,7 +22,8 @@ from rich.text import Text
 
 from experiments import peers
 from experiments.bench import Seconds, cores_for, known_policies, names_in
-from experiments.bench_sitting import BOUND_MISSED, STOPPED, build_in_words, console_here
+from experiments.bench_build import unit_in_words
+from experiments.bench_sitting import BOUND_MISSED, STOPPED, console_here
 from experiments.errors import BadInputError
 from experiments.slow_runs import KINDS, Plan, Run, carry_out
 from experiments.slow_stalled import Stalled, stalled
@@ -192,5 +193,5 @@ def introduction(plan: Plan) -> str:
     return (
         f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"
         f"{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}; {places}.\n"
-        f"Ours: {build_in_words()}.\n"
+        f"Ours: {unit_in_words()}.\n"
     )

@@ -19,8 +19,9 @@ import numpy as np
 
 from experiments import bench_cpu, processes
 from experiments.arrivals import poisson
-from experiments.bench_load import CASES
-from experiments.bench_runs import WORKERS, folder_in, free_ports, serving
+from experiments.bench_cases import CASES
+from experiments.bench_runs import WORKERS
+from experiments.bench_serving import folder_in, free_ports, serving
 from experiments.errors import FleetFailedError
 from experiments.load import Generator
 from experiments.peers import Peer, Site

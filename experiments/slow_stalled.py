@@ -10,8 +10,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.bench_load import CASES
-from experiments.bench_runs import READY_WITHIN, free_ports, serving, status_line
+from experiments.bench_cases import CASES
+from experiments.bench_serving import READY_WITHIN, free_ports, serving, status_line
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
 from experiments.slow_runs import memory_of
@@ -75,7 +75,7 @@ async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
     try:
         async with serving(peer.name, peer.argv(site), site.port, CASES["get"], core) as child:
             for _ in range(WARM_REQUESTS):
-                await status_line(site.port, "/")
+                await status_line(site.port, CASES["get"])
             before = memory_of(child.pid)
             with socket.create_connection(("127.0.0.1", site.port)) as client:
                 client.sendall(b"GET /1g HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

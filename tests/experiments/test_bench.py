@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,6 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
         (("--policies", "single-region"), "--policies: "),
         (("--policies", ","), "--policies: name at least one"),
         (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
-        (("--check", "--case", "get1m"), "--check: the bounds speak of --case get only"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
@@ -64,26 +64,68 @@ def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
     )
     assert "absent: nginx (no program 'nginx' on the PATH)" in done.stdout
     assert "absent: envoy (no program 'envoy' on the PATH)" in done.stdout
-    assert "not judged: steelyard least-in-flight at most 1.6 × nginx" in done.stdout
+    assert "steelyard least-in-flight at most 1.3 × nginx and haproxy" in done.stdout
+    assert done.stdout.startswith("Python: ")
     found = json.loads(file.read_text(encoding="utf-8"))
-    (unit,), (run,) = found["units"], found["runs"]
+    (case,), (run,) = found["cases"], found["runs"]
+    (unit,) = case["units"]
     assert unit["peer"] == run["peer"] == "steelyard least-in-flight"
     assert unit["fault"] == ""
-    assert unit["cost"] == run["cost"] > 0
+    assert unit["figure"] == run["figure"] > 0
     assert run["requests"] > 0
     assert set(found["absent"]) == {"nginx", "envoy"}
+    assert [bound["met"] for bound in found["bounds"]] == [None, None]
 
 
 @pytest.mark.parametrize("case", ["get1m", "post16k"])
 def test_every_case_goes_through_every_peer_that_is_here(case: str, tmp_path: Path) -> None:
     """Whatever is on the PATH takes part; nobody answers with an error."""
-    file = tmp_path / "bench.json"
-    done = bench(*TINY, "--case", case, "--pin", "one", "--json", str(file))
+    found = written(tmp_path, "--case", case, "--pin", "one")
+    peers = found["cases"][0]["plan"]["peers"]
+    assert {run["peer"]: run["fault"] for run in found["runs"]} == dict.fromkeys(peers, "")
+    assert {"aiohttp session", "TCP relay"} <= set(peers)
+    assert [bound["case"] for bound in found["bounds"]] == [case]
+
+
+def written(folder: Path, *arguments: str, path: str | None = None) -> Any:
+    """What a tiny run writes; it must end well."""
+    file = folder / "bench.json"
+    done = bench(*TINY, *arguments, "--json", str(file), path=path)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
-    assert {run["peer"]: run["fault"] for run in found["runs"]} == dict.fromkeys(found["plan"]["peers"], "")
-    assert {"aiohttp session", "TCP relay"} <= set(found["plan"]["peers"])
-    assert found["bounds"] == []
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -> None:
+    """With the proxies only, and without an error."""
+    found = written(tmp_path, "--case", "idle", "--connections", "40")
+    assert {run["fault"] for run in found["runs"]} == {""}
+    assert {run["requests"] for run in found["runs"]} == {40}
+    assert {run["peer"] for run in found["runs"]} <= {"steelyard least-in-flight", "nginx", "haproxy"}
+    assert found["cases"][0]["plan"]["case"]["kind"] == "bytes/connection"
+
+
+@pytest.mark.skipif(len(bench_cpu.cores()) < 2, reason="needs two cores")
+def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
+    """One rate, known before the first run, half of the least capacity."""
+    found = written(tmp_path, "--case", "half", "--peers", "nginx")
+    assert {run["fault"] for run in found["runs"]} == {""}
+    assert len({run["rate"] for run in found["runs"]}) == 1
+    assert all(run["requests"] > 0 and run["figure"] > 0 for run in found["runs"])
+
+
+def test_the_endpoints_case_has_a_unit_for_each_size(tmp_path: Path) -> None:
+    """Four sizes and one bound; `--connections` holds for all of them."""
+    found = written(tmp_path, "--case", "endpoints", "--policies", "random")
+    assert {run["fault"] for run in found["runs"]} == {""}
+    assert len(found["runs"]) == 4
+    assert [bound["bound"].split(" from ")[0] for bound in found["bounds"]] == ["steelyard random flat"]
+
+
+def test_the_tls_case_needs_a_certificate(tmp_path: Path) -> None:
+    """Without openssl nobody takes part, and it says so."""
+    done = bench(*TINY, "--case", "tls", path=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "absent: steelyard least-in-flight (no program 'openssl' on the PATH" in done.stdout
 
 
 def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from experiments import bench_generator
-from experiments.bench_load import CASES, Load, Outcome, parsed
+from experiments.bench_cases import CASES
+from experiments.bench_load import Load, Outcome, parsed
 from experiments.errors import FleetFailedError
 
 CLEAN = """Running 3s test @ http://127.0.0.1:8080/
@@ -56,6 +57,8 @@ def test_wrk_is_told_what_to_send(tmp_path: Path) -> None:
     assert plain[plain.index("--duration") + 1] == "1s"
     assert plain[-1] == "http://127.0.0.1:8080/"
     assert "--script" not in plain
+    secure = Load(CASES["tls"], 64, "/bin/wrk", tmp_path).wrk_argv(8080, 3)
+    assert secure[-1] == "https://127.0.0.1:8080/"
     post = Load(CASES["post16k"], 64, "/bin/wrk", tmp_path).wrk_argv(8080, 3)
     script = Path(post[post.index("--script") + 1]).read_text(encoding="utf-8")
     assert 'wrk.method = "POST"' in script

@@ -15,21 +15,24 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from experiments import bench_config, bench_cpu, peers
-from experiments.bench_load import CASES
-from experiments.bench_runs import Plan, free_ports, order_of, serving
+from experiments import bench_config, bench_cpu, bench_tls, peers
+from experiments.bench import units_of
+from experiments.bench_cases import CASES, Case
+from experiments.bench_plan import Plan, order_of
+from experiments.bench_serving import free_ports, serving
+from experiments.bench_tls import SUITE, certificate_in, client_context
 from experiments.errors import BadInputError
 from experiments.peers import PEERS, Peer, Site, ours
 
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Request-ID", "Via")
 UNITS = [ours("least-in-flight"), *(peer for name, peer in PEERS.items() if name != "relay")]
+SECURE = [ours("least-in-flight"), *(PEERS[name] for name in CASES["tls"].others or ())]
 
 
-def here(peer: Peer) -> Peer:
+def here(peer: Peer, case: Case = CASES["get"]) -> None:
     """Skip, with the reason, what is absent."""
-    if peer.absence:
-        pytest.skip(peer.absence)
-    return peer
+    if reason := peer.absence_from(case):
+        pytest.skip(reason)
 
 
 @asynccontextmanager
@@ -54,32 +57,109 @@ async def mirror() -> AsyncIterator[int]:
 
 async def posted(client: ClientSession, url: str) -> Any:
     """What the mirror says of one POST."""
-    async with client.post(url, data=b"x" * 20_000) as response:
+    async with client.post(url, data=b"x" * 20_000, ssl=client_context()) as response:
         assert response.status == 200
         return await response.json()
+
+
+async def seen_through(peer: Peer, case: Case, folder: Path) -> list[dict[str, Any]]:
+    """What the mirror saw of three POSTs that came through a peer on one connection."""
+    certificate = certificate_in(folder) if case.is_tls else None
+    async with mirror() as worker:
+        site = Site(next(free_ports(1)), (worker,), folder, certificate)
+        url = f"{'https' if case.is_tls else 'http'}://127.0.0.1:{site.port}/"
+        async with (
+            serving(peer.name, peer.argv(site), site.port, case, bench_cpu.cores()[0]),
+            ClientSession() as client,
+        ):
+            seen = [await posted(client, url) for _ in range(3)]
+    return [
+        one | {"headers": {name.lower(): value for name, value in one["headers"].items()}, "at": site.port}
+        for one in seen
+    ]
+
+
+def assert_comparable(seen: list[dict[str, Any]], proto: str) -> None:
+    """Forwarding headers, a fresh id for each request, bodies whole, one upstream connection for all of them."""
+    headers = [one["headers"] for one in seen]
+    assert all(name.lower() in one for one in headers for name in FORWARDED)
+    assert {one["x-forwarded-for"] for one in headers} == {"127.0.0.1"}
+    assert {one["x-forwarded-proto"] for one in headers} == {proto}
+    assert {one["x-forwarded-host"] for one in headers} == {f"127.0.0.1:{seen[0]['at']}"}
+    assert len({one["x-request-id"] for one in headers}) == 3
+    assert {one["body"] for one in seen} == {20_000}
+    assert len({one["port"] for one in seen}) == 1
 
 
 @pytest.mark.peer
 @pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", UNITS, ids=lambda peer: peer.name)
 async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
-    """Forwarding headers, a fresh id for each request, bodies whole, one upstream connection for all of them."""
+    """Who is compared does what the others do."""
     here(peer)
+    assert_comparable(await seen_through(peer, CASES["get"], tmp_path), "http")
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
+async def test_every_peer_of_the_tls_case_does_the_same_behind_it(peer: Peer, tmp_path: Path) -> None:
+    """The worker is told of https, and sees the rest as before."""
+    here(peer, CASES["tls"])
+    assert_comparable(await seen_through(peer, CASES["tls"], tmp_path), "https")
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
+async def test_every_peer_of_the_tls_case_takes_the_same_suite(peer: Peer, tmp_path: Path) -> None:
+    """TLS 1.3 and one cipher, or it would be ciphers that are compared."""
+    here(peer, CASES["tls"])
     async with mirror() as worker:
-        site = Site(next(free_ports(1)), (worker,), tmp_path)
+        site = Site(next(free_ports(1)), (worker,), tmp_path, certificate_in(tmp_path))
+        async with serving(peer.name, peer.argv(site), site.port, CASES["tls"], bench_cpu.cores()[0]):
+            _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client_context())
+            found = writer.get_extra_info("ssl_object")
+            assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
+            writer.transport.abort()  # a close would stumble over session tickets that nobody has read
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+async def test_a_unit_of_many_endpoints_forwards_to_the_few_ports_behind_them(tmp_path: Path) -> None:
+    """One address under many ids."""
+    unit = ours("round-robin", 100, 8)
+    assert unit.name == "steelyard round-robin, 100 endpoints"
+    async with mirror() as worker:
+        site = Site(next(free_ports(1)), (worker,) * unit.endpoints, tmp_path)
         url = f"http://127.0.0.1:{site.port}/"
         async with (
-            serving(peer.name, peer.argv(site), site.port, CASES["get"], bench_cpu.cores()[0]),
+            serving(unit.name, unit.argv(site), site.port, CASES["endpoints"], bench_cpu.cores()[0]),
             ClientSession() as client,
         ):
             seen = [await posted(client, url) for _ in range(3)]
-    headers = [{name.lower(): value for name, value in one["headers"].items()} for one in seen]
-    assert all(name.lower() in one for one in headers for name in FORWARDED)
-    assert {one["x-forwarded-for"] for one in headers} == {"127.0.0.1"}
-    assert {one["x-forwarded-host"] for one in headers} == {f"127.0.0.1:{site.port}"}
-    assert len({one["x-request-id"] for one in headers}) == 3
-    assert {one["body"] for one in seen} == {20_000}
-    assert len({one["port"] for one in seen}) == 1
+    assert len({one["port"] for one in seen}) == 3
+
+
+@pytest.mark.skipif(bool(bench_tls.absence()), reason="needs openssl")
+def test_files_for_tls_name_certificate_and_suite(tmp_path: Path) -> None:
+    """Certificate and key for those that take two files, both in one for HAProxy."""
+    made = certificate_in(tmp_path)
+    own = tomllib.loads(bench_config.steelyard(8080, (9001,), "random", made))
+    assert own["tls"] == {"certificate": str(made.certificate), "key": str(made.key)}
+    nginx = bench_config.nginx(8080, (9001,), tmp_path, made)
+    assert "listen 127.0.0.1:8080 ssl;" in nginx
+    assert f"ssl_conf_command Ciphersuites {SUITE};" in nginx
+    bind = f"bind 127.0.0.1:8080 ssl crt {made.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}"
+    assert bind in bench_config.haproxy(8080, (9001,), made)
+    text = made.both.read_text(encoding="ascii")
+    assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
+
+
+def test_files_without_a_certificate_say_nothing_of_tls(tmp_path: Path) -> None:
+    assert "tls" not in tomllib.loads(bench_config.steelyard(8080, (9001,), "random"))
+    assert "ssl" not in bench_config.nginx(8080, (9001,), tmp_path)
+    assert "ssl" not in bench_config.haproxy(8080, (9001,))
 
 
 def test_our_file_is_one_that_the_unit_reads() -> None:
@@ -118,6 +198,20 @@ def test_names_of_peers() -> None:
     assert peers.chosen(["relay", "nginx", "relay"]) == (PEERS["relay"], PEERS["nginx"])
     with pytest.raises(BadInputError, match="unknown 'apache'"):
         peers.chosen(["apache"])
+
+
+def test_a_case_says_who_takes_part() -> None:
+    """All, the proxies, or a unit of ours for each policy and size."""
+    everybody = list(PEERS.values())
+    assert units_of(CASES["get"], ["random"], everybody)[1:] == everybody
+    assert [unit.name for unit in units_of(CASES["half"], ["random"], everybody)] == [
+        "steelyard random",
+        "nginx",
+        "haproxy",
+    ]
+    sized = units_of(CASES["endpoints"], ["random", "round-robin"], everybody)
+    assert [unit.endpoints for unit in sized] == [2, 10, 100, 1000] * 2
+    assert [unit.connections for unit in sized] == [900, 900, 900, 250] * 2
 
 
 def test_blocks_hold_everybody_once_in_an_order_of_the_seed() -> None:

@@ -1,0 +1,64 @@
+"""Microseconds of processor time per forwarded request: the kernel's accounts before and after a load.
+
+Rule of this file: the load is as fast as it goes, and what it says of latency is not read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+from experiments import bench_cpu
+from experiments.bench_load import Load
+from experiments.bench_plan import Plan, Run
+from experiments.bench_serving import serving
+from experiments.errors import FleetFailedError
+from experiments.peers import Peer, Site
+from experiments.processes import Child
+
+
+async def cost(plan: Plan, load: Load, worker: Child, peer: Peer, site: Site, run: Run) -> Run:
+    """One run with a fresh process."""
+    place = partial(bench_cpu.pinned_to, plan.rest_core)
+    async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
+        await load.run(site.port, plan.warm_up, place)
+        try:
+            before = Reading.now(child, worker, plan)
+            outcome = await load.run(site.port, plan.seconds, place)
+            after = Reading.now(child, worker, plan)
+        except OSError:
+            raise FleetFailedError(f"{peer.name} died while it was measured{child.tail}") from None
+    spent = after.proxy - before.proxy
+    return replace(
+        run,
+        figure=spent.total / max(1, outcome.requests) * 1e6,
+        requests=outcome.requests,
+        rate=outcome.rate,
+        user_share=spent.user_share,
+        taken=after.taken_since(before),
+        fault=outcome.fault,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The accounts at one instant: the proxy's, and, in seconds, those of all of ours and of our cores."""
+
+    at: float
+    proxy: bench_cpu.Cpu
+    ours: float
+    cores: tuple[float, ...]
+
+    @classmethod
+    def now(cls, proxy: Child, worker: Child, plan: Plan) -> Reading:
+        """Raises OSError when a process is gone."""
+        spent = bench_cpu.cpu_of(proxy.pid)
+        ours = spent.total + bench_cpu.cpu_of(worker.pid).total + bench_cpu.cpu_of_ended_children()
+        cores = sorted({plan.proxy_core, plan.rest_core})
+        return cls(time.monotonic(), spent, ours, tuple(map(bench_cpu.busy_seconds, cores)))
+
+    def taken_since(self, before: Reading) -> float:
+        """Part of our cores that others have had in between."""
+        others = (sum(self.cores) - sum(before.cores)) - (self.ours - before.ours)
+        return min(1.0, max(0.0, others / (self.at - before.at) / len(self.cores)))
