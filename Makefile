@@ -7,6 +7,8 @@ RUN = $(BIN)/python -m
 PIP = $(RUN) pip install --quiet --disable-pip-version-check --constraint constraints.txt
 DEMO = results/demo
 COMPILED = .venv-compiled
+FUZZ = .venv-fuzz
+MINUTES ?= 10
 
 # A checkout that was moved or copied takes its virtual environment along, which then leads back to the old place.
 ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
@@ -21,7 +23,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint serve compiled bench clean stale
+.PHONY: help demo test lint serve compiled bench fuzz clean stale
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -46,8 +48,12 @@ compiled: $(COMPILED)/installed ## a second environment, .venv-compiled, with th
 bench: compiled ## what forwarding costs beside other proxies, with the compiled build; BENCH='--case all'
 	$(COMPILED)/bin/experiments bench $(BENCH)
 
+fuzz: $(FUZZ)/installed ## look for what breaks the data path, ten minutes or MINUTES=…, in a third environment, .venv-fuzz
+	$(FUZZ)/bin/python -m tests.fuzz client --seconds $$(($(MINUTES) * 30))
+	$(FUZZ)/bin/python -m tests.fuzz worker --seconds $$(($(MINUTES) * 30))
+
 clean: ## remove the virtual environment, caches and the demo's results
-	rm -rf $(VENV) $(COMPILED) $(DEMO) build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(COMPILED) $(FUZZ) $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/checkout: $(STALE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -74,4 +80,11 @@ $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml con
 	  --no-build-isolation --no-deps .
 	rm -rf build
 	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
+	@touch $@
+
+# atheris carries libFuzzer with it and has wheels for Linux alone; who tests need not have it.
+$(FUZZ)/installed: $(VENV)/checkout pyproject.toml constraints.txt
+	"$(PYTHON)" -m venv --clear $(FUZZ)
+	$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable . h11 'atheris>=3,<4'
 	@touch $@

@@ -1,0 +1,161 @@
+"""Damage to messages, where it hurts: at the ends of lines, around colons, in the statements of a body's length.
+
+Rule of this file: damage is data, `(kind, where, token)`, and the same damage to the same bytes gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+Damage = tuple[int, int, int]
+
+TOKENS = (
+    *(
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"\n\n",
+        b" ",
+        b"\t",
+        b"\0",
+        b"\x0b",
+        b"\x7f",
+        b"\x80",
+        b":",
+        b",",
+        b";",
+        b"0",
+    ),
+    *(b"\r\n folded", b"\n\tfolded", b" :", b"\r\n: x", b"\r\nX", b"\r\nX Y: z"),
+    *(
+        b"\r\nContent-Length: 0",
+        b"\r\nContent-Length: 5",
+        b"\r\ncontent-length:38",
+        b"\r\nContent-Length: +5",
+    ),
+    *(
+        b"\r\nContent-Length: 5, 5",
+        b"\r\nContent-Length: 0x5",
+        b"\r\nContent-Length:",
+        b"\r\nContent-Length: -1",
+    ),
+    *(b"\r\nContent_Length: 5", b"\r\nContent-Length : 5", b"\nContent-Length: 5", b"\rContent-Length: 5"),
+    *(
+        b"\r\nTransfer-Encoding: chunked",
+        b"\r\nTransfer-Encoding : chunked",
+        b"\r\nTransfer-Encoding:\x0bchunked",
+    ),
+    *(
+        b"\r\nTransfer-Encoding: gzip, chunked",
+        b"\r\nTransfer-Encoding: xchunked",
+        b"\nTransfer-Encoding: chunked",
+    ),
+    *(
+        b"\r\nTransfer-Encoding: identity",
+        b"\r\nTransfer-Encoding: chunked, identity",
+        b"\r\nTransfer-Encoding:",
+    ),
+    *(
+        b'\r\nTransfer-Encoding: "chunked"',
+        b"\r\nTransfer-Encoding:\r\n chunked",
+        b"\r\nX: a\nTransfer-Encoding: chunked",
+    ),
+    *(
+        b"\r\nConnection: close",
+        b"\r\nConnection: content-length",
+        b"\r\nConnection: transfer-encoding, host",
+    ),
+    *(
+        b"\r\nHost: evil",
+        b"\r\nUpgrade: h2c\r\nConnection: Upgrade",
+        b"\r\nExpect: 100-continue",
+        b"\r\nHost:",
+    ),
+    *(b" HTTP/1.0", b" HTTP/1.1", b" HTTP/2.0", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    *(
+        b"0\r\n\r\n",
+        b"0\n\n",
+        b"1\r\na\r\n",
+        b"\r\n0\r\n",
+        b";x\n0\r\n\r\n",
+        b"ffffffffffffffff",
+        b"10000000000000005",
+    ),
+    *(
+        b"0x5\r\n",
+        b"-1\r\n",
+        b"5 \r\n",
+        b"5;\r\n",
+        b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"http://b/",
+        b"*",
+        b"/-/health",
+    ),
+)
+"""What requests have been smuggled with, and what any of it is made of."""
+
+_PLACES = re.compile(rb"(?=\r\n)|(?<=\n)|(?=:)|(?<=: )|\Z|\A|(?= )")
+_LINES = re.compile(rb"(?<=\n)")
+
+
+def damaged(data: bytes, damages: list[Damage]) -> bytes:
+    """`data` after all of them."""
+    for kind, where, token in damages:
+        data = _KINDS[kind % len(_KINDS)](data, where, TOKENS[token % len(TOKENS)])
+    return data
+
+
+def any_damage(rng: Random) -> Damage:
+    """Some."""
+    return rng.randrange(len(_KINDS)), rng.randrange(1 << 16), rng.randrange(len(TOKENS))
+
+
+def _place(data: bytes, where: int) -> int:
+    places = [match.start() for match in _PLACES.finditer(data)]
+    return places[where % len(places)]
+
+
+def _insert(data: bytes, where: int, token: bytes) -> bytes:
+    at = _place(data, where)
+    return data[:at] + token + data[at:]
+
+
+def _insert_anywhere(data: bytes, where: int, token: bytes) -> bytes:
+    at = where % (len(data) + 1)
+    return data[:at] + token + data[at:]
+
+
+def _replace(data: bytes, where: int, token: bytes) -> bytes:
+    at = where % (len(data) + 1)
+    return data[:at] + token + data[at + len(token) :]
+
+
+def _delete(data: bytes, where: int, token: bytes) -> bytes:
+    at = _place(data, where)
+    return data[:at] + data[at + 1 + len(token) % 3 :]
+
+
+def _repeat_line(data: bytes, where: int, token: bytes) -> bytes:
+    lines = _LINES.split(data)
+    at = where % len(lines)
+    return b"".join((*lines[:at], lines[at], *lines[at:]))
+
+
+def _drop_line(data: bytes, where: int, token: bytes) -> bytes:
+    lines = _LINES.split(data)
+    at = where % len(lines)
+    return b"".join((*lines[:at], *lines[at + 1 :]))
+
+
+def _bare_end(data: bytes, where: int, token: bytes) -> bytes:
+    """A line that ends in half of what it should."""
+    ends = [match.start() for match in re.finditer(rb"\r\n", data)]
+    if not ends:
+        return data
+    at = ends[where % len(ends)]
+    return data[:at] + (b"\n" if len(token) % 2 else b"\r") + data[at + 2 :]
+
+
+_KINDS = (_insert, _insert, _insert_anywhere, _replace, _delete, _repeat_line, _drop_line, _bare_end)

@@ -1,0 +1,215 @@
+"""Whatever may befall a unit, as a list of events, and what must hold whatever befell it.
+
+Rule of this file: a storm is plain data, so what a fuzzer finds is a file that can be read, kept and run again. Its
+bytes are events one after the other; each begins with 0xFE and a letter of `EVENTS`, and what follows up to the next
+0xFE is its payload. What stands before the first is sent by the side that the storm is about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import ClassVar
+
+from tests.balancer.readers import Lenient, requests_seen, responses_seen
+from tests.balancer.wireless import Peer, Wireless
+
+Event = tuple[str, bytes]
+
+MARK = b"\xfe"
+
+SECONDS = (0.0, 0.3, 1.1, 2.5, 6.0)
+"""How long time passes."""
+
+TIMEOUTS = (
+    *(("head", 1.0), ("request_idle", 1.0), ("keep_alive", 2.0), ("connect", 1.0)),
+    *(("first_byte", 1.0), ("body_idle", 1.0), ("queue", 1.0), ("linger", 1.0)),
+)
+LIMITS = (("head", 4096), ("queue", 3))
+
+MOST_HELD = 4 * 65536
+"""Bytes that may wait for one peer who takes nothing, beside the read that is on its way."""
+
+REQUESTS = (
+    b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    b"GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+)
+"""What clients send where it is the worker that is unruly."""
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+_EVENT = re.compile(MARK + rb"(.)", re.S)
+
+
+def decode(data: bytes, side: str) -> list[Event]:
+    """The events of a file; `side` is "c" or "w": whose bytes those are that no letter stands before."""
+    first, *rest = _EVENT.split(data)
+    events = [(side, first)] if first else []
+    return events + [(chr(letter[0]), payload) for letter, payload in zip(rest[::2], rest[1::2], strict=True)]
+
+
+def encode(events: list[Event]) -> bytes:
+    """The file of these events."""
+    return b"".join(MARK + letter.encode("latin-1") + payload for letter, payload in events)
+
+
+def _of_worker(act: Callable[[Peer], None]) -> Callable[[Storm, bytes], None]:
+    def happens(storm: Storm, payload: bytes) -> None:
+        if storm.stage.workers:
+            act(storm.stage.workers[-1])
+
+    return happens
+
+
+class Storm:
+    """A unit with two endpoints, and what is done to it. `side`: who is unruly; the other side keeps to HTTP."""
+
+    def __init__(self, side: str) -> None:
+        self.side = side
+        self.stage = Wireless(2, timeouts=TIMEOUTS, limits=LIMITS)
+        self.asked: dict[int, list[bytes]] = {}
+        self._answered: dict[int, int] = {}
+        self._is_bytewise = False
+        self._longest = 0
+        if side == "c":
+            self.stage.worker_script = self._answer
+
+    # --- events
+
+    def run(self, events: list[Event]) -> None:
+        """Let it happen, and look after each event and at the end whether all is well."""
+        with self.stage:
+            self.stage.client()
+            if self.side == "w":
+                self._ask(b"")
+            for letter, payload in events:
+                self.EVENTS.get(letter, Storm._pass)(self, payload)
+                self.stage.turn()
+                self._stands()
+            self._comes_to_an_end()
+            self._was_understood()
+            self._leaves_nothing()
+
+    @property
+    def _client(self) -> Peer:
+        return self.stage.clients[-1]
+
+    def _send(self, peer: Peer, data: bytes) -> None:
+        self._longest = max(self._longest, len(data))
+        for piece in (data[i : i + 1] for i in range(len(data))) if self._is_bytewise else (data,):
+            peer.send(piece)
+
+    def _client_sends(self, payload: bytes) -> None:
+        if self.side == "w":
+            self._ask(payload)
+        else:
+            self._send(self._client, payload)
+
+    def _worker_sends(self, payload: bytes) -> None:
+        if self.stage.workers:
+            self._send(self.stage.workers[-1], payload)
+
+    def _ask(self, payload: bytes) -> None:
+        request = REQUESTS[(payload[0] if payload else 0) % len(REQUESTS)]
+        if self._client.is_open and not self._client.has_ended:
+            self.asked.setdefault(len(self.stage.clients), []).append(request.partition(b" ")[0])
+            self._send(self._client, request)
+
+    def _answer(self, peer: Peer) -> None:
+        """Answer every request that has come whole, as one who reads leniently counts them."""
+        answered = self._answered.get(id(peer), 0)
+        reader = Lenient(bytes(peer.received[answered:]), takes_last=False)
+        for request in reader.requests():
+            if request.is_whole:
+                peer.send(ANSWER[:-2] if request.line[0] == b"HEAD" else ANSWER)
+        self._answered[id(peer)] = answered + reader.read
+
+    def _pass(self, payload: bytes) -> None:
+        self.stage.advance(SECONDS[(payload[0] if payload else 1) % len(SECONDS)])
+
+    def _dial(self, payload: bytes) -> None:
+        self.stage.dialling = ("accept", "refuse", "hang")[(payload[0] if payload else 0) % 3]
+
+    def _split(self, payload: bytes) -> None:
+        self._is_bytewise = not self._is_bytewise
+
+    def _toggle(self, payload: bytes) -> None:
+        state = self.stage.unit.router.states[0]
+        self.stage.unit.router.set_enabled(state.id, not state.enabled)
+
+    EVENTS: ClassVar[dict[str, Callable[[Storm, bytes], None]]] = {
+        "c": _client_sends,
+        "w": _worker_sends,
+        "n": lambda self, _: (self.stage.client(), None)[1],
+        "e": lambda self, _: self._client.end(),
+        "x": lambda self, _: self._client.vanish(),
+        "s": lambda self, _: self._client.stall(),
+        "t": lambda self, payload: self._client.take(payload[0] * 256 if payload else None),
+        "E": _of_worker(Peer.end),
+        "X": _of_worker(Peer.vanish),
+        "S": _of_worker(Peer.stall),
+        "T": _of_worker(Peer.take),
+        "p": _pass,
+        "d": _dial,
+        "b": _split,
+        "o": _toggle,
+        "q": lambda self, _: self.stage.unit.drain(),
+    }
+
+    # --- what must hold
+
+    def _stands(self) -> None:
+        """At any time: connections add up, nobody serves without a request, and what is held is bounded."""
+        unit = self.stage.unit
+        pools = unit.pools.by_id.values()
+        held = sum(pool.idle + pool.leased + pool.opening for pool in pools)
+        assert held == unit.pools.open_connections, [*pools]
+        assert sum(state.in_flight for state in unit.router.states) <= unit.in_flight, unit.router.states
+        assert sum(pool.leased for pool in pools) <= unit.in_flight, [*pools]
+        bound = MOST_HELD + 2 * self._longest
+        assert all(peer.unread <= bound for peer in self.stage.clients + self.stage.workers)
+
+    def _comes_to_an_end(self) -> None:
+        """Nobody does anything any more: by its timeouts alone the unit ends every client's connection."""
+        unit = self.stage.unit
+        times = 0
+        while (
+            times < 16 + 2 * unit.counts.requests
+        ):  # those sent ahead have their timeouts one after the other
+            self.stage.advance(2.5)
+            times += 1
+        left = [peer for peer in self.stage.clients if peer.is_open]
+        assert not left, f"open after {2.5 * times} s: {[bytes(peer.received) for peer in left]}"
+        assert not unit.downstreams
+        assert unit.in_flight == len(unit.queue) == 0
+        assert not any(pool.leased or pool.opening or pool.idle for pool in unit.pools.by_id.values())
+
+    def _was_understood(self) -> None:
+        """Every reader sees the same messages in what was written, and requests begin where the unit began one."""
+        routed = 0
+        for peer in self.stage.workers:
+            seen = requests_seen(bytes(peer.received))
+            assert {request.start for request in seen} <= {*peer.writes}
+            routed += len(seen)
+        assert routed <= self.stage.unit.router.routed
+        for number, methods in self.asked.items():
+            peer = self.stage.clients[number - 1]
+            seen = responses_seen(bytes(peer.received), methods, peer.ending == "end")
+            final = [response for response in seen if response.line[1] >= b"2"]
+            assert len(final) <= len(methods)
+
+    def _leaves_nothing(self) -> None:
+        """Everybody has gone: each request was settled, and nothing refers to a connection."""
+        stage, unit = self.stage, self.stage.unit
+        stage.leave()
+        assert [state.in_flight for state in unit.router.states] == [0] * len(unit.router.states)
+        assert sum(sum(state.outcomes.values()) for state in unit.router.states) == unit.router.routed
+        assert unit.pools.open_connections == 0
+        assert len(unit.queue) == 0
+        left = stage.left_behind()
+        assert not left, left

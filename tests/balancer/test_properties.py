@@ -1,0 +1,135 @@
+"""Any legal message arrives as it was sent, however its bytes are cut up on the way. RFC 9112 §§ 2–7.
+
+Rule of this file: what came out is read by h11 and by a lenient reader, never by our own code.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from tests.balancer import messages
+from tests.balancer.diligence import tries
+from tests.balancer.messages import Fields, Sent, pieces
+from tests.balancer.readers import Read, requests_seen, responses_seen
+from tests.balancer.wireless import Peer, Wireless
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+ADDED_TO_REQUESTS = frozenset(
+    (b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"via", b"x-request-id")
+)
+
+HOST = frozenset((b"host",))
+
+
+def without(names: frozenset[bytes], fields: Fields) -> Fields:
+    return [(name, value) for name, value in fields if name.lower() not in names]
+
+
+def got(stage: Wireless) -> list[Read]:
+    """The requests that have reached the worker so far."""
+    return requests_seen(bytes(stage.workers[0].received)) if stage.workers else []
+
+
+def pass_on(stage: Wireless, client: Peer, sent: Sent, cut: list[bytes]) -> Read:
+    """What reaches the worker of a request that is sent in these pieces."""
+    before = len(got(stage))
+    for piece in cut:
+        client.send(piece)
+        stage.turn()
+    seen = got(stage)
+    assert len(seen) == before + 1, bytes(client.received)
+    return seen[-1]
+
+
+def must_be(read: Read, sent: Sent) -> None:
+    """It has arrived."""
+    assert read.is_whole
+    assert read.line == sent.line
+    fields = without(ADDED_TO_REQUESTS, read.fields)
+    if b"://" in sent.data.partition(b"\r\n")[0]:  # its authority replaces Host (RFC 9112 § 3.2.2)
+        assert fields[0] == (b"Host", b"example.org")
+        assert without(HOST, fields) == without(HOST, sent.fields)
+    else:
+        assert fields == sent.fields
+    assert read.body == sent.body
+    assert (read.trailers or []) == sent.trailers
+
+
+@tries(60)
+@given(st.data())
+def test_requests_arrive_identical_however_they_are_cut(data: st.DataObject) -> None:
+    """Several on one connection: each reaches the worker with its fields in order and case, and its exact body."""
+    with Wireless() as stage:
+        client = stage.client()
+        methods: list[bytes] = []
+        for _ in range(data.draw(st.integers(1, 3))):
+            sent = data.draw(messages.requests())
+            must_be(pass_on(stage, client, sent, data.draw(pieces(sent.data))), sent)
+            methods.append(sent.line[0])
+            stage.workers[0].send(ANSWER if methods[-1] != b"HEAD" else ANSWER[:-2])
+            stage.turn()
+        assert len(responses_seen(bytes(client.received), methods, is_ended=False)) == len(methods)
+        assert len(stage.workers) == 1
+        stage.leave()
+
+
+@tries(60)
+@given(st.data())
+def test_requests_sent_ahead_arrive_identical(data: st.DataObject) -> None:
+    """All in one stream, cut anywhere: one after the other, each only once the one before has been answered."""
+    sent = data.draw(st.lists(messages.requests(), min_size=1, max_size=4))
+    with Wireless() as stage:
+        client = stage.client()
+        for piece in data.draw(pieces(b"".join(one.data for one in sent))):
+            client.send(piece)
+            stage.turn()
+        for number, one in enumerate(sent, 1):
+            seen = got(stage)
+            assert len(seen) == number
+            must_be(seen[-1], one)
+            stage.workers[0].send(ANSWER if one.line[0] != b"HEAD" else ANSWER[:-2])
+            stage.turn()
+        methods = [one.line[0] for one in sent]
+        assert len(responses_seen(bytes(client.received), methods, is_ended=False)) == len(sent)
+        stage.leave()
+
+
+@tries(60)
+@given(st.data())
+def test_responses_arrive_identical_however_they_are_cut(data: st.DataObject) -> None:
+    """Status, reason, fields in order and case, exact body, and what came before it (RFC 9110 § 15.2)."""
+    method = data.draw(st.sampled_from((b"GET", b"HEAD", b"POST")))
+    sent = data.draw(messages.responses(method))
+    with Wireless() as stage:
+        client = stage.client()
+        client.send(method + b" / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+        stage.turn()
+        (worker,) = stage.workers
+        for piece in data.draw(pieces(sent.data)):
+            worker.send(piece)
+            stage.turn()
+        if sent.ends_with_connection:
+            worker.end()
+            stage.turn()
+        event(f"{sent.line[1]!r} until close {sent.ends_with_connection}")
+        *interim, final = responses_seen(bytes(client.received), [method], client.ending == "end")
+        assert len(interim) == sent.data.count(b"HTTP/1.1 10")
+        assert final.is_whole
+        assert final.line == sent.line
+        assert without(frozenset((b"transfer-encoding",)), final.fields) == sent.fields
+        assert final.body == sent.body
+        assert (final.trailers or []) == sent.trailers
+        assert client.ending is None
+        stage.leave()
+
+
+@pytest.mark.xfail(strict=True, reason="llhttp takes a space there, and no tab")
+def test_a_tab_after_the_coding() -> None:
+    """White space around a value is no part of it (RFC 9112 § 5.1)."""
+    with Wireless() as stage:
+        client = stage.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n")
+        stage.turn()
+        assert len(got(stage)) == 1

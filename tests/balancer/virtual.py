@@ -1,0 +1,116 @@
+"""An event loop without a kernel: callbacks in order, and time that passes when told.
+
+Rule of this file: nothing here knows HTTP or the unit. What is ready runs in the order in which it was asked for, what
+is timed runs at its instant, and between them no time passes, so the same calls give the same run. Connections are
+made by whoever is given as `dial`. An exception that escapes a callback is raised to whoever turns the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Self, cast
+
+Dial = Callable[[Callable[[], asyncio.Protocol], str, int], "asyncio.Future[Any]"]
+
+
+class Escaped(Exception):
+    """An exception that the loop would have had to report: nobody on its way has handled it."""
+
+
+class VirtualLoop:
+    """As much of an event loop as protocols, tasks and `asyncio.timeout` need. A `Clock` too: `now` is its time.
+
+    As a context it is the running loop: code under it may say `asyncio.get_running_loop()`.
+    """
+
+    def __init__(self, dial: Dial, at: float = 1000.0) -> None:
+        self.loop = cast(asyncio.AbstractEventLoop, self)
+        self._at = at
+        self._dial = dial
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._order = count()
+        self._faults: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        asyncio._set_running_loop(self.loop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio._set_running_loop(None)
+
+    # --- turning
+
+    def now(self) -> float:
+        """Clock: seconds."""
+        return self._at
+
+    def turn(self) -> None:
+        """Run what is ready, and what becomes ready by it. Raises `Escaped`."""
+        ready = self._ready
+        while ready:
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+        if self._faults:
+            fault = self._faults.pop()
+            raise Escaped(fault.get("message")) from fault.get("exception")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass: each timer runs at its instant. Raises `Escaped`."""
+        until = self._at + seconds
+        self.turn()
+        while self._timers and self._timers[0][0] <= until:
+            self._at, _, handle = heappop(self._timers)
+            if not handle.cancelled():
+                self._ready.append(handle)
+            self.turn()
+        self._at = until
+
+    # --- what asyncio asks of a loop, as far as it is needed
+
+    def time(self) -> float:
+        return self._at
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self.loop, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        return self.call_at(self._at + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self.loop, context)
+        heappush(self._timers, (when, next(self._order), handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer is dropped when its time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self.loop)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self.loop, **options)
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, **options: Any
+    ) -> Any:
+        return await self._dial(protocol_factory, host, port)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._faults.append(context)

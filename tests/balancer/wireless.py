@@ -1,0 +1,356 @@
+"""The forwarding unit without sockets: its own protocols, router, pools and sweep between wires made of lists.
+
+Rule of this file: it does to protocols what uvloop does, no more and no less, and in the same order; what it knows of
+HTTP is nothing. Everything that the outside may do is a method of `Peer` or of `Wireless`, so a run is a list of
+calls, and the same list gives the same run, byte for byte. No thread, no descriptor but one, no time but what is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import count
+from typing import Any, Self, cast
+
+from balancer.config import Settings
+from balancer.control import ControlPlane
+from balancer.deadlines import Sweep
+from balancer.downstream import Downstream
+from balancer.server import build
+from tests.balancer.virtual import Escaped, VirtualLoop
+
+_END = b""
+"""In a transport's inbox: the peer sends no more."""
+
+OURS = ("127.0.0.1", 8080)
+CLIENTS = "192.0.2.7"
+
+QUIET, _HELD_OPEN = os.pipe()
+"""A descriptor that nothing is ever to be read from: what `Upstream.is_quiet` asks the kernel about."""
+
+
+class Socket:
+    """What the unit asks of a socket itself."""
+
+    def __init__(self) -> None:
+        self.is_abortive = False
+
+    def fileno(self) -> int:
+        return QUIET
+
+    def setsockopt(self, level: int, option: int, value: object) -> None:
+        self.is_abortive |= (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER)
+
+
+class Wire(asyncio.Transport):
+    """One connection as the unit's protocol sees it: uvloop's `UVStream`, with lists in place of the kernel."""
+
+    def __init__(self, loop: VirtualLoop, peer: Peer, protocol: asyncio.Protocol, address: Any) -> None:
+        super().__init__()
+        self._loop = loop
+        self._peer = peer
+        self._protocol: asyncio.Protocol | None = protocol
+        self._extra = {"socket": Socket(), "peername": address, "sockname": OURS}
+        self._inbox: deque[bytes] = deque()
+        self._buffer = bytearray()
+        self._high, self._low = 65536, 16384
+        self._is_reading = True
+        self._is_closing = self._is_lost = self._is_gone = self._is_ended = self._is_full = False
+
+    # --- asyncio.Transport
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._extra.get(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = cast(asyncio.Protocol, protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        assert self._protocol is not None
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = 65536 if high is None else high
+        self._low = self._high // 4 if low is None else low
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._buffer)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._must_be_alive()
+        if self._is_ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._is_lost or not data:
+            return
+        self._peer.writes.append(len(self._peer.received) + len(self._buffer))
+        self._buffer += data
+        if not self._peer.is_stalled:
+            self.drain(len(self._buffer))
+        elif len(self._buffer) > self._high and not self._is_full and self._protocol is not None:
+            self._is_full = True
+            self._protocol.pause_writing()
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def write_eof(self) -> None:
+        self._must_be_alive()
+        if not self._is_ended:
+            self._is_ended = True
+            self.drain(0)
+
+    def pause_reading(self) -> None:
+        if not self._is_closing:
+            self._is_reading = False
+
+    def resume_reading(self) -> None:
+        if not (self._is_reading or self._is_closing):
+            self._is_reading = True
+            self._loop.call_soon(self._deliver)
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing, self._is_reading = True, False
+            if not self._buffer:
+                self._lose(None)
+
+    def abort(self) -> None:
+        self._lose(None)
+
+    # --- the other side
+
+    def arrive(self, data: bytes) -> None:
+        """Bytes, or the end, from the peer."""
+        self._inbox.append(data)
+        self._deliver()
+
+    def reset(self, error: OSError) -> None:
+        """The peer is gone: what was not read or written is lost."""
+        self._lose(error)
+
+    def drain(self, size: int) -> None:
+        """The peer takes as much."""
+        if size and self._buffer:
+            self._peer.received += self._buffer[:size]
+            del self._buffer[:size]
+            self._loop.call_soon(self._peer.react)
+        if self._is_full and len(self._buffer) <= self._low and self._protocol is not None:
+            self._is_full = False
+            self._protocol.resume_writing()
+        if not self._buffer and self._is_closing:
+            self._lose(None)
+        elif not self._buffer and self._is_ended:
+            self._peer.ending = self._peer.ending or "end"
+
+    def _must_be_alive(self) -> None:
+        if self._is_gone:
+            raise RuntimeError(f"unable to perform operation on {self!r}; the handler is closed")
+
+    def _deliver(self) -> None:
+        while self._inbox and self._is_reading and self._protocol is not None:
+            if self._inbox[0]:
+                self._protocol.data_received(self._inbox.popleft())
+            elif self._protocol.eof_received():  # it stays in the inbox: who reads again meets it again
+                self._is_reading = False
+            else:
+                self.close()
+
+    def _lose(self, error: OSError | None) -> None:
+        if self._is_lost:
+            return
+        self._is_lost = self._is_closing = True
+        self._is_reading = False
+        if error is None:
+            is_reset = bool(self._buffer) or self._extra["socket"].is_abortive
+            self._peer.ending = "reset" if is_reset else self._peer.ending or "end"
+        self._buffer.clear()
+        self._loop.call_soon(self._say_lost, error)
+
+    def _say_lost(self, error: OSError | None) -> None:
+        protocol, self._protocol = self._protocol, None
+        self._is_gone = True
+        self._inbox.clear()
+        if protocol is not None:
+            protocol.connection_lost(error)
+
+
+class Peer:
+    """The other end of a wire: a client, or a worker that the unit has connected to.
+
+    `received` is all that it took, `writes` where in it each of the unit's writes began, `ending` how the unit ended
+    its side: None, "end" (FIN) or "reset". `on_received` is called, soon after, when bytes have come.
+    """
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.writes: list[int] = []
+        self.ending: str | None = None
+        self.is_stalled = False
+        self.has_ended = False
+        self.on_received: Callable[[Peer], None] | None = None
+        self.wire: Wire | None = None
+
+    def attach(self, wire: Wire) -> None:
+        """It is connected."""
+        self.wire = wire
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection stands, as far as this end knows."""
+        return self.wire is not None and not self.wire.is_closing()
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the unit holds for this end."""
+        return self.wire.get_write_buffer_size() if self.wire is not None else 0
+
+    def send(self, data: bytes) -> None:
+        """One read's worth of bytes."""
+        if data and self.is_open and not self.has_ended and self.wire is not None:
+            self.wire.arrive(data)
+
+    def end(self) -> None:
+        """Send no more; the other direction stays."""
+        if self.is_open and not self.has_ended and self.wire is not None:
+            self.has_ended = True
+            self.wire.arrive(_END)
+
+    def vanish(self, error: OSError | None = None) -> None:
+        """Reset the connection."""
+        if self.wire is not None:
+            self.wire.reset(error or ConnectionResetError(104, "Connection reset by peer"))
+
+    def stall(self) -> None:
+        """Take nothing from now on."""
+        self.is_stalled = True
+
+    def take(self, size: int | None = None) -> None:
+        """Take so much of what waits; None: all, and all that comes."""
+        self.is_stalled = self.is_stalled and size is not None
+        if self.wire is not None and self.unread:
+            self.wire.drain(self.unread if size is None else size)
+
+    def react(self) -> None:
+        """Bytes have come."""
+        if self.on_received is not None:
+            self.on_received(self)
+
+
+class Control:
+    """In the control plane's place: whoever is handed over gets the end of the connection."""
+
+    def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
+        """Close it."""
+        transport.set_protocol(asyncio.Protocol())
+        transport.close()
+
+
+@lru_cache(maxsize=64)
+def settings(workers: int, options: tuple[tuple[str, Any], ...]) -> Settings:
+    """Checked once: pydantic takes longer than a whole run."""
+    endpoints = [{"id": f"w{i}", "address": f"http://192.0.2.1{i}:80", "region": "r"} for i in range(workers)]
+    defaults: dict[str, Any] = {"policy": "round-robin", "seed": 1, "endpoints": endpoints}
+    tables = {name: dict(value) if isinstance(value, tuple) else value for name, value in options}
+    return Settings(**defaults | tables)
+
+
+class Wireless:
+    """A unit, its clients and its workers. As a context it is where the unit's code runs.
+
+    `workers` holds the connections that the unit has opened, in that order; `worker_script` is put on each as its
+    `on_received`. `dialling` says what becomes of the next ones: "accept", "refuse", "hang". `options` are of the
+    configuration, its tables as tuples of pairs: `retries=0, timeouts=(("head", 1.0),)`.
+    """
+
+    def __init__(self, endpoints: int = 1, **options: Any) -> None:
+        self.loop = VirtualLoop(self._dial)
+        self.unit = build(settings(endpoints, tuple(options.items())), self.loop)
+        self.unit.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.clients: list[Peer] = []
+        self.workers: list[Peer] = []
+        self.worker_script: Callable[[Peer], None] | None = None
+        self.dialling = "accept"
+        self._sweep = Sweep(self.unit, lambda now: None)
+        self._control = cast(ControlPlane, Control())
+
+    def __enter__(self) -> Self:
+        self.loop.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loop.__exit__()
+
+    def client(self) -> Peer:
+        """A new client connection."""
+        peer = Peer()
+        self.clients.append(peer)
+        self._connect(peer, Downstream(self.unit, self._control), (CLIENTS, 50000 + len(self.clients)))
+        return peer
+
+    def turn(self) -> None:
+        """All that can happen without time passing has happened then. Raises `Escaped`."""
+        self.loop.turn()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and look at every deadline at its end."""
+        self.loop.advance(seconds)
+        self._sweep.sweep(self.loop.now())
+        self.loop.turn()
+
+    def leave(self) -> None:
+        """Clients and workers are gone, and what was being opened is given up."""
+        self.dialling = "refuse"
+        for peer in [*self.clients, *self.workers]:
+            peer.vanish()
+        self.turn()
+        for pool in self.unit.pools.by_id.values():
+            pool.close()
+        self.turn()
+
+    def left_behind(self) -> list[str]:
+        """After `leave`: whoever something still refers to. The collector is asked only if counting does not do."""
+        names = [("client", peer) for peer in self.clients] + [("worker", peer) for peer in self.workers]
+        wires = [(name, weakref.ref(peer.wire)) for name, peer in names if peer.wire is not None]
+        for _, peer in names:
+            peer.wire = None
+        for generation in (1, 2):  # of all that the process holds only if it must be
+            if any(wire() for _, wire in wires):
+                gc.collect(generation)
+        return [f"{name}: {gc.get_referrers(alive)}" for name, wire in wires if (alive := wire()) is not None]
+
+    def _connect(self, peer: Peer, protocol: asyncio.Protocol, address: tuple[str, int]) -> Wire:
+        wire = Wire(self.loop, peer, protocol, address)
+        peer.attach(wire)
+        protocol.connection_made(wire)
+        return wire
+
+    def _dial(self, factory: Callable[[], asyncio.Protocol], host: str, port: int) -> asyncio.Future[Any]:
+        future = self.loop.create_future()
+        if self.dialling == "refuse":
+            future.set_exception(ConnectionRefusedError(111, "Connection refused"))
+        elif self.dialling == "accept":
+            peer = Peer()
+            peer.on_received = self.worker_script
+            self.workers.append(peer)
+            protocol = factory()
+            future.set_result((self._connect(peer, protocol, (host, port)), protocol))
+        return future
+
+
+__all__ = ["Escaped", "Peer", "Wireless"]
