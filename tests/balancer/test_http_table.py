@@ -64,7 +64,7 @@ async def test_row(stage: Stage, row: Row, step: int) -> None:
     recorder = Recorder()
     settings: dict[str, Any] = {"limits": row.limits} if row.limits else {}
     await stage.serve(await stage.worker(recorder), **settings)
-    client = Client(row, await stage.client(), step)
+    client = Client(row, await stage.client(), step, is_ahead=not step)
     seen = await client.play(recorder)
     await stage.turn()
     seen.begun, seen.whole = recorder.begun, recorder.whole

@@ -5,6 +5,7 @@ Rule of this file: it says what was seen and judges nothing; `verdicts.py` does.
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import IncompleteReadError
 from dataclasses import dataclass, field
 
@@ -56,14 +57,23 @@ async def read_answer(wire: Wire, to_head: bool) -> Answer:
     return answer
 
 
-class Client:
-    """Plays one row on `wire`; `step`: bytes that are sent at a time, 0: all at once, and the next request too."""
+async def _worker_has_closed() -> None:
+    """If it does: its FIN must be with the proxy before the next request is, or the two race."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
-    def __init__(self, row: Row, wire: Wire, step: int) -> None:
+
+class Client:
+    """Plays one row on `wire`; `step`: bytes that are sent at a time, 0: all at once.
+
+    `is_ahead`: the next request comes in the same write, where the row allows it.
+    """
+
+    def __init__(self, row: Row, wire: Wire, step: int, is_ahead: bool) -> None:
         self._row = row
         self._wire = wire
         self._step = step
-        self._is_ahead = not step and not row.is_alone
+        self._is_ahead = is_ahead and not row.is_alone
         self.seen = Seen()
 
     async def play(self, recorder: Recorder) -> Seen:
@@ -105,6 +115,7 @@ class Client:
             if self.seen.answers[-1].is_last or self._row.leaves:
                 return "more bytes" if await self._wire.some() else "closed"
             if not self._is_ahead:
+                await _worker_has_closed()
                 await self._wire.send(NEXT)
             answer = await read_answer(self._wire, to_head=False)
         except (IncompleteReadError, ConnectionError) as error:

@@ -30,7 +30,7 @@ def observed(row: Row, seen: Seen) -> str:
     words = " ".join(map(str, _statuses(row, seen)))
     if not of_row(seen.whole):
         is_known = bool(seen.begun) and row.reach is Reach.NOTHING
-        said = f", {seen.end}" if seen.end in UNFINISHED else f" {words}"
+        said = f" {words}" if seen.answers else f", {seen.end}"
         return f"refused{said}" + (", but known to the worker" if is_known else "")
     if seen.end in UNFINISHED:
         return seen.end
@@ -38,7 +38,8 @@ def observed(row: Row, seen: Seen) -> str:
         return "cut" if row.end == "cut" else words
     if not seen.answers:
         return seen.end
-    return ", ".join((f"{words} {seen.end}", *(name for name, _ in changes(row, seen))))
+    others = [name for name, _ in changes(row, seen)] if row.reach is Reach.WHOLE else []
+    return ", ".join((f"{words} {seen.end}", *others))
 
 
 def _statuses(row: Row, seen: Seen) -> list[int]:
