@@ -1,6 +1,6 @@
 """Every row of the table, through a real socket: what reached the worker, what came back, and the request after it.
 
-Rule of this file: a row that is not so yet stands in `NOT_YET` with the reason. It is struck off when it is: a row
+Rule of this file: a row that is not so yet stands in `not_yet.py` with the reason. It is struck off when it is: a row
 that passes while it stands there is an error too.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.balancer.conftest import Stage
+from tests.balancer.http_rows.not_yet import NOT_YET
 from tests.balancer.http_rows.player import Client, Seen
 from tests.balancer.http_rows.recorder import Recorder
 from tests.balancer.http_rows.row import Reach, Row
@@ -20,30 +21,6 @@ from tests.balancer.http_rows.table import ROWS
 from tests.balancer.http_rows.verdicts import changes, observed, of_row, wanted
 
 STEPS = {"at-once": 0, "bytewise": 1}
-
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "a fragment is passed on": ("target-fragment",),
-    "a bare CR or LF before a request is skipped": (
-        "before-bare-lf",
-        "before-bare-cr",
-    ),
-    "no limit on trailers": ("trailers-too-many",),
-    "llhttp takes Proxy-Connection: close for an end that we do not see": ("proxy-connection",),
-    "Max-Forwards is not looked at": (
-        "max-forwards-zero",
-        "max-forwards-two",
-    ),
-    "no upgrade is offered to workers": ("upgrade-declined",),
-    "no limit on heads of responses": (
-        "answer-over-limit-at-once",
-        "answer-too-many-fields",
-    ),
-    "a reset is taken for the end of a body": (
-        "answer-until-reset",
-        "answer-until-reset-to-10",
-    ),
-}
-"""Why not -> rows, or rows in one of the two ways."""
 
 
 def cases() -> list[Any]:

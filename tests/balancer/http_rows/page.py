@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
+from tests.balancer.http_rows.not_yet import NOT_YET
 from tests.balancer.http_rows.peers import PEERS
+from tests.balancer.http_rows.row import Row
 from tests.balancer.http_rows.table import GROUPS, ROWS
 from tests.balancer.http_rows.verdicts import wanted
 
@@ -69,8 +71,18 @@ def _reasons() -> Iterator[str]:
         names = {name: None for verdicts in because.verdicts.values() for name in verdicts}
         for row in (rows[name] for name in names):
             found = " | ".join(because.verdicts.get(peer.name, {}).get(row.name, "") for peer in PEERS)
-            yield f"| `{row.name}` | {row.clause} | {wanted(row)} | {found} |"
+            yield f"| `{row.name}` | {row.clause} | {_here(row)} | {found} |"
         yield ""
+
+
+def _of(name: str) -> str:
+    """The row, of a row or one of the ways to play it."""
+    return name.removesuffix("-at-once").removesuffix("-bytewise")
+
+
+def _here(row: Row) -> str:
+    is_missing = any(_of(name) == row.name for names in NOT_YET.values() for name in names)
+    return wanted(row) + (" (not yet)" if is_missing else "")
 
 
 def _bold(text: str) -> str:

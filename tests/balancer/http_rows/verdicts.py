@@ -19,7 +19,7 @@ def wanted(row: Row) -> str:
     """The verdict that the row asks for."""
     words = " ".join(map(str, (*row.interims, row.status[0], *row.more)))
     if row.reach is not Reach.WHOLE:
-        return "refused, short" if row.end == "short" else f"refused {words}"
+        return "no answer, short" if row.end == "short" else f"refused {words}"
     if row.end in UNFINISHED:
         return row.end
     return words if row.status[0] == 502 else f"{words} {row.end}"
@@ -30,8 +30,8 @@ def observed(row: Row, seen: Seen) -> str:
     words = " ".join(map(str, _statuses(row, seen)))
     if not of_row(seen.whole):
         is_known = bool(seen.begun) and row.reach is Reach.NOTHING
-        said = f" {words}" if seen.answers else f", {seen.end}"
-        return f"refused{said}" + (", but known to the worker" if is_known else "")
+        said = f"refused {words}" if seen.answers else f"no answer, {seen.end}"
+        return said + (", but known to the worker" if is_known else "")
     if seen.end in UNFINISHED:
         return seen.end
     if words.endswith("502"):
