@@ -69,9 +69,9 @@ def test_rows_have_names_of_their_own() -> None:
     assert [name for name, times in Counter(row.name for row in ROWS).items() if times > 1] == []
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_every_row_names_its_clause(row: Row) -> None:
-    assert re.fullmatch(r"RFC \d{4} § ([A-Z]|\d+)(\.\d+)*", row.clause)
+def test_every_row_names_its_clause() -> None:
+    unnamed = [row.name for row in ROWS if not re.fullmatch(r"RFC \d{4} § ([A-Z]|\d+)(\.\d+)*", row.clause)]
+    assert unnamed == []
 
 
 def test_rows_that_are_not_yet_so_exist() -> None:
