@@ -18,7 +18,7 @@ NOT_YET: dict[str, tuple[str, ...]] = {
         "max-forwards-two",
     ),
     "no upgrade is offered to workers": ("upgrade-declined",),
-    "no limit on heads of responses": (
+    "a head of a response is bounded only while its end has not come": (
         "answer-over-limit-at-once",
         "answer-too-many-fields",
     ),
