@@ -17,7 +17,6 @@ NOT_YET: dict[str, tuple[str, ...]] = {
         "max-forwards-zero",
         "max-forwards-two",
     ),
-    "no upgrade is offered to workers": ("upgrade-declined",),
     "a head of a response is bounded only while its end has not come": (
         "answer-over-limit-at-once",
         "answer-too-many-fields",
