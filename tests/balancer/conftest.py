@@ -77,6 +77,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self.patience = PATIENCE
         self.received = bytearray()
         self.requests: list[Message] = []
 
@@ -120,7 +121,7 @@ class Wire:
                 pass
 
     async def _in_time(self, reading: Awaitable[bytes]) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(self.patience):
             return await reading
 
     def _keep(self, data: bytes) -> bytes:
@@ -248,8 +249,10 @@ class ScriptedWorker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 20, ssl=self.tls)
+    async def start(self, sock: socket.socket | None = None) -> None:
+        """Listen, on `sock` if there is one, and on a port of its own if not."""
+        where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": "127.0.0.1", "port": 0}
+        self._server = await asyncio.start_server(self._serve, **where, limit=1 << 20, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property

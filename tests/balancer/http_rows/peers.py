@@ -1,0 +1,120 @@
+"""Other proxies before the worker of the table: plain configurations, one thread, connections kept on both sides.
+
+Rule of this file: nothing is set that makes a proxy stricter or laxer than it is by itself; only limits that rows name
+are those of our unit where there is a setting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+NGINX = """\
+{user}daemon off; pid {folder}/pid; error_log {folder}/log emerg; worker_processes 1;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; client_max_body_size 65536;
+  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
+  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
+  upstream worker {{ server 127.0.0.1:{worker} max_fails=0; keepalive 8; }}
+  server {{
+    listen 127.0.0.1:{port};
+    location / {{
+      proxy_pass http://worker; proxy_http_version 1.1; proxy_request_buffering off; proxy_next_upstream off;
+      proxy_set_header Connection ""; proxy_set_header Host $http_host;
+    }}
+  }}
+}}
+"""
+
+HAPROXY = """\
+global
+  nbthread 1
+defaults
+  mode http
+  retries 0
+  timeout connect 5s
+  timeout client 60s
+  timeout server 60s
+  option http-keep-alive
+frontend front
+  bind 127.0.0.1:{port}
+  default_backend back
+backend back
+  server worker 127.0.0.1:{worker}
+"""
+
+PATIENCE = 10.0
+"""Seconds in which a program must have begun to listen."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """`version` is the one that the known differences were seen with."""
+
+    name: str
+    configuration: str
+    arguments: tuple[str, ...]
+    version: str
+
+    @property
+    def path(self) -> str | None:
+        return shutil.which(self.name)
+
+    def installed_version(self) -> str:
+        """As far as differences may depend on it: 1.22 of 1.22.1."""
+        ran = subprocess.run([self.name, "-v"], capture_output=True, text=True, check=True)
+        found = re.search(r"(\d+\.\d+)\.\d", ran.stdout + ran.stderr)
+        return found[1] if found else "unknown"
+
+
+PEERS = (
+    Peer("nginx", NGINX, ("-p", "{folder}", "-c"), "1.22"),
+    Peer("haproxy", HAPROXY, ("-db", "-f"), "2.6"),
+)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(peer: Peer, folder: Path, worker: int) -> Iterator[int]:
+    """The port of a `peer` before the port `worker`."""
+    port = free_port()
+    user = "user root; " if os.geteuid() == 0 else ""  # or nginx drops rights, and may not write its files
+    file = folder / "configuration"
+    file.write_text(peer.configuration.format(user=user, folder=folder, port=port, worker=worker))
+    arguments = (argument.format(folder=folder) for argument in peer.arguments)
+    process = subprocess.Popen([peer.name, *arguments, str(file)], stderr=subprocess.DEVNULL)
+    try:
+        _wait(port, process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Until it listens."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        assert process.poll() is None, f"the peer ended with {process.returncode}"
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < until, "the peer does not listen"
+            time.sleep(0.01)
+        else:
+            return

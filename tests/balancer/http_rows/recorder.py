@@ -1,0 +1,117 @@
+"""The worker behind the table: it writes down what reaches it, and answers as the row says.
+
+Rule of this file: it reads HTTP on its own, forgives everything that can be read at all, and keeps the raw bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tests.balancer.conftest import Wire
+from tests.balancer.http_rows.row import CRLF, Row
+
+
+@dataclass
+class Taken:
+    """A request as the worker got it; `body` without its framing."""
+
+    head: bytes
+    body: bytes = b""
+    trailers: list[bytes] = field(default_factory=list)
+
+    @property
+    def line(self) -> bytes:
+        return self.head.split(CRLF)[0]
+
+    @property
+    def target(self) -> bytes:
+        words = self.line.split(b" ")
+        return words[1] if len(words) > 1 else b""
+
+
+def value_of(head: bytes, name: bytes) -> bytes | None:
+    """The first value of a field, its name in lower case."""
+    for line in head.split(CRLF)[1:]:
+        before, colon, value = line.partition(b":")
+        if colon and before.strip().lower() == name:
+            return value.strip()
+    return None
+
+
+async def chunks(wire: Wire) -> tuple[bytes, list[bytes]]:
+    """A body in chunks and its trailers."""
+    body, trailers = b"", []
+    while size := int((await wire.until(CRLF)).split(b";")[0], 16):
+        body += await wire.exactly(size)
+        if await wire.exactly(2) != CRLF:
+            raise ValueError("no CRLF after a chunk")
+    while (line := await wire.until(CRLF)) != CRLF:
+        trailers.append(line[:-2])
+    return body, trailers
+
+
+def echo(request: Taken) -> bytes:
+    """What a worker answers that has no other orders: what it was asked for."""
+    body = request.target
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+    return head if request.line.startswith(b"HEAD ") else head + body
+
+
+class Recorder:
+    """`begun` are the requests whose head has come, `whole` those that came to their end."""
+
+    def __init__(self) -> None:
+        self.row: Row | None = None
+        self.step = 0
+        self.begun: list[Taken] = []
+        self.whole: list[Taken] = []
+
+    def play(self, row: Row, step: int) -> None:
+        """From now on it is about `row`; its answer is sent in pieces of `step` bytes, 0: in one."""
+        self.row, self.step = row, step
+        self.begun, self.whole = [], []
+
+    async def __call__(self, wire: Wire) -> None:
+        with suppress(TimeoutError, ValueError):
+            while True:
+                request = Taken(await wire.until(CRLF + CRLF))
+                self.begun.append(request)
+                if not await self._answer(request, wire):
+                    break
+
+    async def _answer(self, request: Taken, wire: Wire) -> bool:
+        """Returns whether the connection serves on."""
+        row = self.row
+        assert row is not None
+        is_next = request.target == b"/next"
+        if row.early and not is_next:
+            await wire.send(row.early)
+            if not row.early.startswith(b"HTTP/1.1 1"):
+                await wire.closed()
+                return False
+        await self._read_body(request, wire)
+        self.whole.append(request)
+        if is_next:
+            await wire.send(echo(request))
+            return True
+        await deliver(wire, row.answer or echo(request), self.step)
+        if row.last == "rst":
+            wire.reset()
+        return not row.last
+
+    async def _read_body(self, request: Taken, wire: Wire) -> None:
+        if value_of(request.head, b"transfer-encoding") is not None:
+            request.body, request.trailers = await chunks(wire)
+        else:
+            length = value_of(request.head, b"content-length") or b"0"
+            request.body = await wire.exactly(int(length) if length.isdigit() else 0)
+
+
+async def deliver(wire: Wire, data: bytes, step: int) -> None:
+    """Send, in pieces of `step` bytes that leave one by one; long ones in about a thousand."""
+    size = max(step, len(data) // 1000) if step else len(data)
+    for at in range(0, len(data), max(size, 1)):
+        await wire.send(data[at : at + size])
+        await asyncio.sleep(0)
