@@ -69,13 +69,16 @@ class SizedBody(Body):
 
 
 class ChunkedBody(Body):
-    """Chunks, the last of which is empty, and trailers; at most `limit` bytes, trailers of at most
-    `trailer_limit`."""
+    """Chunks, the last of which is empty, and trailers; at most `limit` bytes, and `trailers_limit` trailers of
+    `trailer_limit` bytes together."""
 
-    def __init__(self, limit: int | None = None, trailer_limit: int = 32_768) -> None:
+    def __init__(
+        self, limit: int | None = None, trailer_limit: int = 32_768, trailers_limit: int = 100
+    ) -> None:
         super().__init__()
         self._limit = limit
         self._trailer_limit = trailer_limit
+        self._trailers_limit = trailers_limit
         self._state = _SIZE
         self._kept = b""  # of a line that has not ended
         self._left = 0  # of the chunk
@@ -158,6 +161,8 @@ class ChunkedBody(Body):
         if end < 0:
             return False
         block = self._data[self._at : end]
+        if block.count(b"\n") > self._trailers_limit:
+            raise MalformedBody(f"more than {self._trailers_limit} trailers")
         if not _TRAILERS.fullmatch(block):
             raise MalformedBody("the trailers are no fields")
         self.trailers = block + b"\r\n" if block else b""

@@ -40,6 +40,8 @@ _SPECIAL: Final = rb"|".join((HOP_BY_HOP, FRAMING, _OF_PROXIES, _REWRITTEN))
 _find_special: Final = re.compile(rb"\n(?:%b):" % _SPECIAL).search
 _REQUEST_FIELDS: Final = lines_of(rb"host|" + _SPECIAL)
 
+_MAX_FORWARDS: Final = lines_of(b"max-forwards")
+
 _BELIEVED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 """From a trusted proxy these are added to or taken over; the others of their kind pass as they are."""
 
@@ -57,6 +59,9 @@ _HTTP10: Final = b"HTTP/1.0"
 
 REFUSED_METHODS: Final = frozenset((b"CONNECT", b"TRACE"))
 """Unless they are allowed: one opens a tunnel, the other repeats to a script what it may not read."""
+
+_LOOKED_AT: Final = REFUSED_METHODS | {b"OPTIONS"}
+"""Methods whose request is more than its fields."""
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
@@ -133,6 +138,7 @@ class RequestFields:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.has_body = framing is CHUNKED or length > 0
+        self.spoils_parser = self.has_body  # llhttp expects other bytes than we do to follow the head
         self.upgrade = upgrade
         self.is_offer = bool(upgrade)
 
@@ -178,7 +184,9 @@ class RequestHeads:
             raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
         method = parts[0]
         target = parts[1]
-        if parts[2] == _HTTP11 and target.startswith(b"/") and method not in REFUSED_METHODS:
+        if target.find(b"#") >= 0:  # RFC 9112 § 3.2: a fragment is the client's own
+            raise RequestRejected(400, "bad_target", "the request target must not have a fragment")
+        if parts[2] == _HTTP11 and target.startswith(b"/") and method not in _LOOKED_AT:
             if block != self._block:
                 self._fields = request_fields(block, self._client)
                 self._block = block
@@ -204,12 +212,25 @@ def _unusual(
     if method in REFUSED_METHODS and method not in client.allowed:
         raise RequestRejected(405, "method_not_allowed", f"{method.decode()} is not forwarded")
     target, authority = _origin_form(method, target)
+    if method in _LOOKED_AT:
+        block = _one_hop_further(block)
     fields = _SpecialFields(block, version == _HTTP10, client, authority).come_to()
     if method in REFUSED_METHODS and fields.has_body:  # RFC 9110 §§ 9.3.6, 9.3.8
         raise RequestRejected(400, "bad_framing", f"{method.decode()} has no body")
     if method == b"CONNECT":
         fields.is_offer = True
     return target, fields
+
+
+def _one_hop_further(block: bytes) -> bytes:
+    """RFC 9110 § 7.6.2: OPTIONS and TRACE may count how far they go."""
+    for _, value, (start, end) in found(_MAX_FORWARDS, block):
+        if not value.isdigit():
+            raise RequestRejected(400, "bad_max_forwards", "Max-Forwards must be a number")
+        if not int(value):
+            raise RequestRejected(405, "max_forwards", "Max-Forwards is used up: this goes no further")
+        return b"%b\r\nMax-Forwards: %d%b" % (block[:start], int(value) - 1, block[end:])
+    return block
 
 
 def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
@@ -293,7 +314,7 @@ class _SpecialFields:
         request_id = last(self.values, b"x-request-id", b"")
         may_switch = not (is_http10 or framing is CHUNKED or length)  # RFC 9110 § 7.8
         upgrade = upgrades.offered(self.values, options) if may_switch else b""
-        return RequestFields(
+        fields = RequestFields(
             self._outgoing(upgrade),
             request_id if len(request_id) <= REQUEST_ID_LIMIT else b"",
             framing,
@@ -302,6 +323,9 @@ class _SpecialFields:
             is_http10,
             upgrade,
         )
+        if b"proxy-connection" in self.values:  # to llhttp another name for Connection, to RFC 9110 none
+            fields.spoils_parser = True
+        return fields
 
     def _host(self, authority: bytes) -> bytes:
         """RFC 9112 § 3.2: exactly one Host, unless from HTTP/1.0; an absolute target's authority replaces it."""

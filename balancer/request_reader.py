@@ -70,15 +70,15 @@ class RequestReader:
         if len(request.target) > self._limits.target:
             raise _target_too_long(self._limits.target)
         self._head = b""
-        if request.fields.has_body:
-            self._parser = None  # it waits for a body that it will not get
+        if request.fields.spoils_parser:
+            self._parser = None
         return request
 
     def body(self, request: Request) -> Body:
         """What reads the body of `request`. Raises `RequestRejected` where it is too long."""
         fields, limit = request.fields, self._limits.body
         if fields.framing is _CHUNKED:
-            return ChunkedBody(limit, self._limits.head)
+            return ChunkedBody(limit, self._limits.head, self._limits.fields)
         if limit is not None and fields.length > limit:
             raise RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
         return SizedBody(fields.length)
@@ -100,8 +100,14 @@ class RequestReader:
             raise RequestRejected(400, "malformed_request", str(error)) from None
 
     def _read_after_empty_lines(self, head: bytes) -> Request | None:
-        head = head.lstrip(b"\r\n")
-        self.rest = b""
+        while head.startswith(b"\r\n"):
+            head = head[2:]
+        self._head = self.rest = b""
+        if head == b"\r":
+            self._head = head  # the half of an empty line
+            return None
+        if head[:1] in (b"\r", b"\n"):
+            raise RequestRejected(400, "malformed_request", "a line ends in CR and LF")
         return self.read(head) if head else None
 
     def _grow(self, head: bytes) -> None:

@@ -47,7 +47,11 @@ if TYPE_CHECKING:
     from balancer.tls import ClientTls
 
 HEAD_LIMIT: Final = 65_536
-"""Bytes of a response's head."""
+FIELDS_LIMIT: Final = 500
+"""Bytes, and fields, of a response's head."""
+
+FEW: Final = 2 * FIELDS_LIMIT
+"""Bytes of a head that need not be looked at for being too much."""
 
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
@@ -212,11 +216,11 @@ class Upstream(asyncio.Protocol):
     def _read_head(self, data: bytes) -> None:
         head = self._head + data if self._head else data
         end = head.find(END_OF_HEAD) + 4
+        if (end if end >= 4 else len(head)) > FEW:
+            bound(head[:end] if end >= 4 else head)
         if end < 4:
             self._judge(data)
             self._head = head
-            if len(head) > HEAD_LIMIT:
-                raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
             return
         size = len(head)
         response: Response | None = None
@@ -324,6 +328,14 @@ class Upstream(asyncio.Protocol):
         self.is_closed = True
         self.is_reusable = False
         self._owner.connection_closed(self)
+
+
+def bound(head: bytes) -> None:
+    """Raises `MalformedResponse` for a head that is too long."""
+    if len(head) > HEAD_LIMIT:
+        raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
+    if head.count(b"\n") > FIELDS_LIMIT + 2:
+        raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")
 
 
 def body_of(response: Response) -> Body:
