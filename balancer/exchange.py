@@ -208,7 +208,7 @@ class Exchange:
         unit, fields = self._unit, request.fields
         self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
         if unit.internal_fields is not None:
-            response.block = unit.internal_fields.without(response.block)
+            response = response.with_block(unit.internal_fields.without(response.block))
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(response)
             return

@@ -41,7 +41,7 @@ from balancer.errors import (
 )
 from balancer.fields import END_OF_HEAD, Framing
 from balancer.response_head import Response as Response  # for those who implement a sink
-from balancer.response_head import incoming_response
+from balancer.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.tls import ClientTls
@@ -86,6 +86,7 @@ class Upstream(asyncio.Protocol):
         "_body",
         "_has_odd_response",
         "_head",
+        "_heads",
         "_is_head_request",
         "_owner",
         "_parser",
@@ -111,6 +112,7 @@ class Upstream(asyncio.Protocol):
         self._sink: ResponseSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._head = b""  # as far as it has come
+        self._heads = ResponseHeads()
         self._response: Response | None = None  # the one that has started
         self._body: Body | None = None  # and whose body is coming
         self._rest = b""  # behind the head that is being told of
@@ -225,7 +227,7 @@ class Upstream(asyncio.Protocol):
         size = len(head)
         response: Response | None = None
         if head is data:  # the usual read: a response with all of its body, and nothing else
-            response = incoming_response(head[: end - 2])
+            response = self._heads.incoming(head[: end - 2])
             if (
                 response.framing is LENGTH
                 and end + response.length == size
@@ -236,7 +238,7 @@ class Upstream(asyncio.Protocol):
                 return
         self._head = b""
         self._judge(data[: len(data) - (size - end)] if end < size else data)
-        self._start(response or incoming_response(head[: end - 2]), head[end:])
+        self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
 
     def _judge(self, data: bytes) -> None:
         """Raises `MalformedResponse`."""
