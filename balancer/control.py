@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import HttpVersion11, web
 from pydantic import SecretStr, ValidationError
 
+from balancer.client import Client
 from balancer.config import first_problem
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
 from balancer.log_lines import NOT_CONNECTED, TARGET_LIMIT, Entry
 from balancer.metrics import metrics_text
-from balancer.request_head import Client
 from balancer.sections import PolicySpec
 from balancer.status import policy_status, unit_status
 from policies.errors import PoliciesError

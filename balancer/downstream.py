@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from balancer.answers import error_response
 from balancer.body import Body
+from balancer.client import Client
 from balancer.control import ControlTurn
 from balancer.errors import BodyTooLarge, ForwardingError, MalformedBody, RequestRejected
 from balancer.exchange import Exchange
 from balancer.logged_exchange import LoggedExchange
 from balancer.offer import HELD_BY_OFFER, Offer
-from balancer.request_head import Client, Request
+from balancer.request_head import Request
 from balancer.request_reader import RequestReader
 from balancer.tunnel import reset
 from balancer.turn import Refusal, Turn

@@ -15,9 +15,9 @@ from json.encoder import encode_basestring_ascii as json_text
 from typing import NamedTuple
 
 from balancer.answers import error_body
+from balancer.client import Client
 from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
 from balancer.fields import found, lines_of
-from balancer.request_head import Client
 from policies.facts import Endpoint
 
 TARGET_LIMIT = 2048

@@ -13,9 +13,10 @@ import httptools
 
 from balancer.body import Body, ChunkedBody, SizedBody
 from balancer.bounds import Limits
+from balancer.client import Client
 from balancer.errors import RequestRejected
 from balancer.fields import END_OF_HEAD, Framing
-from balancer.request_head import Client, Request, RequestHeads
+from balancer.request_head import Request, RequestHeads
 
 _NOT_FOUND: Final = -1 + len(END_OF_HEAD)
 """Where a head ends whose end has not come."""
@@ -82,11 +83,6 @@ class RequestReader:
         if limit is not None and fields.length > limit:
             raise RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
         return SizedBody(fields.length)
-
-    def forget(self) -> None:
-        """Give up what only serves the next request's speed: an idle connection should cost little."""
-        self._heads.forget()
-        self._parser = None
 
     def _judge(self, data: bytes) -> None:
         parser = self._parser

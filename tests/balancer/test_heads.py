@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from balancer.client import Client
 from balancer.errors import MalformedResponse, RequestRejected
 from balancer.fields import Framing
-from balancer.request_head import Client, Request, outgoing_request
+from balancer.request_head import Request, outgoing_request
 from balancer.response_head import StatusLines, incoming_response, outgoing_response
 
 STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")

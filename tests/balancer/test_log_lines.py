@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.answers import error_body
+from balancer.client import Client
 from balancer.errors import (
     CLIENT_LEFT,
     ConnectFailed,
@@ -38,7 +39,6 @@ from balancer.log_lines import (
     requested,
     text_line,
 )
-from balancer.request_head import Client
 from policies.facts import Endpoint
 
 HEAD = b"GET /work HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n\r\n"

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from balancer.client import Client
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
 from balancer.log_lines import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
-from balancer.request_head import Client
 from experiments.errors import BadInputError
 from experiments.log_reader import KINDS, LEFT_OUT, read_log, row_of
 from experiments.log_report import write_log_report
