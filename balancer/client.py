@@ -39,11 +39,13 @@ class Client:
         self.says_forwarded = says_forwarded
         self.allowed = allowed
         self.fields = forwarding(address, proto)
+        self.host_found = (
+            b"\r"  # the host last asked for, in lower case, as a search finds it; at first what none is
+        )
+        self.host = b""  # and as it was written
 
     def forwarded(self, host: bytes) -> bytes:
-        """RFC 7239 § 4: one element of Forwarded, as a line, if it is to be said."""
-        if not self.says_forwarded:
-            return b""
+        """RFC 7239 § 4: one element of Forwarded, as a line."""
         node = b'"[%b]"' % self.address if b":" in self.address else self.address
         return b'Forwarded: for=%b;proto=%b;host="%b"\r\n' % (node, self.proto, host)
 

@@ -35,8 +35,8 @@ _REWRITTEN: Final = rb"x-request-id|expect"
 
 _SPECIAL: Final = rb"|".join((HOP_BY_HOP, FRAMING, _OF_PROXIES, _REWRITTEN))
 
-_find_special: Final = re.compile(rb"\n(?:%b):" % _SPECIAL).search
 _REQUEST_FIELDS: Final = lines_of(rb"host|" + _SPECIAL)
+_find_special: Final = _REQUEST_FIELDS.findall
 
 _BELIEVED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
 """From a trusted proxy these are added to or taken over; the others of their kind pass as they are."""
@@ -87,19 +87,32 @@ class RequestFields:
 
 def request_fields(block: bytes, client: Client) -> RequestFields:
     """What the fields of an HTTP/1.1 request in origin form come to. Raises `RequestRejected`."""
-    lower = block.lower()
-    if client.internal is None and _find_special(lower) is None:
-        at = lower.find(b"\nhost:") + 6
-        if at > 5 and lower.find(b"\nhost:", at) < 0:  # nothing to take out, only to add
-            host = block[at : block.find(b"\r", at)].strip()
-            _check_host(host)
-            return RequestFields(_with_host(block, client, client.fields, host, host))
+    if client.internal is None:
+        special: list[tuple[bytes, bytes]] = _find_special(block.lower())
+        if len(special) == 1:
+            name, host = special[0]
+            if name == b"host":  # nothing to take out, only to add
+                if host != client.host_found:
+                    _meet_host(client, host, block)
+                host = client.host
+                return RequestFields(_with_host(block, client, client.fields, host, host))
     return SpecialFields(block, False, client, b"").come_to()
+
+
+def _meet_host(client: Client, found_host: bytes, block: bytes) -> None:
+    """The connection asks for another host than before. Raises `RequestRejected`."""
+    at = block.lower().find(b"\nhost:") + 6
+    host = block[at : block.find(b"\r", at)].strip()
+    _check_host(host)
+    client.host_found = found_host
+    client.host = host
 
 
 def _with_host(block: bytes, client: Client, forwarding: bytes, said: bytes, host: bytes) -> bytes:
     """The outgoing fields. `said` is the host that X-Forwarded-Host tells, `host` the one we were asked for."""
-    return b"%b%b%b\r\n%bX-Request-ID: " % (block, forwarding, said, client.forwarded(host))
+    if not client.says_forwarded:
+        return b"".join((block, forwarding, said, b"\r\nX-Request-ID: "))
+    return b"".join((block, forwarding, said, b"\r\n", client.forwarded(host), b"X-Request-ID: "))
 
 
 def _check_host(host: bytes) -> None:

@@ -102,7 +102,8 @@ def incoming_response(head: bytes) -> Response:
     block = head[line_end:]
     length = -1
     has_date = has_keep_alive = False
-    for name, value in _find_special(block.lower()):
+    special: list[tuple[bytes, bytes]] = _find_special(block.lower())
+    for name, value in special:
         if name == b"date":
             has_date = True
         elif name == b"content-length" and length < 0:
@@ -167,7 +168,8 @@ def _response_framing(values: Values) -> tuple[Framing, int]:
 
 
 def _length(digits: bytes) -> int:
-    digits = digits.rstrip()
+    if not digits.isdigit():
+        digits = digits.rstrip()
     if not digits.isdigit() or len(digits) > 18:
         raise MalformedResponse("Content-Length must be a number of bytes")
     return int(digits)
