@@ -139,13 +139,20 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
     """How it ended, the status that the client saw, and the bytes of the body that it was sent."""
     fault = entry.fault
     if fault is None:
-        end = "control" if entry.endpoint is None else "ok" if entry.status < 500 else "error_status"
-        return end, entry.status, entry.bytes_out
+        return _good_end(entry), entry.status, entry.bytes_out
     if entry.status:
         return fault.end, entry.status, entry.bytes_out
     if fault.end == "abandoned" or entry.method == b"HEAD":
         return fault.end, fault.status, 0
     return fault.end, fault.status, len(error_body(fault.reason, fault.detail, entry.id))
+
+
+def _good_end(entry: Entry) -> str:
+    if entry.endpoint is None:
+        return "control"
+    if entry.status == 101 or (entry.method == b"CONNECT" and entry.status < 300):
+        return "tunnel"
+    return "ok" if entry.status < 500 else "error_status"
 
 
 @lru_cache(maxsize=8)

@@ -60,6 +60,10 @@ class LoggedExchange(Exchange):
         super().response_ended(trailers)
         self._note(None)
 
+    def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
+        super().tunnel_ended(bytes_in, bytes_out)
+        self._note(None)
+
     def abandon(self) -> None:
         was_finished = self.is_finished
         super().abandon()

@@ -275,6 +275,27 @@ async def test_a_client_that_leaves(
     assert (line["status"], line["bytes"]) == (status, size)
 
 
+async def test_a_tunnel(stage: Stage, watched: Watched) -> None:
+    """A line when it is over, with the bytes that passed each way behind the heads."""
+
+    async def talks(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+        assert await wire.exactly(4) == b"ping"
+        await wire.send(b"a pong")
+
+    await watched.serve(await stage.worker(talks))
+    client = await stage.client()
+    await client.send(get(b"/chat", b"Connection: upgrade", b"Upgrade: x"))
+    assert (await client.head()).status == 101
+    await client.send(b"ping")
+    assert await client.rest() == b"a pong"
+    await client.close()
+    line = await watched.line()
+    assert (line["end"], line["status"], line["path"], line["endpoint"]) == ("tunnel", 101, "/chat", "w0")
+    assert (line["bytes_in"], line["bytes"]) == (4, 6)
+
+
 async def test_a_client_that_leaves_the_queue(stage: Stage, watched: Watched) -> None:
     """No attempt was made, and all of the time was waiting."""
     worker = await stage.worker(stalls())
