@@ -12,6 +12,10 @@ from http import HTTPStatus
 from balancer.errors import ForwardingError
 
 
+ALLOWED = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH"
+"""Methods that are forwarded everywhere."""
+
+
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
     """What the client is told, as JSON."""
     told = {"error": reason, "detail": detail, "request_id": request_id.decode("latin-1")}
@@ -27,6 +31,8 @@ def error_response(error: ForwardingError, request_id: bytes, *, stays: bool, is
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
     ]
+    if error.status == HTTPStatus.METHOD_NOT_ALLOWED:  # RFC 9110 § 15.5.6
+        fields.append(f"Allow: {ALLOWED}")
     if error.retry_after is not None:
         fields.append(f"Retry-After: {error.retry_after}")
     if not stays:

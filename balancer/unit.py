@@ -10,7 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
@@ -127,6 +127,8 @@ class Unit:
         if not self._trusted:
             return False
         peer = ip_address(address.partition("%")[0])
+        if isinstance(peer, IPv6Address):
+            peer = peer.ipv4_mapped or peer
         return any(peer in network for network in self._trusted)
 
     def client_left(self) -> None:

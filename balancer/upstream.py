@@ -361,4 +361,6 @@ async def connect(
         raise ConnectTimeout(f"no connection within {timeout:g} s") from None
     except OSError as error:
         raise ConnectFailed(error.strerror or str(error)) from None
+    except UnicodeError as error:  # a host that no name can have
+        raise ConnectFailed(str(error)) from None
     return upstream

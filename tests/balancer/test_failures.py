@@ -352,3 +352,12 @@ async def test_a_malformed_head_that_the_parser_lets_pass(stage: Stage, step: in
     await stage.serve(await stage.worker(script))
     check_error(await stage.ask(get()), 502, "malformed_response")
     assert stage.outcomes() == {"reset": 1}
+
+
+async def test_a_host_that_no_name_can_have(stage: Stage) -> None:
+    """A label of more than 63 letters (RFC 1035 § 2.3.4): like a worker that is away, and nothing hangs."""
+    endpoint = {"id": "w0", "address": f"http://{'x' * 70}.example.org:80"}
+    await stage.serve(endpoints=[endpoint], retries=0)
+    answer = await stage.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (502, "connect_failed")
+    assert stage.outcomes() == {"refused": 1}

@@ -144,3 +144,13 @@ async def test_the_grace_period_ends(stage: Stage) -> None:
     with pytest.raises(ConnectionResetError):
         await client.rest()
     stage.server = None
+
+
+async def test_a_trusted_proxy_may_come_by_a_mapped_address(stage: Stage) -> None:
+    """A socket that listens for both shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
+    await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
+    trusts = stage.unit.trusts
+    assert trusts("10.1.2.3")
+    assert trusts("::ffff:10.1.2.3")
+    assert not trusts("::ffff:11.1.2.3")
+    assert not trusts("fe80::1%eth0")

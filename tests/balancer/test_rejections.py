@@ -82,6 +82,7 @@ async def test_malformed_requests(stage: Stage, name: str, step: int | None) -> 
     answer = await client.response()
     assert answer.status in LENIENT.get(name, (status,))
     assert answer.value(b"Connection") == b"close"
+    assert (answer.value(b"Allow") is not None) == (answer.status == 405)
     assert answer.value(b"Content-Type") == b"application/json"
     assert set(json.loads(answer.body)) == {"error", "detail", "request_id"}
     client.half_close()
