@@ -11,7 +11,6 @@ from http import HTTPStatus
 
 from balancer.errors import ForwardingError
 
-
 ALLOWED = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH"
 """Methods that are forwarded everywhere."""
 
