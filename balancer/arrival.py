@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
 from typing import cast
 
 from balancer.answers import error_response
 from balancer.errors import RequestRejected
 from balancer.introduced import IntroducedTransport
+from balancer.networks import Network, is_within
 from balancer.proxy_protocol import BadProxyHeader, parse
 from balancer.tls import ServerTls
 from balancer.tls_transport import TlsTransport
-from balancer.unit import Network, Unit
+from balancer.unit import Unit
 
 
 class Arrivals:
@@ -47,7 +47,7 @@ class Arrivals:
 
     def protocol(self, address: str) -> asyncio.Protocol:
         """What a connection from this peer begins with."""
-        is_introduced = self._is_proxy(address)
+        is_introduced = is_within(address, self._proxies)
         if self.tls is None and not is_introduced:
             return self.make()
         return Arrival(self, is_introduced)
@@ -75,14 +75,6 @@ class Arrivals:
         if is_failed:
             self.unit.counts.failed_arrivals += 1
             self.unit.client_left()
-
-    def _is_proxy(self, address: str) -> bool:
-        if not self._proxies:
-            return False
-        peer = ip_address(address.partition("%")[0])
-        if isinstance(peer, IPv6Address):
-            peer = peer.ipv4_mapped or peer
-        return any(peer in network for network in self._proxies)
 
 
 class Arrival(asyncio.Protocol):

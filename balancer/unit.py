@@ -10,7 +10,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from balancer.bounds import Limits, Timeouts
 from balancer.errors import ForwardingError
 from balancer.internal_fields import InternalFields
+from balancer.networks import Network, is_within
 from balancer.pool import PoolLimits, Pools
 from balancer.tls import UpstreamTls
 from balancer.tunnel import Tunnels
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from balancer.access_log import AccessLog
     from balancer.downstream import Downstream
     from balancer.sections import PolicySpec
-
-Network = IPv4Network | IPv6Network
 
 
 @dataclass(slots=True)
@@ -124,12 +122,7 @@ class Unit:
 
     def trusts(self, address: str) -> bool:
         """Whether forwarding fields from this peer are believed."""
-        if not self._trusted:
-            return False
-        peer = ip_address(address.partition("%")[0])
-        if isinstance(peer, IPv6Address):
-            peer = peer.ipv4_mapped or peer
-        return any(peer in network for network in self._trusted)
+        return is_within(address, self._trusted)
 
     def client_left(self) -> None:
         """A descriptor has become free."""
