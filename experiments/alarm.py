@@ -41,28 +41,39 @@ class ItimerSpec(ctypes.Structure):
     )
 
 
-class TimerfdAlarm:
-    """A timerfd watched by the loop. Raises OSError where there is none.
+class Timerfd:
+    """The descriptor alone: readable from the instant it was set to. Raises OSError where there is none.
 
-    The descriptor is never read: setting it anew clears its count of expirations, one system call less.
+    It is never read: setting it anew clears its count of expirations, one system call less.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._libc.timerfd_create(CLOCK_MONOTONIC, TFD_FLAGS)
-        if self._fd < 0:
+        self._spec = ItimerSpec()
+        self._address = ctypes.byref(self._spec)
+        self.fd: int = self._libc.timerfd_create(CLOCK_MONOTONIC, TFD_FLAGS)
+        if self.fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
-        loop.add_reader(self._fd, ring)
 
     def set(self, at: float) -> None:
-        seconds, nanoseconds = divmod(max(1, int(at * 1e9)), 1_000_000_000)
-        spec = ItimerSpec(0, 0, seconds, nanoseconds)
-        self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
+        self._spec.value_s, self._spec.value_ns = divmod(max(1, int(at * 1e9)), 1_000_000_000)
+        self._libc.timerfd_settime(self.fd, TFD_TIMER_ABSTIME, self._address, None)
 
     def close(self) -> None:
-        self._loop.remove_reader(self._fd)
-        os.close(self._fd)
+        os.close(self.fd)
+
+
+class TimerfdAlarm(Timerfd):
+    """A timerfd watched by the loop. Raises OSError where there is none."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        super().__init__()
+        self._loop = loop
+        loop.add_reader(self.fd, ring)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self.fd)
+        super().close()
 
 
 class LoopAlarm:

@@ -64,7 +64,7 @@ class Seconds(click.ParamType[float]):
 @click.option(
     "--connections",
     type=click.IntRange(1, 16384),
-    help="Kept busy, or, in 'idle', idle.  [default: 64; 32 in 'half', 3000 in 'idle', 900 to 250 in 'endpoints']",
+    help="Kept busy, or, in 'idle', idle.  [default: 64; 3000 in 'idle', 900 to 250 in 'endpoints']",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order of runs."

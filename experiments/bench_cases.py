@@ -61,7 +61,6 @@ CASES = {
             kind=Kind.TAIL,
             others=PROXIES,
             pin="split",
-            connections=32,
         ),
         Case("idle", "idle client connection", kind=Kind.MEMORY, others=PROXIES, connections=3000),
         Case(

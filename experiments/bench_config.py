@@ -18,26 +18,45 @@ from experiments.bench_tls import SUITE, Certificate
 SMALL = "A small body, as a health page or a tiny answer of an API has it: about a hundred bytes, no more.\n"
 LARGE_BYTES = 1024 * 1024
 LARGE_NAME = "1m"
+HUGE_BYTES = 8 * LARGE_BYTES
+"""More than the kernel keeps between two sockets: a reader that takes nothing is felt by whoever sends it."""
+
+HUGE_NAME = "8m"
 ENDLESS = 1_000_000_000
 """Requests after which nginx closes a connection: never within a run."""
 
 
-def steelyard(port: int, workers: Sequence[int], policy: str, tls: Certificate | None = None) -> str:
-    """`balancer serve --config`; one region, the workers with their default settings."""
+def steelyard(
+    port: int,
+    workers: Sequence[int],
+    policy: str,
+    tls: Certificate | None = None,
+    head_timeout: float | None = None,
+) -> str:
+    """`balancer serve --config`; one region, the workers with their default settings. Seconds; None: the default."""
     lines = [f'listen = "127.0.0.1:{port}"', 'home_region = "here"', "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}"]
     if tls is not None:
         lines += ["[tls]", f"certificate = {json.dumps(str(tls.certificate))}"]
         lines += [f"key = {json.dumps(str(tls.key))}"]
+    if head_timeout is not None:
+        lines += ["[timeouts]", f"head = {head_timeout:g}"]
     for number, worker in enumerate(workers):
         lines += ["[[endpoints]]", f'id = "here-{number}"', 'region = "here"']
         lines += [f'address = "http://127.0.0.1:{worker}"']
     return "\n".join(lines) + "\n"
 
 
-def nginx(port: int, workers: Sequence[int], folder: Path, tls: Certificate | None = None) -> str:
+def nginx(
+    port: int,
+    workers: Sequence[int],
+    folder: Path,
+    tls: Certificate | None = None,
+    head_timeout: float | None = None,
+) -> str:
     """A proxy: a master and one worker process."""
     security = "" if tls is None else _nginx_tls(tls)
+    patience = "" if head_timeout is None else f"    client_header_timeout {head_timeout:g}s;\n"
     servers = "\n".join(f"    server 127.0.0.1:{worker};" for worker in workers)
     http = f"""\
   upstream workers {{
@@ -48,7 +67,7 @@ def nginx(port: int, workers: Sequence[int], folder: Path, tls: Certificate | No
   }}
   server {{
     listen 127.0.0.1:{port}{" ssl" if tls else ""};
-{security}    client_body_buffer_size 64k;
+{security}{patience}    client_body_buffer_size 64k;
     location / {{
       proxy_pass http://workers;
       proxy_http_version 1.1;
@@ -112,8 +131,11 @@ http {{
 """
 
 
-def haproxy(port: int, workers: Sequence[int], tls: Certificate | None = None) -> str:
+def haproxy(
+    port: int, workers: Sequence[int], tls: Certificate | None = None, head_timeout: float | None = None
+) -> str:
     """In the foreground (-db), one thread."""
+    patience = "" if head_timeout is None else f"  timeout http-request {head_timeout:g}s\n"
     security = f" ssl crt {tls.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}" if tls else ""
     servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
     return f"""\
@@ -125,7 +147,7 @@ defaults
   timeout connect 5s
   timeout client 60s
   timeout server 60s
-  option http-keep-alive
+{patience}  option http-keep-alive
   http-reuse always
 frontend front
   bind 127.0.0.1:{port}{security}

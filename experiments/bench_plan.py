@@ -54,6 +54,15 @@ class Run:
     lag: float = 0.0
     """Milliseconds by which the generator itself was late, at the 99th percentile; 0 in a closed loop."""
 
+    busy: float = 0.0
+    """Part of the core of generator and worker that was in use by anybody, in an open loop; 0 where nobody looked."""
+
+    load_cpu: float = 0.0
+    """Microseconds of processor time that the generator of an open loop took for a request."""
+
+    waited: int = 0
+    """Requests of an open loop that found no connection free when they were due; they count from then all the same."""
+
     fault: str = ""
     """Why the peer's figures must not be believed; empty when they may."""
 

@@ -39,6 +39,7 @@ class Row:
     user: float = 0.0
     system: float = 0.0
     lag: float = 0.0
+    busy: float = 0.0
     fault: str = ""
 
 
@@ -69,6 +70,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
         user=user,
         system=median(figures) - user,
         lag=median(run.lag for run in own),
+        busy=median(run.busy for run in own),
     )
 
 
@@ -87,7 +89,7 @@ def columns(kind: Kind) -> list[str]:
     """Those that every terminal has room for, then the others."""
     more = {
         Kind.COST: ["requests/s", "user + system µs"],
-        Kind.TAIL: ["offered/s", "generator's lag p99 ms"],
+        Kind.TAIL: ["offered/s", "generator's lag p99 ms", "its core in use"],
         Kind.MEMORY: [],
     }
     return ["unit", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
@@ -115,7 +117,7 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
     ratio = row.to_nginx
     more = {
         Kind.COST: [f"{row.rate:.0f}", f"{row.user:.1f} + {row.system:.1f}"],
-        Kind.TAIL: [f"{row.rate:.0f}", f"{row.lag:.2f}"],
+        Kind.TAIL: [f"{row.rate:.0f}", f"{row.lag:.2f}", f"{row.busy:.0%}"],
         Kind.MEMORY: [],
     }
     return [

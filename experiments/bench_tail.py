@@ -1,25 +1,27 @@
 """The 99th percentile of latency at half of the capacity, the same rate for everybody, in an open loop.
 
 Rule of this file: latency counts from the scheduled instant. The generator's own lag is part of it, and so is what
-other processes do to the cores. A run in which either is large says nothing of the peer: it is repeated, and then void.
+other processes do to the cores, and a core on which generator and worker find no room. A run in which one of these is
+large says nothing of the peer: it is repeated, and then void.
 """
 
 from __future__ import annotations
 
-import json
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from experiments import bench_cpu
 from experiments.bench_cost import Reading
-from experiments.bench_load import Load, report_of, started
-from experiments.bench_open import Report
+from experiments.bench_load import Load
+from experiments.bench_offer import made
+from experiments.bench_open import Offer, Report
 from experiments.bench_plan import Plan, Run
 from experiments.bench_serving import serving
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
-from experiments.processes import Child, program
+from experiments.processes import Child
 
 PART = 0.5
 """Of the capacity of the slowest."""
@@ -30,7 +32,21 @@ LAG_PART = 0.5
 TAKEN_PART = 0.2
 """Of the cores that others may have had: a tail is made by whoever comes in between."""
 
+BUSY_PART = 0.85
+"""Of the core of generator and worker that may be in use: beyond it they wait for one another."""
+
+FULL_PART = 0.9
+"""Of its core that a proxy uses at its capacity, at least; with less it was not the proxy that was at its limit."""
+
 ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Requests per second in a closed loop, and the part of its core that the proxy used for them."""
+
+    rate: float
+    used: float
 
 
 class Tail:
@@ -46,18 +62,20 @@ class Tail:
     async def find_rate(self, sites: Sequence[tuple[Peer, Site]]) -> str:
         """Half of what the slowest can do; returns what was found, in words. Raises FleetFailedError."""
         capacities = {peer.name: await self._capacity(peer, site) for peer, site in sites}
-        self.rate = PART * min(capacities.values(), default=0.0)
+        self.rate = PART * min((found.rate for found in capacities.values()), default=0.0)
         return capacities_in_words(capacities, self.rate)
 
-    async def _capacity(self, peer: Peer, site: Site) -> float:
-        """Requests per second in a closed loop."""
+    async def _capacity(self, peer: Peer, site: Site) -> Capacity:
         plan = self._plan
-        async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core):
+        async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
             await self._load.run(site.port, plan.warm_up, self._place)
+            spent, began_at = bench_cpu.cpu_of(child.pid).total, time.monotonic()
             outcome = await self._load.run(site.port, plan.seconds, self._place)
+            took = time.monotonic() - began_at
+            used = (bench_cpu.cpu_of(child.pid).total - spent) / took
         if outcome.fault:
             raise FleetFailedError(f"the capacity of {peer.name} is not known: {outcome.fault}")
-        return outcome.rate
+        return Capacity(outcome.rate, used)
 
     async def measured(self, peer: Peer, site: Site, run: Run) -> Run:
         """One run with a fresh process, the same instants for every peer of the block. Raises FleetFailedError."""
@@ -81,17 +99,8 @@ class Tail:
 
     async def _open(self, port: int, seed: int) -> Report:
         plan = self._plan
-        words = (port, plan.case.path, self.rate, plan.seconds, plan.connections, seed)
-        async with started([*program("experiments.bench_open"), *map(str, words)], self._place) as process:
-            return parsed(await report_of(process, plan.seconds))
-
-
-def parsed(text: str) -> Report:
-    """What the generator printed. Raises FleetFailedError when it is no report."""
-    try:
-        return Report(**json.loads(text))
-    except (ValueError, TypeError):
-        raise FleetFailedError(f"the open loop gave no report: {text.strip()[-200:]}") from None
+        offer = Offer(port, plan.case.path, self.rate, plan.seconds, plan.connections, seed)
+        return await made(offer, self._place)
 
 
 def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
@@ -103,20 +112,37 @@ def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
         rate=rate,
         taken=taken,
         lag=report.lag,
-        fault=f"{report.failed} requests failed" if report.failed else "",
+        busy=report.busy,
+        load_cpu=report.cpu,
+        waited=report.waited,
+        fault=fault_in_words(report),
         void=doubt(report, taken),
     )
+
+
+def fault_in_words(report: Report) -> str:
+    """Which requests failed, and how; empty when none did."""
+    if not report.failed:
+        return ""
+    kinds = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.failures.items())
+    return f"{report.failed} requests failed" + (f" ({kinds})" if kinds else "")
 
 
 def doubt(report: Report, taken: float) -> str:
     """Why a run says nothing of the peer; empty when it does."""
     if taken > TAKEN_PART:
         return f"others took {taken:.0%} of the cores"
+    if report.busy > BUSY_PART:
+        return f"the core of generator and worker was {report.busy:.0%} in use, which leaves them no room"
     if report.lag <= LAG_PART * report.p99:  # not where one of them is nan
         return ""
     return f"the generator was {report.lag:.2f} ms late itself, of {report.p99:.2f} ms"
 
 
-def capacities_in_words(capacities: dict[str, float], rate: float) -> str:
-    found = ", ".join(f"{name} {capacity:.0f}/s" for name, capacity in capacities.items())
-    return f"capacity: {found}; offered to each: {rate:.0f}/s"
+def capacities_in_words(capacities: dict[str, Capacity], rate: float) -> str:
+    found = ", ".join(f"{name} {one.rate:.0f}/s" for name, one in capacities.items())
+    slowest = min(capacities.values(), key=lambda one: one.rate, default=Capacity(0.0, 1.0))
+    doubt = (
+        "" if slowest.used >= FULL_PART else f" (the slowest used {slowest.used:.0%} of its core: load-bound)"
+    )
+    return f"capacity: {found}{doubt}; offered to each: {rate:.0f}/s"

@@ -1,7 +1,7 @@
 """The least worker in Python, for machines without nginx: it parses a request and answers with ready bytes.
 
 Rule of this file: it answers as nginx does in `bench_config.nginx_worker`, the same bodies on the same paths, so
-either may stand behind the proxies.
+either may stand behind the proxies. The huge body is for slow readers, and nginx, which is not before them, has none.
 
     python -m experiments.bench_worker PORT…
 """
@@ -16,7 +16,7 @@ from typing import cast
 import httptools
 import uvloop
 
-from experiments.bench_config import LARGE_BYTES, LARGE_NAME, SMALL
+from experiments.bench_config import HUGE_BYTES, HUGE_NAME, LARGE_BYTES, LARGE_NAME, SMALL
 
 
 def answer(body: bytes) -> bytes:
@@ -25,8 +25,10 @@ def answer(body: bytes) -> bytes:
 
 
 ANSWER = answer(SMALL.encode())
-LARGE_PATH = f"/{LARGE_NAME}".encode()
-LARGE_ANSWER = answer(bytes(LARGE_BYTES))
+LARGE_ANSWERS = {
+    f"/{name}".encode(): answer(bytes(size))
+    for name, size in ((LARGE_NAME, LARGE_BYTES), (HUGE_NAME, HUGE_BYTES))
+}
 
 
 class Connection(asyncio.Protocol):
@@ -47,7 +49,7 @@ class Connection(asyncio.Protocol):
         self._path += url
 
     def on_message_complete(self) -> None:
-        self._transport.write(LARGE_ANSWER if self._path == LARGE_PATH else ANSWER)
+        self._transport.write(LARGE_ANSWERS.get(self._path, ANSWER))
         self._path = b""
         if not self._parser.should_keep_alive():
             self._transport.close()

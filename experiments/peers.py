@@ -33,6 +33,9 @@ class Site:
     certificate: Certificate | None = None
     """To be shown to clients; None means plain HTTP."""
 
+    head_timeout: float | None = None
+    """Seconds that a client's head may take; None means what the peer does by itself. Envoy has its own."""
+
     def file(self, name: str, text: str) -> str:
         """Write a file; returns its path."""
         path = self.folder / name
@@ -87,7 +90,7 @@ def ours(policy: str, endpoints: int = 0, connections: int = 0) -> Peer:
     """The unit as an operator starts it."""
 
     def argv(site: Site) -> list[str]:
-        text = bench_config.steelyard(site.port, site.workers, policy, site.certificate)
+        text = bench_config.steelyard(site.port, site.workers, policy, site.certificate, site.head_timeout)
         return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
 
     name = f"{OURS} {policy}"
@@ -97,12 +100,12 @@ def ours(policy: str, endpoints: int = 0, connections: int = 0) -> Peer:
 
 
 def nginx_argv(site: Site) -> list[str]:
-    text = bench_config.nginx(site.port, site.workers, site.folder, site.certificate)
+    text = bench_config.nginx(site.port, site.workers, site.folder, site.certificate, site.head_timeout)
     return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
 
 
 def haproxy_argv(site: Site) -> list[str]:
-    text = bench_config.haproxy(site.port, site.workers, site.certificate)
+    text = bench_config.haproxy(site.port, site.workers, site.certificate, site.head_timeout)
     return ["haproxy", "-db", "-f", site.file("haproxy.cfg", text)]
 
 

@@ -45,7 +45,7 @@ Examples:
 @click.option(
     "--rate",
     type=click.FloatRange(1, 100_000),
-    default=500,
+    default=2000,
     show_default=True,
     help="Normal requests per second.",
 )

@@ -19,13 +19,13 @@ from collections import Counter
 from itertools import cycle, islice
 from pathlib import Path
 
-from experiments.bench_config import LARGE_NAME
+from experiments.bench_config import HUGE_NAME
 
 HOST = b"Host: 127.0.0.1\r\n"
 OPENINGS = {
     "head": b"GET / HTTP/1.1\r\n" + HOST + b"X-Slow: ",
     "body": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000\r\n\r\n",
-    "read": b"GET /" + LARGE_NAME.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+    "read": b"GET /" + HUGE_NAME.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n",
 }
 """What each kind sends at once; whatever follows goes byte by byte, and never ends."""
 

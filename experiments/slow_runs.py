@@ -9,34 +9,29 @@ from __future__ import annotations
 import json
 import os
 import resource
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
-import numpy as np
-
 from experiments import bench_cpu, processes
-from experiments.arrivals import poisson
 from experiments.bench_cases import CASES
+from experiments.bench_offer import made
+from experiments.bench_open import Offer, Report
 from experiments.bench_runs import WORKERS
 from experiments.bench_serving import folder_in, free_ports, serving
 from experiments.errors import FleetFailedError
-from experiments.load import Generator
 from experiments.peers import Peer, Site
 from experiments.processes import program
-from experiments.samples import Place
-from experiments.statistics import lag_percentiles, percentile
 
 QUIET = "quiet"
 KINDS = (QUIET, "head", "body", "read", "mixed")
-WARM_UP = 0.5
-"""Seconds of normal traffic before each measurement."""
-
-CONNECTIONS = 32
-TIMEOUT = 10.0
-"""Seconds after which a normal request counts as failed."""
+CONNECTIONS = 64
+HEAD_TIMEOUT = 2.0
+"""Seconds that each unit gives a head, so that a short run sees what becomes of slow ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,8 @@ async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> No
     async with serving("worker", worker, ports[0], CASES["get"], plan.rest_core):
         for number, pairs in enumerate(order_of(plan)):
             for order, (peer, kind) in enumerate(pairs):
-                place = Site(next(free_ports(1)), ports, folder_in(folder, f"run-{number}-{order}"))
+                port, own = next(free_ports(1)), folder_in(folder, f"run-{number}-{order}")
+                place = Site(port, ports, own, head_timeout=HEAD_TIMEOUT)
                 try:
                     run = await measured(plan, peer, kind, number, place)
                 except FleetFailedError as failure:
@@ -112,37 +108,30 @@ async def measured(plan: Plan, peer: Peer, kind: str, number: int, site: Site) -
         serving(peer.name, peer.argv(site), site.port, CASES["get"], plan.proxy_core) as child,
         crowding(plan, kind, site, endings),
     ):
-        await load(plan, site.port, WARM_UP, number)
         before = bench_cpu.cpu_of(child.pid).total
-        generator = await load(plan, site.port, plan.seconds, number)
-        cpu = (bench_cpu.cpu_of(child.pid).total - before) / plan.seconds
+        began_at = time.monotonic()
+        report = await load(plan, site.port, number)
+        cpu = (bench_cpu.cpu_of(child.pid).total - before) / (time.monotonic() - began_at)
         memory = memory_of(child.pid)
-    samples = generator.ledger.samples()
-    latency = samples.latency[samples.ok]
     return Run(
         peer.name,
         kind,
         number,
-        requests=len(samples),
-        ok=int(samples.ok.sum()),
-        p50=percentile(latency, 50),
-        p99=percentile(latency, 99),
-        lag=lag_percentiles(samples)[1],
+        requests=report.requests,
+        ok=report.requests - report.failed,
+        p50=report.p50 / 1e3,
+        p99=report.p99 / 1e3,
+        lag=report.lag / 1e3,
         cpu=cpu,
         memory=memory,
         endings=endings,
     )
 
 
-async def load(plan: Plan, port: int, seconds: float, number: int) -> Generator:
+async def load(plan: Plan, port: int, number: int) -> Report:
     """Normal traffic, open loop; the same arrivals for all runs of a round."""
-    count = max(1, round(plan.rate * seconds))
-    instants = poisson(plan.rate, count, np.random.default_rng([plan.seed, number]))
-    places = (Place(worker="worker", region="here"),)
-    generator = Generator(("127.0.0.1", port), "normal", places, instants, count, TIMEOUT, path="/")
-    with bench_cpu.pinned_to(plan.rest_core):
-        await generator.run(min(CONNECTIONS, count))
-    return generator
+    offer = Offer(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number)
+    return await made(offer, partial(bench_cpu.pinned_to, plan.rest_core))
 
 
 @asynccontextmanager

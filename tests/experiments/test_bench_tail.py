@@ -2,34 +2,59 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from experiments.bench_open import Report, report_of, run
+from experiments import bench_cpu
+from experiments.bench_offer import parsed
+from experiments.bench_open import WARM_UP, Offer, Report, report_of, run
 from experiments.bench_plan import Run
 from experiments.bench_serving import free_ports
-from experiments.bench_tail import capacities_in_words, judged, parsed
-from experiments.bench_worker import Connection
+from experiments.bench_tail import Capacity, capacities_in_words, judged
 from experiments.errors import FleetFailedError
-from experiments.ledger import Ledger
-from experiments.samples import Kind, Place
+from experiments.open_loop import Record
+from experiments.samples import Kind
 
 RUN = Run("half", "nginx", 0, 0)
+OFFER = Offer(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)
 
 
 def test_latency_counts_from_the_scheduled_instant() -> None:
-    """The first request left late, the second failed: both count, and so does the lag."""
-    ledger = Ledger([Place(worker="w", region="r")], 100.0)
-    for sent, ended, kind in ((0.002, 0.005, Kind.OK), (0.0, 0.001, Kind.RESET)):
-        number = ledger.due(100.0)
-        ledger.sent_at[number] = 100.0 + sent
-        ledger.ended(number, 100.0 + ended, kind)
-    found = report_of(ledger.samples())
-    assert (found.requests, found.failed) == (2, 1)
-    assert (found.p50, found.p99, found.lag) == pytest.approx((1.0, 5.0, 2.0))
+    """The first left late, the second failed, the third waited for a connection: all count, two of them as lag."""
+    record = Record(
+        due=np.array([100.0, 100.0, 100.0]),
+        sent=np.array([100.002, 100.0, 100.003]),
+        ended=np.array([100.005, 100.001, 100.004]),
+        kind=np.array([Kind.OK, Kind.RESET, Kind.OK]),
+        has_waited=np.array([False, False, True]),
+    )
+    found = report_of(record, cpu=9.0, busy=0.5)
+    assert (found.requests, found.failed, found.waited, found.failures) == (3, 1, 1, {"reset": 1})
+    assert (found.p50, found.p99) == pytest.approx((4.0, 5.0))
+    assert (found.lag, found.service) == pytest.approx((2.0, 3.0))
+    assert (found.cpu, found.busy) == (9.0, 0.5)
+
+
+def test_the_warm_up_is_no_part_of_the_record() -> None:
+    """Rows are chosen by when they were due."""
+    ones = np.ones(3)
+    record = Record(np.array([0.0, 0.5, 1.0]), ones, ones, np.zeros(3, np.int64), ones > 2)
+    assert record.since(0.5).due.tolist() == [0.5, 1.0]
+
+
+def test_instants_are_those_of_the_seed() -> None:
+    """As many as are asked for after the warm-up, ascending, the same each time."""
+    found = OFFER.instants()
+    assert np.count_nonzero(found >= WARM_UP) == 100
+    assert (np.diff(found) >= 0).all()
+    assert (found == OFFER.instants()).all()
+    assert not np.array_equal(found, replace(OFFER, seed=2).instants())
 
 
 def test_a_late_generator_makes_the_run_void_and_blames_nobody() -> None:
@@ -48,9 +73,16 @@ def test_a_busy_machine_makes_the_run_void() -> None:
     assert judged(RUN, report, 50.0, taken=0.21).void == "others took 21% of the cores"
 
 
+def test_a_full_core_makes_the_run_void() -> None:
+    """Generator and worker wait for one another then, whatever the proxy does."""
+    assert judged(RUN, Report(100, 0, 0.5, 2.0, 0.1, busy=0.85), 50.0).void == ""
+    found = judged(RUN, Report(100, 0, 0.5, 2.0, 0.1, busy=0.86), 50.0)
+    assert found.void == "the core of generator and worker was 86% in use, which leaves them no room"
+
+
 def test_a_failed_request_is_the_peer_s_fault() -> None:
-    found = judged(RUN, Report(100, 3, 0.5, 2.0, 0.1), 50.0)
-    assert found.fault == "3 requests failed"
+    found = judged(RUN, Report(100, 3, 0.5, 2.0, 0.1, failures={"reset": 2, "error_status": 1}), 50.0)
+    assert found.fault == "3 requests failed (2 reset, 1 error status)"
     assert (found.figure, found.lag, found.rate, found.requests) == (2.0, 0.1, 50.0, 100)
 
 
@@ -62,20 +94,45 @@ def test_what_is_no_report_is_quoted() -> None:
 
 
 def test_capacities_are_told() -> None:
-    found = capacities_in_words({"nginx": 200.4, "steelyard random": 100.0}, 50.0)
-    assert found == "capacity: nginx 200/s, steelyard random 100/s; offered to each: 50/s"
+    """And whose they are: a proxy that was waiting for the load has shown the load's."""
+    capacities = {"nginx": Capacity(200.4, 0.7), "steelyard random": Capacity(100.0, 0.99)}
+    said = capacities_in_words(capacities, 50.0)
+    assert said == "capacity: nginx 200/s, steelyard random 100/s; offered to each: 50/s"
+    said = capacities_in_words({"nginx": Capacity(200.4, 0.7)}, 100.2)
+    assert said == (
+        "capacity: nginx 200/s (the slowest used 70% of its core: load-bound); offered to each: 100/s"
+    )
 
 
-async def test_every_request_of_the_schedule_is_sent_and_answered() -> None:
-    """A real worker on a real socket."""
+@pytest.fixture
+def worker_port() -> Iterator[int]:
+    """The package's own worker, in a process of its own."""
     port = next(free_ports(1))
-    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", port)
-    found = await run(port, "/", rate=500.0, seconds=0.2, connections=4, seed=1)
+    command = [sys.executable, "-m", "experiments.bench_worker", str(port)]
+    with subprocess.Popen(command) as worker:
+        yield port
+        worker.terminate()
+
+
+@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="epoll and timerfd are Linux's")
+def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int) -> None:
+    """A real worker on a real socket."""
+    found = run_when_ready(replace(OFFER, port=worker_port))
     assert (found.requests, found.failed) == (100, 0)
-    assert np.isfinite([found.p50, found.p99, found.lag]).all()
-    server.close()
+    assert np.isfinite([found.p50, found.p99, found.lag, found.service]).all()
+    assert found.cpu > 0
 
 
-async def test_a_port_without_a_server_is_an_error() -> None:
+def run_when_ready(offer: Offer) -> Report:
+    """The run, once somebody listens; the test's own time limit ends the trying."""
+    while True:
+        try:
+            return run(offer)
+        except FleetFailedError:
+            continue
+
+
+@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="epoll and timerfd are Linux's")
+def test_a_port_without_a_server_is_an_error() -> None:
     with pytest.raises(FleetFailedError, match="no connection"):
-        await run(1, "/", rate=10.0, seconds=0.1, connections=1, seed=1)
+        run(OFFER)
