@@ -6,7 +6,6 @@ Rule of this file: a report that is none is an error here, never a figure.
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
 
 from experiments.bench_load import Place, report_of, started
 from experiments.bench_open import WARM_UP, Offer, Report
@@ -16,8 +15,7 @@ from experiments.processes import program
 
 async def made(offer: Offer, place: Place) -> Report:
     """Make the offer and hear what became of it. Raises FleetFailedError."""
-    words = map(str, astuple(offer))
-    async with started([*program("experiments.bench_open"), *words], place) as process:
+    async with started([*program("experiments.bench_open"), *offer.words], place) as process:
         return parsed(await report_of(process, WARM_UP + offer.seconds))
 
 

@@ -3,7 +3,7 @@
 Rule of this file: latency counts from the instant at which a request was due. How late the generator itself was, and
 how much of its core was in use, is told beside it, so that whoever reads the figures can see whose they are.
 
-    python -m experiments.bench_open PORT PATH RATE SECONDS CONNECTIONS SEED
+    python -m experiments.bench_open PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
 """
 
 from __future__ import annotations
@@ -39,6 +39,14 @@ class Offer:
     seconds: float
     connections: int
     seed: int
+    spins: bool = False
+    """The generator has its core for itself, and never sleeps."""
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of the program."""
+        plain = (self.port, self.path, self.rate, self.seconds, self.connections, self.seed)
+        return [*map(str, plain), *(["spin"] if self.spins else [])]
 
     @property
     def request(self) -> bytes:
@@ -58,7 +66,7 @@ class Report:
 
     `lag` is that of the sending, over requests that found a connection when they were due; `waited` counts those that
     found none. `cpu` is the generator's own, in microseconds per request; `busy` the part of its core that was in use,
-    whoever used it; 0 when it was not given one core.
+    whoever used it: 0 when it was not given one core, and without the idle part of its spinning when it spun.
     """
 
     requests: int
@@ -96,20 +104,21 @@ def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
 def run(offer: Offer) -> Report:
     """Send everything, wait for every end. Raises FleetFailedError when nobody is there."""
     instants = offer.instants().tolist()
-    loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT)
+    loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT, offer.spins)
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would be the generator's own lag; its memory is that of a few seconds
     try:
         before = Reading.now()
         record = loop.run(instants)
-        cpu, busy = Reading.now().since(before)
+        spent = Reading.now().since(before)
     finally:
         gc.enable()
         gc.unfreeze()
         loop.close()
     counted = record.since(record.due[0] - instants[0] + WARM_UP)
-    return report_of(counted, cpu / len(instants) * 1e6, busy)
+    cpu = (spent.own - loop.idle) / len(instants) * 1e6
+    return report_of(counted, cpu, 1 - loop.idle / spent.at if offer.spins else spent.core / spent.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +135,14 @@ class Reading:
         busy = bench_cpu.busy_seconds(core[0]) if len(core) == 1 else 0.0
         return cls(time.monotonic(), time.process_time(), busy)
 
-    def since(self, before: Reading) -> tuple[float, float]:
-        """Our seconds, and the part of the core that was in use."""
-        return self.own - before.own, min(1.0, (self.core - before.core) / (self.at - before.at))
+    def since(self, before: Reading) -> Reading:
+        """What has gone by."""
+        return Reading(self.at - before.at, self.own - before.own, self.core - before.core)
 
 
-def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str) -> None:
+def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
     """The program."""
-    offer = Offer(int(port), path, float(rate), float(seconds), int(connections), int(seed))
+    offer = Offer(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
     print(json.dumps(asdict(run(offer))))
 
 

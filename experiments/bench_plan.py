@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from experiments.bench_cases import Case
+from experiments.bench_cases import Case, Kind
 from experiments.peers import Peer
 
 
@@ -32,6 +32,15 @@ class Plan:
     def warm_up(self) -> float:
         """Seconds of load before a run."""
         return min(self.case.warm_up, self.seconds)
+
+    @property
+    def is_load_alone(self) -> bool:
+        """Whether the load has a core for itself: in an open loop it may not wait for anybody."""
+        return self.case.kind is Kind.TAIL and self.proxy_core != self.rest_core
+
+    @property
+    def worker_core(self) -> int:
+        return self.proxy_core if self.is_load_alone else self.rest_core
 
 
 @dataclass(frozen=True, slots=True)

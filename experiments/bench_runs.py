@@ -69,7 +69,7 @@ async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
     ports = tuple(free_ports(WORKERS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)
-    async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.rest_core) as serves:
+    async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
         ground = Ground(plan, folder, ports, serves)
         await ground.prepare(observer)
         for block, in_order in enumerate(order_of(plan)):

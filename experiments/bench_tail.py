@@ -1,8 +1,9 @@
 """The 99th percentile of latency at half of the capacity, the same rate for everybody, in an open loop.
 
 Rule of this file: latency counts from the scheduled instant. The generator's own lag is part of it, and so is what
-other processes do to the cores, and a core on which generator and worker find no room. A run in which one of these is
-large says nothing of the peer: it is repeated, and then void.
+other processes do to the cores, and a core on which the generator finds no room. A run in which one of these is large
+says nothing of the peer: it is repeated, and then void. Where there are two cores the generator has one for itself, for
+it would wait for a worker on the same core by whole slices of the scheduler; the worker shares the proxy's.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ TAKEN_PART = 0.2
 """Of the cores that others may have had: a tail is made by whoever comes in between."""
 
 BUSY_PART = 0.85
-"""Of the core of generator and worker that may be in use: beyond it they wait for one another."""
+"""Of the generator's core that may be in use: beyond it requests wait for the generator."""
 
 FULL_PART = 0.9
-"""Of its core that a proxy uses at its capacity, at least; with less it was not the proxy that was at its limit."""
+"""Of its core that is used at a proxy's capacity, at least; with less it was the load that was at its limit."""
 
 ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests per second in a closed loop, and the part of its core that the proxy used for them."""
+    """Requests per second in a closed loop, and the part of the proxy's core that was used for them by ours."""
 
     rate: float
     used: float
@@ -63,19 +64,24 @@ class Tail:
         """Half of what the slowest can do; returns what was found, in words. Raises FleetFailedError."""
         capacities = {peer.name: await self._capacity(peer, site) for peer, site in sites}
         self.rate = PART * min((found.rate for found in capacities.values()), default=0.0)
-        return capacities_in_words(capacities, self.rate)
+        where = "worker and proxy on one core, the load on another: " if self._plan.is_load_alone else ""
+        return where + capacities_in_words(capacities, self.rate)
 
     async def _capacity(self, peer: Peer, site: Site) -> Capacity:
         plan = self._plan
         async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
             await self._load.run(site.port, plan.warm_up, self._place)
-            spent, began_at = bench_cpu.cpu_of(child.pid).total, time.monotonic()
+            spent, began_at = self._spent(child), time.monotonic()
             outcome = await self._load.run(site.port, plan.seconds, self._place)
-            took = time.monotonic() - began_at
-            used = (bench_cpu.cpu_of(child.pid).total - spent) / took
+            used = (self._spent(child) - spent) / (time.monotonic() - began_at)
         if outcome.fault:
             raise FleetFailedError(f"the capacity of {peer.name} is not known: {outcome.fault}")
         return Capacity(outcome.rate, used)
+
+    def _spent(self, proxy: Child) -> float:
+        """Seconds of processor time on the proxy's core, as far as they are ours."""
+        there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
+        return sum(bench_cpu.cpu_of(child.pid).total for child in there)
 
     async def measured(self, peer: Peer, site: Site, run: Run) -> Run:
         """One run with a fresh process, the same instants for every peer of the block. Raises FleetFailedError."""
@@ -99,7 +105,9 @@ class Tail:
 
     async def _open(self, port: int, seed: int) -> Report:
         plan = self._plan
-        offer = Offer(port, plan.case.path, self.rate, plan.seconds, plan.connections, seed)
+        offer = Offer(
+            port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
+        )
         return await made(offer, self._place)
 
 
@@ -133,7 +141,7 @@ def doubt(report: Report, taken: float) -> str:
     if taken > TAKEN_PART:
         return f"others took {taken:.0%} of the cores"
     if report.busy > BUSY_PART:
-        return f"the core of generator and worker was {report.busy:.0%} in use, which leaves them no room"
+        return f"the generator's core was {report.busy:.0%} in use, which leaves it no room"
     if report.lag <= LAG_PART * report.p99:  # not where one of them is nan
         return ""
     return f"the generator was {report.lag:.2f} ms late itself, of {report.p99:.2f} ms"
@@ -143,6 +151,8 @@ def capacities_in_words(capacities: dict[str, Capacity], rate: float) -> str:
     found = ", ".join(f"{name} {one.rate:.0f}/s" for name, one in capacities.items())
     slowest = min(capacities.values(), key=lambda one: one.rate, default=Capacity(0.0, 1.0))
     doubt = (
-        "" if slowest.used >= FULL_PART else f" (the slowest used {slowest.used:.0%} of its core: load-bound)"
+        ""
+        if slowest.used >= FULL_PART
+        else f" (the slowest used {slowest.used:.0%} of its core: it waited for the load)"
     )
     return f"capacity: {found}{doubt}; offered to each: {rate:.0f}/s"

@@ -29,6 +29,9 @@ HEAD_START = 0.02
 SWEEP = 0.1
 """Seconds from one look for what is overdue to the next."""
 
+LOOK = 50e-6
+"""Seconds that a look for something new may take; whatever takes longer is somebody else on our core, and not idle."""
+
 OPEN_WITHIN = 5.0
 READ = 4096
 """Bytes at a time: what is small is read at once, and more would be allocated and given back for each response."""
@@ -79,10 +82,16 @@ class Lane:
 class OpenLoop:
     """Sends one request at every instant and writes down what became of it. `timeout` in seconds from being due."""
 
-    def __init__(self, port: int, request: bytes, connections: int, timeout: float) -> None:
+    def __init__(
+        self, port: int, request: bytes, connections: int, timeout: float, spins: bool = False
+    ) -> None:
         self._address = ("127.0.0.1", port)
         self._request = request
         self._timeout = timeout
+        self._spins = spins
+        self.idle = 0.0
+        """Seconds of spinning in which nothing came and nothing was due."""
+
         self._size = -1
         """Bytes of a whole response, as the first has shown; -1 before it."""
 
@@ -131,14 +140,12 @@ class OpenLoop:
         self._epoll.close()
 
     def _turns(self, give_up_at: float) -> None:
-        """Sleep until something comes or is due, and do it; all the time goes by in here."""
-        clock, poll, due, lanes = time.monotonic, self._epoll.poll, self._due, self._lanes
+        """Wait until something comes or is due, and do it; all the time goes by in here."""
+        clock, due, lanes = time.monotonic, self._due, self._lanes
+        wait = self._look if self._spins else self._sleep
         now = sweep_at = clock()
         while self._left and now < give_up_at:
-            if self._free and self._is_set_for < self._next < len(due) - 1:
-                self._is_set_for = self._next
-                self._timer.set(due[self._next])
-            events = poll(SWEEP)
+            events = wait()
             now = clock()  # what is read after this had come by now, but for the rest of one in pieces
             for fd, _ in events:
                 if (lane := lanes.get(fd)) is not None:
@@ -148,6 +155,28 @@ class OpenLoop:
             if now >= sweep_at:
                 sweep_at = now + SWEEP
                 self._sweep(now)
+
+    def _sleep(self) -> list[tuple[int, int]]:
+        """Until something comes, or the next is due and can be sent."""
+        if self._free and self._is_set_for < self._next < len(self._due) - 1:
+            self._is_set_for = self._next
+            self._timer.set(self._due[self._next])
+        return self._epoll.poll(SWEEP)
+
+    def _look(self) -> list[tuple[int, int]]:
+        """As `_sleep`, without giving the core away. It comes back at times with nothing, for the sweep."""
+        clock, poll, due = time.monotonic, self._epoll.poll, self._due
+        began_at = now = clock()
+        while not (events := poll(0)) and now < began_at + SWEEP:
+            if self._free and due[self._next] <= now:
+                self._send_due()
+                began_at = now = clock()
+                continue
+            later = clock()
+            if later - now < LOOK:
+                self.idle += later - now
+            now = later
+        return events
 
     def _send_due(self) -> None:
         """Everything that is due and finds a connection."""

@@ -11,6 +11,7 @@ KIND is head, body, read or mixed; PACE is seconds from byte to byte; REPORT is 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -30,6 +31,9 @@ OPENINGS = {
 """What each kind sends at once; whatever follows goes byte by byte, and never ends."""
 
 RECEIVE_BUFFER = 4096
+NICE = 10
+"""The crowd has time; the generator that may share its core has not."""
+
 SLICES = 20
 """Parts of the crowd that move in turn within a pace, so that bytes do not come in one burst."""
 
@@ -110,6 +114,7 @@ def ending(answer: bytes) -> str:
 
 def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
     """Be slow until SIGTERM. Raises OSError where the first connections cannot be made."""
+    os.nice(NICE)
     endings: Counter[str] = Counter()
     is_over: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: is_over.append(number))

@@ -162,6 +162,22 @@ def test_files_without_a_certificate_say_nothing_of_tls(tmp_path: Path) -> None:
     assert "ssl" not in bench_config.haproxy(8080, (9001,))
 
 
+def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
+    """Where it is asked for; else each does as it does by itself."""
+    texts = [
+        bench_config.steelyard(8080, (9001,), "random", head_timeout=seconds)
+        + bench_config.nginx(8080, (9001,), tmp_path, head_timeout=seconds)
+        + bench_config.haproxy(8080, (9001,), head_timeout=seconds)
+        for seconds in (2.0, None)
+    ]
+    for line in (
+        "\n[timeouts]\nhead = 2\n",
+        "\n    client_header_timeout 2s;\n",
+        "\n  timeout http-request 2s\n",
+    ):
+        assert [line in text for text in texts] == [True, False]
+
+
 def test_our_file_is_one_that_the_unit_reads() -> None:
     found = tomllib.loads(bench_config.steelyard(8080, (9001, 9002), "random"))
     assert found["listen"] == "127.0.0.1:8080"

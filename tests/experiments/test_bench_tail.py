@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from experiments import bench_cpu
+from experiments.bench_cases import CASES
 from experiments.bench_offer import parsed
 from experiments.bench_open import WARM_UP, Offer, Report, report_of, run
-from experiments.bench_plan import Run
+from experiments.bench_plan import Plan, Run
 from experiments.bench_serving import free_ports
 from experiments.bench_tail import Capacity, capacities_in_words, judged
 from experiments.errors import FleetFailedError
@@ -48,6 +49,19 @@ def test_the_warm_up_is_no_part_of_the_record() -> None:
     assert record.since(0.5).due.tolist() == [0.5, 1.0]
 
 
+def test_an_offer_is_told_to_the_program_in_words() -> None:
+    assert OFFER.words == ["1", "/", "500.0", "0.2", "4", "1"]
+    assert replace(OFFER, spins=True).words == [*OFFER.words, "spin"]
+
+
+def test_the_load_is_alone_where_there_are_two_cores() -> None:
+    """In the open loop only: the worker moves to the proxy's core."""
+    both = Plan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
+    assert (both.is_load_alone, both.worker_core) == (True, 0)
+    for plan in (replace(both, rest_core=0), replace(both, case=CASES["get"])):
+        assert (plan.is_load_alone, plan.worker_core) == (False, plan.rest_core)
+
+
 def test_instants_are_those_of_the_seed() -> None:
     """As many as are asked for after the warm-up, ascending, the same each time."""
     found = OFFER.instants()
@@ -74,10 +88,10 @@ def test_a_busy_machine_makes_the_run_void() -> None:
 
 
 def test_a_full_core_makes_the_run_void() -> None:
-    """Generator and worker wait for one another then, whatever the proxy does."""
+    """Requests wait for the generator then, whatever the proxy does."""
     assert judged(RUN, Report(100, 0, 0.5, 2.0, 0.1, busy=0.85), 50.0).void == ""
     found = judged(RUN, Report(100, 0, 0.5, 2.0, 0.1, busy=0.86), 50.0)
-    assert found.void == "the core of generator and worker was 86% in use, which leaves them no room"
+    assert found.void == "the generator's core was 86% in use, which leaves it no room"
 
 
 def test_a_failed_request_is_the_peer_s_fault() -> None:
@@ -100,7 +114,7 @@ def test_capacities_are_told() -> None:
     assert said == "capacity: nginx 200/s, steelyard random 100/s; offered to each: 50/s"
     said = capacities_in_words({"nginx": Capacity(200.4, 0.7)}, 100.2)
     assert said == (
-        "capacity: nginx 200/s (the slowest used 70% of its core: load-bound); offered to each: 100/s"
+        "capacity: nginx 200/s (the slowest used 70% of its core: it waited for the load); offered to each: 100/s"
     )
 
 
@@ -115,12 +129,13 @@ def worker_port() -> Iterator[int]:
 
 
 @pytest.mark.skipif(not bench_cpu.is_known_here(), reason="epoll and timerfd are Linux's")
-def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int) -> None:
+@pytest.mark.parametrize("spins", [False, True])
+def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int, spins: bool) -> None:
     """A real worker on a real socket."""
-    found = run_when_ready(replace(OFFER, port=worker_port))
+    found = run_when_ready(replace(OFFER, port=worker_port, spins=spins))
     assert (found.requests, found.failed) == (100, 0)
     assert np.isfinite([found.p50, found.p99, found.lag, found.service]).all()
-    assert found.cpu > 0
+    assert 0.0 <= found.busy <= 1.0 or not spins
 
 
 def run_when_ready(offer: Offer) -> Report:

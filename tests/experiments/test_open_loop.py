@@ -61,11 +61,17 @@ async def serve() -> AsyncIterator[Serve]:
         await server.wait_closed()
 
 
-async def drive(port: int, instants: Sequence[float], connections: int = 4, timeout: float = 30.0) -> Record:
+async def drive(
+    port: int,
+    instants: Sequence[float],
+    connections: int = 4,
+    timeout: float = 30.0,
+    spins: bool = False,
+) -> Record:
     """A run in a thread, so that the servers of this process can answer."""
 
     def run() -> Record:
-        loop = OpenLoop(port, REQUEST, connections, timeout)
+        loop = OpenLoop(port, REQUEST, connections, timeout, spins)
         try:
             return loop.run(instants)
         finally:
@@ -83,10 +89,12 @@ def cycle_of(*responses: Sequence[bytes]) -> Answer:
     return answer
 
 
+@pytest.mark.parametrize("spins", [False, True])
 @pytest.mark.parametrize("connections", [1, 4, 100])
-async def test_every_request_is_sent_when_due_or_later_and_answered(serve: Serve, connections: int) -> None:
-    """On any number of connections: due, sent and ended follow one another, and nothing is lost."""
-    found = await drive(await serve(cycle_of([WHOLE])), constant(1000, 200).tolist(), connections)
+async def test_every_request_is_sent_when_due_or_later(serve: Serve, connections: int, spins: bool) -> None:
+    """On any number of connections: due, sent and ended follow one another, and all are answered."""
+    port = await serve(cycle_of([WHOLE]))
+    found = await drive(port, constant(1000, 200).tolist(), connections, spins=spins)
     assert (found.kind == Kind.OK).all()
     assert (found.sent >= found.due).all()
     assert (found.ended >= found.sent).all()
