@@ -138,11 +138,7 @@ async def interruptible(plans: Sequence[Plan], progress: Progress, console: Cons
 
 def introduction(plan: Plan) -> str:
     """What is going to be measured, in words that hold for the figures that follow."""
-    place = (
-        f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
-        if plan.proxy_core == plan.rest_core
-        else f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
-    )
+    place = place_in_words(plan)
     sizes = plan.case.sizes
     endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKERS}"
     busy = ", ".join(dict.fromkeys(str(peer.connections or plan.connections) for peer in plan.peers))
@@ -154,12 +150,21 @@ def introduction(plan: Plan) -> str:
     )
 
 
+def place_in_words(plan: Plan) -> str:
+    """Who runs where."""
+    if plan.proxy_core == plan.rest_core:
+        return f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
+    if plan.is_load_alone:
+        return f"proxy and worker share core {plan.proxy_core}, load alone on core {plan.rest_core}"
+    return f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
+
+
 def load_in_words(plan: Plan) -> str:
     """Who asks."""
     load = "wrk" if plan.wrk else "our own generator, as wrk is not on the PATH"
     return {
         Kind.COST: load,
-        Kind.TAIL: f"{load} for the capacity, then the open loop of 'experiments run'",
+        Kind.TAIL: f"{load} for the capacity, then an open loop of our own",
         Kind.MEMORY: "connections of the bench itself",
     }[plan.case.kind]
 

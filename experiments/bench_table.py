@@ -89,7 +89,7 @@ def columns(kind: Kind) -> list[str]:
     """Those that every terminal has room for, then the others."""
     more = {
         Kind.COST: ["requests/s", "user + system µs"],
-        Kind.TAIL: ["offered/s", "generator's lag p99 ms", "its core in use"],
+        Kind.TAIL: ["offered/s", "lag p99 ms", "load's core"],
         Kind.MEMORY: [],
     }
     return ["unit", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]

@@ -37,7 +37,7 @@ BUSY_PART = 0.85
 """Of the generator's core that may be in use: beyond it requests wait for the generator."""
 
 FULL_PART = 0.9
-"""Of its core that is used at a proxy's capacity, at least; with less it was the load that was at its limit."""
+"""Of its core that is used at a proxy's capacity, at least; with less, something else was the limit."""
 
 ATTEMPTS = 3
 
@@ -64,8 +64,7 @@ class Tail:
         """Half of what the slowest can do; returns what was found, in words. Raises FleetFailedError."""
         capacities = {peer.name: await self._capacity(peer, site) for peer, site in sites}
         self.rate = PART * min((found.rate for found in capacities.values()), default=0.0)
-        where = "worker and proxy on one core, the load on another: " if self._plan.is_load_alone else ""
-        return where + capacities_in_words(capacities, self.rate)
+        return capacities_in_words(capacities, self.rate)
 
     async def _capacity(self, peer: Peer, site: Site) -> Capacity:
         plan = self._plan
@@ -153,6 +152,6 @@ def capacities_in_words(capacities: dict[str, Capacity], rate: float) -> str:
     doubt = (
         ""
         if slowest.used >= FULL_PART
-        else f" (the slowest used {slowest.used:.0%} of its core: it waited for the load)"
+        else f" (the slowest used {slowest.used:.0%} of its core: it was held up, by the load or by others)"
     )
     return f"capacity: {found}{doubt}; offered to each: {rate:.0f}/s"

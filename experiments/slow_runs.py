@@ -6,6 +6,7 @@ among them, in an order of the seed; figures are compared within a round.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -29,6 +30,9 @@ from experiments.processes import program
 
 QUIET = "quiet"
 KINDS = (QUIET, "head", "body", "read", "mixed")
+SETTLED_AFTER = 2.0
+"""Seconds from the crowd's last connection to the load: until then the buffers before slow readers are being filled."""
+
 CONNECTIONS = 64
 HEAD_TIMEOUT = 2.0
 """Seconds that each unit gives a head, so that a short run sees what becomes of slow ones."""
@@ -146,6 +150,7 @@ async def crowding(plan: Plan, kind: str, site: Site, endings: dict[str, int]) -
         child = await processes.start("crowd", [*program("experiments.slow_crowd"), *words])
     try:
         await child.ready()
+        await asyncio.sleep(min(SETTLED_AFTER, plan.seconds))
         yield
     finally:
         await child.stop()

@@ -17,6 +17,7 @@ from experiments.bench_offer import parsed
 from experiments.bench_open import WARM_UP, Offer, Report, report_of, run
 from experiments.bench_plan import Plan, Run
 from experiments.bench_serving import free_ports
+from experiments.bench_sitting import place_in_words
 from experiments.bench_tail import Capacity, capacities_in_words, judged
 from experiments.errors import FleetFailedError
 from experiments.open_loop import Record
@@ -60,6 +61,13 @@ def test_the_load_is_alone_where_there_are_two_cores() -> None:
     assert (both.is_load_alone, both.worker_core) == (True, 0)
     for plan in (replace(both, rest_core=0), replace(both, case=CASES["get"])):
         assert (plan.is_load_alone, plan.worker_core) == (False, plan.rest_core)
+
+
+def test_the_output_says_who_shares_a_core() -> None:
+    plan = Plan((), CASES["half"], 64, 1.0, 1, 1, proxy_core=0, rest_core=1, wrk=None)
+    assert place_in_words(plan) == "proxy and worker share core 0, load alone on core 1"
+    assert place_in_words(replace(plan, case=CASES["get"])).startswith("proxy alone on core 0, worker")
+    assert "share core 0: nobody" in place_in_words(replace(plan, rest_core=0))
 
 
 def test_instants_are_those_of_the_seed() -> None:
@@ -113,9 +121,8 @@ def test_capacities_are_told() -> None:
     said = capacities_in_words(capacities, 50.0)
     assert said == "capacity: nginx 200/s, steelyard random 100/s; offered to each: 50/s"
     said = capacities_in_words({"nginx": Capacity(200.4, 0.7)}, 100.2)
-    assert said == (
-        "capacity: nginx 200/s (the slowest used 70% of its core: it waited for the load); offered to each: 100/s"
-    )
+    held_up = "the slowest used 70% of its core: it was held up, by the load or by others"
+    assert said == f"capacity: nginx 200/s ({held_up}); offered to each: 100/s"
 
 
 @pytest.fixture
