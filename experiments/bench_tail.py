@@ -3,7 +3,7 @@
 Rule of this file: latency counts from the scheduled instant. The generator's own lag is part of it, and so is what
 other processes do to the cores, and a core on which the generator finds no room. A run in which one of these is large
 says nothing of the peer: it is repeated, and then void. Where there are two cores the generator has one for itself, for
-it would wait for a worker on the same core by whole slices of the scheduler; the worker shares the proxy's.
+a worker on the same core makes it late; the worker shares the proxy's.
 """
 
 from __future__ import annotations
