@@ -7,7 +7,7 @@ a timer for each of ten thousand requests a second would cost more than forwardi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
 from balancer.departures import departed
@@ -15,6 +15,9 @@ from balancer.unit import Unit
 
 PERIOD = 0.25
 """Seconds between sweeps: a tenth of the shortest default timeout."""
+
+SLICE = 50
+"""Connections that are looked at in one turn of the loop: a millisecond, if all of them have to be refused."""
 
 TICKS_PER_SECOND = round(1 / PERIOD)
 
@@ -27,29 +30,51 @@ class Sweep:
         self._also = also
         self._handle: asyncio.TimerHandle | None = None
         self._ticks = 0
+        self._looking: Iterator[None] | None = None  # a look that is under way
 
     def start(self) -> None:
         """Sweep from now on."""
-        self._handle = asyncio.get_running_loop().call_later(PERIOD, self._run)
+        self._handle = asyncio.get_running_loop().call_later(PERIOD, self.run)
 
     def stop(self) -> None:
         """Sweep no more."""
+        self._looking = None
         if self._handle is not None:
             self._handle.cancel()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Look at all, some in each turn of the loop, and again in a `PERIOD`."""
         self.start()
-        self.sweep(self._unit.now())
+        if self._looking is None:
+            self._looking = self._look(self._unit.now())
+            self._look_on()
+
+    def _look_on(self) -> None:
+        """Some connections further; the next ones after whatever else is due."""
+        if self._looking is None:
+            return
+        for _ in self._looking:
+            asyncio.get_running_loop().call_soon(self._look_on)
+            return
+        self._looking = None
 
     def sweep(self, now: float) -> None:
-        """Look once, as if it were `now`."""
+        """Look once, as if it were `now`, and at all in one go."""
+        for _ in self._look(now):
+            pass
+
+    def _look(self, now: float) -> Iterator[None]:
+        """Pauses every `SLICE` connections: a thousand refusals in one go would hold everybody up for 20 ms."""
         unit = self._unit
         unit.coarse_now = now
         unit.date_line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
         for downstream in departed(unit.downstreams):
             downstream.abort()
-        for downstream in list(unit.downstreams):
-            downstream.check(now)
+        for number, downstream in enumerate(list(unit.downstreams), 1):
+            if downstream in unit.downstreams:  # it may have gone in a pause
+                downstream.check(now)
+            if number % SLICE == 0:
+                yield
         unit.tunnels.check(now)
         unit.pools.prune(now)
         self._ticks += 1

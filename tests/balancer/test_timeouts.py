@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from balancer.deadlines import SLICE, Sweep
 from tests.balancer.conftest import Message, Stage, Wire, answering, get, post, response
 
 
@@ -215,3 +216,24 @@ async def test_busy_connections_age(stage: Stage) -> None:
         await client.ask(get())
         stage.advance(3)
     assert len(worker.connections) == 2
+
+
+async def test_a_sweep_lets_others_through(stage: Stage) -> None:
+    """More connections than a turn of the loop looks at: all have their end, and in between the loop turns."""
+    await stage.serve(await stage.worker(response()), timeouts={"head": 2})
+    clients = [await stage.client() for _ in range(2 * SLICE + 1)]
+    for client in clients:
+        await client.send(b"GET / HT")
+    await stage.eventually(lambda: len(stage.unit.downstreams) == len(clients))
+    await stage.turn()
+    stage.clock.at += 3
+    sweep = Sweep(stage.unit, lambda now: None)
+    refused: list[int] = []
+    asyncio.get_running_loop().call_soon(lambda: refused.append(stage.unit.counts.errors["head_timeout"]))
+    sweep.run()
+    assert stage.unit.counts.errors["head_timeout"] == SLICE
+    await stage.eventually(lambda: stage.unit.counts.errors["head_timeout"] == len(clients))
+    assert refused[0] < len(clients)
+    sweep.stop()
+    for client in clients:
+        assert (await client.response()).status == 408
