@@ -16,8 +16,8 @@ from balancer.unit import Unit
 PERIOD = 0.25
 """Seconds between sweeps: a tenth of the shortest default timeout."""
 
-SLICE = 50
-"""Connections that are looked at in one turn of the loop: a millisecond, if all of them have to be refused."""
+SLICE = 20
+"""Connections that are looked at in one turn of the loop: half a millisecond, if all of them have to be refused."""
 
 TICKS_PER_SECOND = round(1 / PERIOD)
 
