@@ -18,7 +18,7 @@ class IntroducedTransport(asyncio.Transport):
 
     __slots__ = ("_destination", "_source", "_transport", "write")
 
-    write: Callable[[bytes], None]  # type: ignore[assignment]
+    write: Callable[[bytes], None]  # type: ignore[assignment]  # an attribute where the base has a method
     """The plain transport's own method, to save a call."""
 
     def __init__(self, transport: asyncio.Transport, source: Address, destination: Address) -> None:

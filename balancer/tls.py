@@ -57,7 +57,7 @@ def _server_context(config: TlsConfig) -> ssl.SSLContext:
         named.append((names, _one_server_context(config, field, certificate)))
     first = named[0][1]
     if len(named) > 1:
-        first.sni_callback = _chooser(named)
+        first.sni_callback = _Chooser(named)
     return first
 
 
@@ -74,7 +74,7 @@ def _one_server_context(config: TlsConfig, field: str, certificate: CertificateC
     return context
 
 
-class _chooser:  # noqa: N801 - it is called like a function
+class _Chooser:
     """Exact names before wildcards; whoever names nobody, or nobody we know, gets the first."""
 
     def __init__(self, named: list[tuple[list[str], ssl.SSLContext]]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.http11 import Request, Response
 from websockets.typing import Origin, Subprotocol
 
 from tests.balancer.conftest import PATIENCE, Stage
@@ -146,10 +147,10 @@ async def test_what_the_handshake_says_arrives(stage: Stage) -> None:
 async def test_a_server_that_declines(stage: Stage) -> None:
     """Its own status and words."""
 
-    def decline(visit: ServerConnection, request: object) -> object:
+    def decline(visit: ServerConnection, request: Request) -> Response:
         return visit.respond(418, "no tea\n")
 
-    async with serve(echo, "127.0.0.1", 0, process_request=decline) as server:  # type: ignore[arg-type]
+    async with serve(echo, "127.0.0.1", 0, process_request=decline) as server:
         await stage.serve(server.sockets[0].getsockname()[1])
         assert stage.server is not None
         with pytest.raises(InvalidStatus) as caught:
