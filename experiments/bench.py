@@ -29,7 +29,7 @@ from policies.errors import PoliciesError
 EPILOG = """\b
 Examples:
   experiments bench                             a small GET through all that are on the PATH, about two minutes
-  experiments bench --blocks 10 --json bench.json
+  experiments bench --blocks 30 --json bench.json
   experiments bench --policies least-in-flight,random --peers nginx,aiohttp
   experiments bench --case get1m --pin split
   experiments bench --case all --check          every case; exit code 1 when a bound is missed
@@ -58,9 +58,11 @@ class Seconds(click.ParamType[float]):
     help="What is asked; 'all' is every case, one after the other.",
 )
 @click.option(
-    "--blocks", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs of each unit."
+    "--blocks",
+    type=click.IntRange(1, 1000),
+    help="Runs of each unit.  [default: 15; 25 in 'half', 5 in 'idle']",
 )
-@click.option("--duration", type=Seconds(), default="3s", show_default=True, help="Of each run.")
+@click.option("--duration", type=Seconds(), help="Of each run.  [default: 1s; 2s in 'endpoints']")
 @click.option(
     "--connections",
     type=click.IntRange(1, 16384),
@@ -126,8 +128,8 @@ def plan_of(
         peers=tuple(unit for unit in units if not unit.absence_from(case)),
         case=case,
         connections=options["connections"] or case.connections,
-        seconds=options["duration"],
-        blocks=options["blocks"],
+        seconds=options["duration"] or case.seconds,
+        blocks=options["blocks"] or case.blocks,
         seed=options["seed"],
         proxy_core=proxy_core,
         rest_core=rest_core,

@@ -150,14 +150,21 @@ def runs_of(runs: Sequence[Run], peer: str) -> list[Run]:
 
 
 def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]:
-    """Figure of `peer` over the least of `others`, for every block that has all; none if one of them is invalid."""
+    """Figure of `peer` over the least of `others`, for every block that has all; none if one of them is invalid.
+
+    A figure that is not above zero, as a small growth of memory may be, is nothing to divide by.
+    """
     sides = {peer, *others}
     if any(run.fault for run in runs if run.peer in sides):
         return []
-    figures = {(run.peer, run.block): run.figure for run in runs if run.peer in sides and not run.void}
+    figures = {(run.peer, run.block): run.figure for run in runs if run.peer in sides and is_measure(run)}
     blocks = [block for name, block in figures if name == peer]
     whole = [block for block in blocks if all((side, block) in figures for side in sides)]
     return [figures[peer, block] / min(figures[other, block] for other in others) for block in whole]
+
+
+def is_measure(run: Run) -> bool:
+    return not run.void and run.figure > 0
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -1,7 +1,7 @@
 """What can be asked of all peers: kinds of requests, and what is measured of them.
 
-Rule of this file: a case says everything in which it differs from the others. What is the same for all, such as the
-number of blocks, belongs to the plan.
+Rule of this file: a case says everything in which it differs from the others. The number of blocks stands here, before
+anything is measured: who adds blocks until the figure pleases has measured his patience.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Kind(Enum):
 class Case:
     """One kind of request. `others` are the peers beside ours that it makes sense for; None means all.
 
-    `pin` and `connections` hold where the command line says nothing. `sizes` are numbers of endpoints and of busy
-    connections, each pair a unit of its own; empty means the usual few.
+    `pin`, `connections`, `blocks` and `seconds` of each run hold where the command line says nothing. `sizes` are
+    numbers of endpoints and of busy connections, each pair a unit of its own; empty means the usual few.
     """
 
     name: str
@@ -42,6 +42,8 @@ class Case:
     sizes: tuple[tuple[int, int], ...] = ()
     pin: str = "one"
     connections: int = 64
+    blocks: int = 15
+    seconds: float = 1.0
     warm_up: float = 0.5
     """Seconds of load before each run: connections are made and interpreters have specialised their code."""
 
@@ -61,8 +63,9 @@ CASES = {
             kind=Kind.TAIL,
             others=PROXIES,
             pin="split",
+            blocks=25,
         ),
-        Case("idle", "idle client connection", kind=Kind.MEMORY, others=PROXIES, connections=3000),
+        Case("idle", "idle client connection", kind=Kind.MEMORY, others=PROXIES, connections=3000, blocks=5),
         Case(
             "endpoints",
             "small GET, by number of endpoints",
@@ -71,7 +74,8 @@ CASES = {
             # Each endpoint keeps a connection or two once it has been picked. Fewer clients before many endpoints make
             # about as many connections in all, and it is their number that fills the caches.
             sizes=((2, 900), (10, 900), (100, 900), (1000, 250)),
-            warm_up=2.0,
+            seconds=2.0,
+            warm_up=1.0,
         ),
     )
 }

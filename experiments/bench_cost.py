@@ -12,23 +12,20 @@ from functools import partial
 from experiments import bench_cpu
 from experiments.bench_load import Load
 from experiments.bench_plan import Plan, Run
-from experiments.bench_serving import serving
-from experiments.errors import FleetFailedError
-from experiments.peers import Peer, Site
+from experiments.bench_units import Unit
 from experiments.processes import Child
 
 
-async def cost(plan: Plan, load: Load, worker: Child, peer: Peer, site: Site, run: Run) -> Run:
-    """One run with a fresh process."""
+async def cost(plan: Plan, load: Load, worker: Child, unit: Unit, run: Run) -> Run:
+    """One run. Raises FleetFailedError."""
     place = partial(bench_cpu.pinned_to, plan.rest_core)
-    async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
-        await load.run(site.port, plan.warm_up, place)
-        try:
-            before = Reading.now(child, worker, plan)
-            outcome = await load.run(site.port, plan.seconds, place)
-            after = Reading.now(child, worker, plan)
-        except OSError:
-            raise FleetFailedError(f"{peer.name} died while it was measured{child.tail}") from None
+    await load.run(unit.port, plan.warm_up, place)
+    try:
+        before = Reading.now(unit.child, worker, plan)
+        outcome = await load.run(unit.port, plan.seconds, place)
+        after = Reading.now(unit.child, worker, plan)
+    except OSError:
+        raise unit.died() from None
     spent = after.proxy - before.proxy
     return replace(
         run,

@@ -1,4 +1,4 @@
-"""The measuring itself: every peer once per block, in a fresh random order, a fresh process for each run.
+"""The measuring itself: every peer once per block, in a fresh random order.
 
 Rule of this file: only what is started here is ended here, whatever happens. A run with an error, or one whose peer
 does not start, is kept and marked, never counted.
@@ -6,6 +6,7 @@ does not start, is kept and marked, never counted.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from experiments.bench_plan import Observer, Plan, Run, order_of
 from experiments.bench_serving import folder_in, free_ports, serving
 from experiments.bench_tail import Tail
 from experiments.bench_tls import certificate_in
+from experiments.bench_units import BLOCKS_PER_LIFE, Living, living
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
 from experiments.processes import Child
@@ -50,16 +52,20 @@ class Ground:
             sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
             observer.said(await self._tail.find_rate(sites))
 
-    async def measured(self, peer: Peer, run: Run) -> Run:
+    def living(self, life: int) -> AbstractAsyncContextManager[Living]:
+        """The units of some blocks. Where memory is measured nobody lives: each run has a process of its own."""
+        peers = () if self._plan.case.kind is Kind.MEMORY else self._plan.peers
+        return living(self._plan, peers, lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"))
+
+    async def measured(self, peer: Peer, units: Living, run: Run) -> Run:
         """The run, with what was found."""
-        site = self.site(peer, f"run-{run.block}-{run.order}")
         try:
             if self._plan.case.kind is Kind.TAIL:
-                return await self._tail.measured(peer, site, run)
+                return await self._tail.measured(units.of(peer), run)
             if self._plan.case.kind is Kind.MEMORY:
-                return await memory(self._plan, peer, site, run)
+                return await memory(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
             load = replace(self._load, connections=peer.connections or self._plan.connections)
-            return await cost(self._plan, load, self._worker, peer, site, run)
+            return await cost(self._plan, load, self._worker, units.of(peer), run)
         except FleetFailedError as failure:
             return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
 
@@ -69,10 +75,14 @@ async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
     ports = tuple(free_ports(WORKERS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)
+    blocks = list(enumerate(order_of(plan)))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
         ground = Ground(plan, folder, ports, serves)
         await ground.prepare(observer)
-        for block, in_order in enumerate(order_of(plan)):
-            for order, peer in enumerate(in_order):
-                observer.run_started(block, peer)
-                observer.run_ended(await ground.measured(peer, Run(plan.case.name, peer.name, block, order)))
+        for first in range(0, len(blocks), BLOCKS_PER_LIFE):
+            async with ground.living(first) as units:
+                for block, in_order in blocks[first : first + BLOCKS_PER_LIFE]:
+                    for order, peer in enumerate(in_order):
+                        observer.run_started(block, peer)
+                        run = Run(plan.case.name, peer.name, block, order)
+                        observer.run_ended(await ground.measured(peer, units, run))

@@ -20,6 +20,7 @@ from experiments.bench_offer import made
 from experiments.bench_open import Offer, Report
 from experiments.bench_plan import Plan, Run
 from experiments.bench_serving import serving
+from experiments.bench_units import Unit
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
 from experiments.processes import Child
@@ -82,24 +83,22 @@ class Tail:
         there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
         return sum(bench_cpu.cpu_of(child.pid).total for child in there)
 
-    async def measured(self, peer: Peer, site: Site, run: Run) -> Run:
-        """One run with a fresh process, the same instants for every peer of the block. Raises FleetFailedError."""
-        plan = self._plan
-        async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
-            await self._load.run(site.port, plan.warm_up, self._place)
-            for _ in range(ATTEMPTS):
-                run = await self._attempted(site.port, child, run)
-                if not run.void:
-                    break
+    async def measured(self, unit: Unit, run: Run) -> Run:
+        """One run, the same instants for every peer of the block. Raises FleetFailedError."""
+        await self._load.run(unit.port, self._plan.warm_up, self._place)
+        for _ in range(ATTEMPTS):
+            run = await self._attempted(unit, run)
+            if not run.void:
+                break
         return run
 
-    async def _attempted(self, port: int, child: Child, run: Run) -> Run:
+    async def _attempted(self, unit: Unit, run: Run) -> Run:
         try:
-            before = Reading.now(child, self._worker, self._plan)
-            report = await self._open(port, self._plan.seed + run.block)
-            after = Reading.now(child, self._worker, self._plan)
+            before = Reading.now(unit.child, self._worker, self._plan)
+            report = await self._open(unit.port, self._plan.seed + run.block)
+            after = Reading.now(unit.child, self._worker, self._plan)
         except OSError:
-            raise FleetFailedError(f"{child.name} died while it was measured{child.tail}") from None
+            raise unit.died() from None
         return judged(run, report, self.rate, after.taken_since(before))
 
     async def _open(self, port: int, seed: int) -> Report:

@@ -40,6 +40,13 @@ def test_a_block_that_lacks_a_side_gives_no_ratio() -> None:
     assert ratios(runs(ours=[15, 30], nginx=[10]), OURS, [NGINX]) == pytest.approx([1.5])
 
 
+def test_what_is_not_above_zero_is_nothing_to_divide_by() -> None:
+    """A proxy's memory may grow by nothing; its block has no ratio, and the bound in bytes is judged all the same."""
+    made = runs("idle", ours=[100, -1, 300], nginx=[50, 10, 0])
+    assert ratios(made, OURS, [NGINX]) == pytest.approx([2.0])
+    assert [verdict.met for verdict in verdicts(made)] == [True]
+
+
 def test_a_void_run_takes_its_block_along_and_nothing_else() -> None:
     """It was the generator that was late: nobody is blamed, nothing is concluded."""
     void = Run("half", NGINX, 1, 0, 99.0, 1000, void="the generator was 1.00 ms late itself")
