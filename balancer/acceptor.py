@@ -43,10 +43,21 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bound_unsent(sock: socket.socket, size: int) -> None:
+    """Let the kernel hold at most about `size` bytes that a client has no room for; for all that `sock` accepts.
+
+    Send buffers grow to megabytes each. Before a thousand slow readers they fill the memory that all sockets of the
+    machine share (tcp_mem in tcp(7)); then segments of everybody are dropped, and come again after 200 ms.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+
+
 class Acceptor:
     """Hands new connections to the protocols of `arrivals`, at most `limit` at a time."""
 
     def __init__(self, sock: socket.socket, unit: Unit, arrivals: Arrivals, limit: int) -> None:
+        bound_unsent(sock, unit.limits.buffer)
         self._sock = sock
         self._unit = unit
         self._arrivals = arrivals

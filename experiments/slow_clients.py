@@ -31,8 +31,8 @@ from experiments.slow_table import doubts, rows_of, table_of, verdicts
 
 EPILOG = """\b
 Examples:
-  experiments slow-clients                          our unit alone, about three minutes
-  experiments slow-clients --peers nginx,haproxy --rounds 5
+  experiments slow-clients                          our unit alone, about six minutes
+  experiments slow-clients --peers nginx,haproxy --rounds 3
   experiments slow-clients --clients 200 --pace 100ms --duration 2s
   experiments slow-clients --stalled                what one stalled reader of 1 GiB costs
   experiments slow-clients --check                  exit code 1 when a bound is missed
@@ -49,9 +49,9 @@ Examples:
     show_default=True,
     help="Normal requests per second.",
 )
-@click.option("--duration", type=Seconds(), default="8s", show_default=True, help="Of each measurement.")
+@click.option("--duration", type=Seconds(), default="4s", show_default=True, help="Of each measurement.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each kind."
+    "--rounds", type=click.IntRange(1, 100), default=9, show_default=True, help="Runs of each kind."
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order and arrivals."
@@ -80,7 +80,7 @@ def slow_clients(
         rounds=options["rounds"],
         seed=options["seed"],
         proxy_core=cores[0],
-        rest_core=second_core(),
+        load_core=second_core(),
     )
     console = console_here()
     for unit in units:
@@ -98,7 +98,7 @@ def slow_clients(
 
 
 def second_core() -> int:
-    """Where everything but the unit runs: a core of its own where there are two."""
+    """Where the generator runs: a core of its own where there are two."""
     try:
         return cores_for("split")[1]
     except BadInputError:
@@ -189,7 +189,7 @@ async def interruptible(work: Any) -> None:
 def introduction(plan: Plan) -> str:
     """What is going to be measured."""
     crowd = f"{plan.clients} slow clients ({', '.join(KINDS[1:])}) at a byte per {plan.pace:g} s"
-    places = f"the unit on core {plan.proxy_core}, all else on core {plan.rest_core}"
+    places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
     return (
         f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"
         f"{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}; {places}.\n"

@@ -31,8 +31,8 @@ OPENINGS = {
 """What each kind sends at once; whatever follows goes byte by byte, and never ends."""
 
 RECEIVE_BUFFER = 4096
-NICE = 10
-"""The crowd has time; the generator that may share its core has not."""
+NICE = 19
+"""The crowd has time; the unit that shares its core has not."""
 
 SLICES = 20
 """Parts of the crowd that move in turn within a pace, so that bytes do not come in one burst."""

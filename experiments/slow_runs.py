@@ -50,8 +50,13 @@ class Plan:
     rounds: int
     seed: int
     proxy_core: int
-    rest_core: int
+    load_core: int
     kinds: tuple[str, ...] = KINDS
+
+    @property
+    def is_load_alone(self) -> bool:
+        """Whether the generator has a core for itself: beside a worker or a crowd it is late by milliseconds."""
+        return self.proxy_core != self.load_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> No
     ports = tuple(free_ports(WORKERS))
     # Not nginx: it would answer a request whose body is still coming, and a slow body would soon be no more.
     worker = [*program("experiments.bench_worker"), *map(str, ports)]
-    async with serving("worker", worker, ports[0], CASES["get"], plan.rest_core):
+    async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
         for number, pairs in enumerate(order_of(plan)):
             for order, (peer, kind) in enumerate(pairs):
                 port, own = next(free_ports(1)), folder_in(folder, f"run-{number}-{order}")
@@ -134,8 +139,8 @@ async def measured(plan: Plan, peer: Peer, kind: str, number: int, site: Site) -
 
 async def load(plan: Plan, port: int, number: int) -> Report:
     """Normal traffic, open loop; the same arrivals for all runs of a round."""
-    offer = Offer(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number)
-    return await made(offer, partial(bench_cpu.pinned_to, plan.rest_core))
+    offer = Offer(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone)
+    return await made(offer, partial(bench_cpu.pinned_to, plan.load_core))
 
 
 @asynccontextmanager
@@ -146,7 +151,7 @@ async def crowding(plan: Plan, kind: str, site: Site, endings: dict[str, int]) -
         return
     report = site.folder / "crowd.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
-    with bench_cpu.pinned_to(plan.rest_core):
+    with bench_cpu.pinned_to(plan.proxy_core):
         child = await processes.start("crowd", [*program("experiments.slow_crowd"), *words])
     try:
         await child.ready()
