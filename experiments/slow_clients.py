@@ -188,7 +188,7 @@ async def interruptible(work: Any) -> None:
 
 def introduction(plan: Plan) -> str:
     """What is going to be measured."""
-    crowd = f"{plan.clients} slow clients ({', '.join(KINDS[1:])}) at a byte per {plan.pace:g} s"
+    crowd = f"{plan.clients} slow clients ({', '.join(KINDS[2:])}) at a byte per {plan.pace:g} s"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
     return (
         f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"

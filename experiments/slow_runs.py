@@ -28,8 +28,9 @@ from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
 from experiments.processes import program
 
-QUIET = "quiet"
-KINDS = (QUIET, "head", "body", "read", "mixed")
+QUIET, AGAIN = "quiet", "quiet again"
+KINDS = (QUIET, AGAIN, "head", "body", "read", "mixed")
+"""Quiet twice: what the second differs from the first by is the noise beside which the others are to be read."""
 SETTLED_AFTER = 2.0
 """Seconds from the crowd's last connection to the load: until then the buffers before slow readers are being filled."""
 
@@ -146,7 +147,7 @@ async def load(plan: Plan, port: int, number: int) -> Report:
 @asynccontextmanager
 async def crowding(plan: Plan, kind: str, site: Site, endings: dict[str, int]) -> AsyncIterator[None]:
     """A crowd before `site`, none for quiet; afterwards `endings` says how its connections ended."""
-    if kind == QUIET:
+    if kind in (QUIET, AGAIN):
         yield
         return
     report = site.folder / "crowd.json"

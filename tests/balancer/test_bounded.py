@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -55,3 +56,16 @@ async def test_a_stalled_reader_costs_one_buffer_and_one_read(stage: Stage, fram
     assert buffer < most <= buffer + ONE_READ + FRAMING
     client.reset()
     taken.set()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="not on this system")
+async def test_the_kernel_holds_no_more_than_a_buffer_of_what_a_client_has_no_room_for(stage: Stage) -> None:
+    """Every connection has it from the listening socket."""
+    worker = await stage.worker(response(b"x"))
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: stage.unit.downstreams)
+    (downstream,) = stage.unit.downstreams
+    sock = downstream.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.unit.limits.buffer
