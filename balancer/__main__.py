@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from balancer.config import ConfigError, Settings, endpoints_from_workers, load
+from balancer.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.errors import ListenFailed, LogFailed
 from balancer.server import new_event_loop, serve
 from policies import registry
@@ -91,7 +92,7 @@ def overrides(
     given = {key: value for key, value in given.items() if value is not None}
     if worker:
         given["endpoints"] = endpoints_from_workers(worker)
-    elif config is None:
+    elif config is None and not any(name.startswith(ENVIRONMENT_PREFIX) for name in os.environ):
         raise ConfigError("endpoints: give --config FILE, or one --worker REGION=http://host:port or more")
     if host is not None or port is not None:
         given["listen"] = _listen(host, port)

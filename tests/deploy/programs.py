@@ -1,0 +1,98 @@
+"""Programs of ours as an operator starts them, and plain requests to them.
+
+Rule of this file: a program that was started is ended, whatever becomes of the test, and only by its own id.
+"""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PATIENCE = 30.0
+"""Seconds after which a program that should answer or end has failed."""
+
+
+class Program:
+    """A process of its own; what it writes is read line by line."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None
+    ) -> None:
+        self._process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def line(self) -> str:
+        """The next line; empty when it has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def rest(self) -> str:
+        """All that it writes until it has ended."""
+        told, _ = self._process.communicate(timeout=PATIENCE)
+        return told
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.terminate()
+        return self._process.wait(PATIENCE)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Of one request."""
+
+    status: int
+    text: str
+    fields: Mapping[str, str]
+
+
+def ask(port: int, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """A GET on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return Answer(response.status, response.read().decode(), dict(response.getheaders()))
+    finally:
+        connection.close()
+
+
+def free_port() -> int:
+    """One that nobody has just now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

@@ -1,0 +1,164 @@
+"""Heroku and its like: app.json, requirements.txt, and the Procfile run by honcho.
+
+Rule of this file: Heroku publishes no schema for offline use, so the keys of app.json that there are stand here,
+closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from balancer.config import ENVIRONMENT_PREFIX, Settings, load
+from tests.deploy.programs import Program, ask, free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+APP = (ROOT / "app.json").read_text(encoding="utf-8")
+PROCFILE = (ROOT / "Procfile").read_text(encoding="utf-8")
+KILLED_AFTER, ROUTER_GIVES_UP_AFTER, ROUTER_KEEPS = 30, 30, 90
+"""Seconds: of Heroku's dyno manager and of its router."""
+
+
+class Part(BaseModel):
+    """Nothing unknown."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Buildpack(Part):
+    url: str
+
+
+class Formation(Part):
+    quantity: int = Field(ge=0)
+    size: Literal["eco", "basic", "standard-1x", "standard-2x", "performance-m", "performance-l"]
+
+
+class Variable(Part):
+    description: str
+    value: str | None = None
+    required: bool = True
+    generator: Literal["secret"] | None = None
+
+
+class App(Part):
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,28}[a-z0-9]$")]
+    description: str
+    keywords: list[str]
+    success_url: str
+    buildpacks: list[Buildpack]
+    formation: dict[str, Formation]
+    env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")], Variable]
+
+
+def values(app: App) -> dict[str, str]:
+    """The environment that Heroku makes of it: a secret is 64 hexadecimal digits."""
+    return {
+        name: "a" * 64 if variable.generator else variable.value or "" for name, variable in app.env.items()
+    }
+
+
+def test_app_json_has_the_keys_that_there_are() -> None:
+    App.model_validate_json(APP)
+    with pytest.raises(ValidationError, match="buildpack"):
+        App.model_validate_json(APP.replace('"buildpacks"', '"buildpack"'))
+
+
+def test_its_variables_are_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the file that the Procfile names: what app.json sets replaces it, and nothing of it is misspelt."""
+    environment = values(App.model_validate_json(APP))
+    assert all(name.startswith(ENVIRONMENT_PREFIX) for name in environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+        key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")[0]
+        assert key in Settings.model_fields, name
+    settings = load(ROOT / "examples" / "balancer.toml", {"listen": "127.0.0.1:0"})
+    assert [e.region for e in settings.endpoints] == ["eu", "us"]
+    assert settings.home_region == "eu"
+    assert settings.control.token is not None
+
+
+def test_its_processes_are_the_procfiles() -> None:
+    started = {line.split(":")[0] for line in PROCFILE.splitlines()}
+    assert App.model_validate_json(APP).formation.keys() <= started
+
+
+def test_the_defaults_stay_within_what_heroku_allows() -> None:
+    timeouts = Settings.model_fields["timeouts"].get_default()
+    assert timeouts.shutdown < KILLED_AFTER
+    assert timeouts.first_byte < ROUTER_GIVES_UP_AFTER
+    assert timeouts.keep_alive > ROUTER_KEEPS
+
+
+def test_requirements_are_the_project_as_it_was_tested() -> None:
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["--constraint constraints.txt", "."]
+
+
+# --- with programs
+
+
+def test_the_unit_starts_from_the_environment_alone() -> None:
+    """No file at all: endpoints and everything else are BALANCER_…"""
+    endpoints = json.dumps([{"id": "a", "address": "http://127.0.0.1:9"}])
+    environment = {**os.environ, "PORT": str(free_port()), "BALANCER_ENDPOINTS": endpoints}
+    with Program([sys.executable, "-m", "balancer", "serve"], environment) as unit:
+        assert "1 endpoint)" in unit.line()
+        assert unit.stop() == 0
+
+
+def test_an_environment_without_endpoints_says_what_is_missing() -> None:
+    environment = {**os.environ, "BALANCER_POLICY": "random"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "balancer", "serve"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (2, "balancer: endpoints: is required\n")
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """The Procfile with its workers on free ports, and the environment that tells the unit of them."""
+    lines, endpoints = [], []
+    for line in PROCFILE.splitlines():
+        words = line.split()
+        if "--port" in words:
+            words[words.index("--port") + 1] = str(port := free_port())
+            name = words[words.index("--name") + 1]
+            region = words[words.index("--region") + 1]
+            endpoints.append({"id": name, "region": region, "address": f"http://127.0.0.1:{port}"})
+        lines.append(" ".join(words))
+    path = tmp_path / "Procfile"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path, {"BALANCER_ENDPOINTS": json.dumps(endpoints)}
+
+
+def test_honcho_runs_the_procfile(moved: tuple[Path, dict[str, str]]) -> None:
+    """The unit and its three workers come up, a page comes through, and SIGTERM ends all of them."""
+    procfile, told = moved
+    port = free_port()
+    bin_ = Path(sys.executable).parent
+    environment = {**os.environ, **told, "PORT": str(port), "PATH": f"{bin_}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "honcho", "--procfile", str(procfile), "--app-root", str(ROOT), "start"]
+    with Program(command, environment) as fleet:
+        ready = 0
+        while ready < 4:
+            line = fleet.line()
+            assert line, "honcho has ended by itself"
+            ready += " ready on " in line
+        answer = ask(port, "/work")
+        assert (answer.status, answer.fields["X-Worker-Name"][-2:]) == (200, "-0")
+        fleet.terminate()
+        ended = fleet.rest()
+    assert "balancer stopping: 0 in flight" in ended
+    assert ended.count("stopped (rc=0)") + ended.count("stopped (rc=-15)") >= 3, ended
