@@ -1,0 +1,220 @@
+"""The image: what its Dockerfile promises, its steps done by hand, and its health check before a unit.
+
+Rule of this file: there may be no container runtime here, so the instructions are read and obeyed without one.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from balancer.probe import PATIENCE
+from tests.deploy.dockerfile import ByHand, context, instructions, one, stages
+from tests.deploy.programs import Program, ask, free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+BUILD, FINAL = stages(DOCKERFILE)
+ROOMS = ("policies", "balancer", "workers")
+"""What runs in a container; the experiments do not."""
+
+
+# --- what it promises
+
+
+def test_it_is_not_root() -> None:
+    """By number: Kubernetes refuses to believe a name under runAsNonRoot."""
+    user, group = one(FINAL, "USER").text.split(":")
+    assert int(user) > 0
+    assert int(group) > 0
+
+
+def test_signals_reach_the_unit() -> None:
+    """Exec form: no shell between the container's first process and the unit."""
+    entry, command = one(FINAL, "ENTRYPOINT").text, one(FINAL, "CMD").text
+    assert (entry[0], command[0]) == ("[", "[")
+    assert one(FINAL, "ENTRYPOINT").words() == ["balancer"]
+
+
+def test_the_last_stage_is_small() -> None:
+    """It takes a slim Python and the environment, runs nothing and copies nothing from the sources."""
+    assert "-slim" in one(FINAL, "FROM").text
+    assert not [i for i in FINAL if i.name == "RUN"]
+    assert one(FINAL, "COPY").words() == ["--from=build", "/opt/steelyard", "/opt/steelyard"]
+
+
+def test_both_stages_have_the_same_python() -> None:
+    """A virtual environment leads to the interpreter that it was made with, and the extension is of its version."""
+    first, last = (one(stage, "FROM").text.split()[0] for stage in (BUILD, FINAL))
+    assert last == first.replace("-", "-slim-")
+
+
+def test_every_version_is_pinned() -> None:
+    """All installs go by constraints.txt, and what they name stands there."""
+    environment = [word for i in BUILD if i.name == "ENV" for word in i.words()]
+    assert "PIP_CONSTRAINT=/build/constraints.txt" in environment
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in lines_of("constraints.txt")}
+    assert wanted() | {"mypy", "setuptools"} <= pinned
+
+
+def test_it_installs_what_the_unit_imports() -> None:
+    """No less, or it would not start; no more, or it would not be small. The versions' bounds are the project's."""
+    assert wanted() == {name.replace("_", "-") for name in imported()}
+
+
+def wanted() -> set[str]:
+    """The packages that the Dockerfile installs beside our own."""
+    environment = dict(word.split("=", 1) for i in BUILD if i.name == "ENV" for word in i.words())
+    return set(environment["NEEDED"].split())
+
+
+def imported() -> set[str]:
+    """Third-party packages that the rooms in the image import, uvloop included, which is asked for in a function."""
+    ours = {*ROOMS, "experiments"}
+    found = set()
+    for path in (path for room in ROOMS for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.partition(".")[0] for name in names}
+    return found - ours - set(sys.stdlib_module_names) - {"mypy_extensions"}
+
+
+def lines_of(name: str) -> list[str]:
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_the_context_is_what_the_steps_copy() -> None:
+    """Nothing secret or heavy is sent to the builder, and nothing is missing."""
+    files = context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"))
+    sent = {path.parts[0] for path in files}
+    copied = {source for i in BUILD if i.name == "COPY" for source in i.words()[:-1]}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert sent == copied
+    assert {package.partition(".")[0] for package in packages["packages"]} <= copied
+    assert not [path for path in files if path.suffix in (".pyc", ".pem", ".key", ".so")]
+
+
+def test_an_unknown_instruction_is_refused() -> None:
+    with pytest.raises(AssertionError, match="ONBUILD"):
+        instructions("FROM x\nONBUILD RUN true\n")
+
+
+# --- its steps, by hand
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The build's context, as .dockerignore leaves it."""
+    target = tmp_path_factory.mktemp("image") / "context"
+    for path in context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8")):
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, target / path)
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_steps_build_a_unit_that_serves(source: Path, tmp_path: Path) -> None:
+    """In a clean directory, of the pure source: every RUN and COPY, then the command that the image begins with."""
+    needs_the_index(tmp_path)
+    image = ByHand(tmp_path / "root", source, {"COMPILE": "0"})
+    image.run(BUILD)
+    image.run(FINAL)
+    serves(image, tmp_path, "pure")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(os.environ.get("STEELYARD_SLOW") != "1", reason="compiles: STEELYARD_SLOW=1 runs it")
+def test_the_steps_build_a_compiled_unit(source: Path, tmp_path: Path) -> None:
+    """As the image has it, with the hot path in an extension."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler here")
+    needs_the_index(tmp_path)
+    image = ByHand(tmp_path / "root", source)
+    image.run(BUILD)
+    image.run(FINAL)
+    serves(image, tmp_path, "compiled")
+
+
+def needs_the_index(where: Path) -> None:
+    """Skip where no packages can be had: then the steps can only fail."""
+    asked = f"-m pip download --quiet --no-deps --retries 1 --timeout 10 --dest {where} idna".split()
+    if subprocess.run([sys.executable, *asked], capture_output=True, check=False).returncode:
+        pytest.skip("no package index can be reached from here")
+
+
+def serves(image: ByHand, where: Path, build: str) -> None:
+    """The entry point takes requests, its health check says so, and SIGTERM ends it with 0."""
+    port = free_port()
+    path = where / "balancer.toml"
+    path.write_text('[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:9"\n', encoding="utf-8")
+    command = [*one(FINAL, "ENTRYPOINT").words(), *one(FINAL, "CMD").words()[:-1], str(path)]
+    environment = image.environment | {"PORT": str(port)}
+    bin_ = Path(image.here("/opt/steelyard/bin"))
+    assert not (bin_ / "pip").exists()
+    with Program([str(bin_ / command[0]), *command[1:]], environment) as unit:
+        assert "balancer ready on http://0.0.0.0:" in unit.line()
+        assert f'"build": "{build}"' in ask(port, "/-/status").text
+        assert checked(environment, str(bin_ / "python")) == 0
+        assert unit.stop() == 0
+
+
+# --- its health check
+
+
+@pytest.fixture
+def unit() -> Iterator[tuple[Program, dict[str, str]]]:
+    """A unit whose only worker does not answer, and the environment that the container would have."""
+    environment = {**os.environ, "PORT": str(free_port())}
+    worker = "a=http://127.0.0.1:9"
+    with Program([sys.executable, "-m", "balancer", "serve", "--worker", worker], environment) as program:
+        assert "ready" in program.line()
+        yield program, environment
+
+
+def checked(environment: dict[str, str], python: str = sys.executable) -> int:
+    """The exit code of the image's own health check."""
+    words = one(FINAL, "HEALTHCHECK").text.partition("CMD ")[2]
+    command = instructions(f"CMD {words}")[0].words()
+    assert command[0] == "python"
+    return subprocess.run(
+        [python, *command[1:]], env=environment, capture_output=True, check=False
+    ).returncode
+
+
+def test_the_health_check_tells_a_running_unit_from_a_stopped_one(
+    unit: tuple[Program, dict[str, str]],
+) -> None:
+    program, environment = unit
+    assert checked(environment) == 0
+    assert program.stop() == 0
+    assert checked(environment) == 1
+
+
+def test_the_health_check_is_patient_enough() -> None:
+    """The probe gives up by itself before the runtime does."""
+    options = dict(re.findall(r"--([a-z-]+)=(\d+)", one(FINAL, "HEALTHCHECK").text))
+    assert PATIENCE < int(options["timeout"]) <= int(options["interval"])
+
+
+@pytest.mark.peer
+def test_hadolint_agrees() -> None:
+    hadolint = shutil.which("hadolint")
+    if hadolint is None:
+        pytest.skip("hadolint is not here")
+    ran = subprocess.run(
+        [hadolint, "--ignore", "DL3013", ROOT / "Dockerfile"], check=False, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout
