@@ -1,0 +1,245 @@
+"""The manifests: legal, consistent with one another, with the configuration in them and with the image.
+
+Rule of this file: there is no cluster here. Types are checked against Kubernetes' own; what a cluster would find out
+later, a selector that selects nobody or a grace period that is too short, is checked by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from balancer.config import Settings, load
+from balancer.probe import PATIENCE
+from tests.deploy.dockerfile import one, stages
+from tests.deploy.kinds import problems
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = ROOT / "deploy" / "kubernetes"
+Object = dict[str, Any]
+
+KUSTOMIZATION: Object = yaml.safe_load((HERE / "kustomization.yaml").read_text(encoding="utf-8"))
+OBJECTS: list[Object] = [
+    document
+    for name in KUSTOMIZATION["resources"]
+    for document in yaml.safe_load_all((HERE / name).read_text(encoding="utf-8"))
+]
+SETTINGS = load(HERE / "balancer.toml", {"listen": "127.0.0.1:0"})
+FINAL = stages((ROOT / "Dockerfile").read_text(encoding="utf-8"))[-1]
+
+
+def found(kind: str, name: str) -> Object:
+    """The one object of that kind and name."""
+    (it,) = [o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    return it
+
+
+DEPLOYMENT = found("Deployment", "balancer")
+POD: Object = DEPLOYMENT["spec"]["template"]["spec"]
+CONTAINER: Object = POD["containers"][0]
+WORKERS = [o for o in OBJECTS if o["kind"] == "StatefulSet"]
+
+
+def label_of(o: Object) -> str:
+    return f"{o['kind']}/{o['metadata']['name']}"
+
+
+# --- legal
+
+
+@pytest.mark.parametrize("document", OBJECTS, ids=label_of)
+def test_objects_are_legal(document: Object) -> None:
+    assert not problems(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"spec": {"minReplica": 1}}, "minReplica: is not a key"),
+        ({"spec": {"minReplicas": "two"}}, "minReplicas: must be int"),
+        ({"spec": {"scaleTargetRef": {"kind": "Deployment"}}}, "name: is required"),
+        ({"apiVersion": "autoscaling/v7"}, "is not known"),
+        ({"kind": "Autoscaler"}, "has no Autoscaler"),
+    ],
+)
+def test_what_is_not_legal_is_found(change: Object, told: str) -> None:
+    """A judge that lets everything pass would let our files pass, too."""
+    good = found("HorizontalPodAutoscaler", "balancer")
+    bad = {**good, **change, "spec": {**good["spec"], **change.get("spec", {})}}
+    assert any(told in problem for problem in problems(bad)), problems(bad)
+
+
+def test_every_file_is_part_of_the_whole() -> None:
+    """What no kustomization names is applied by nobody."""
+    named = {
+        *KUSTOMIZATION["resources"],
+        *KUSTOMIZATION["configMapGenerator"][0]["files"],
+        "kustomization.yaml",
+    }
+    assert named == {path.name for path in HERE.iterdir()}
+
+
+@pytest.mark.peer
+def test_kubectl_agrees() -> None:
+    """It renders the same objects and the ConfigMap with the file."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not here")
+    ran = subprocess.run([kubectl, "kustomize", HERE], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    rendered = list(yaml.safe_load_all(ran.stdout))
+    assert not [problem for o in rendered for problem in problems(o)]
+    (configuration,) = [o for o in rendered if o["kind"] == "ConfigMap"]
+    assert configuration["data"] == {"balancer.toml": (HERE / "balancer.toml").read_text(encoding="utf-8")}
+    assert len(rendered) == len(OBJECTS) + 1
+
+
+# --- the end of a pod
+
+
+def test_a_pod_has_time_to_finish() -> None:
+    """Pods get connections for a while after they were told to end; then the unit's own grace, then 5 s to leave."""
+    wait = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert POD["terminationGracePeriodSeconds"] >= wait + SETTINGS.timeouts.shutdown + 5
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=label_of)
+def test_a_worker_has_time_to_finish(workers: Object) -> None:
+    pod = workers["spec"]["template"]["spec"]
+    wait = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= wait + 10 + 5  # `workers serve --grace` is 10 s
+
+
+def test_a_rollout_takes_nobody_away_before_the_next_is_ready() -> None:
+    assert DEPLOYMENT["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+def test_readiness_is_the_units_own_and_falls_with_drain() -> None:
+    """The probe without --alive asks for 200, which a draining unit does not give; life is to answer at all."""
+    ask = ["python", "-m", "balancer.probe"]
+    assert CONTAINER["readinessProbe"]["exec"]["command"] == ask
+    for probe in ("startupProbe", "livenessProbe"):
+        assert CONTAINER[probe]["exec"]["command"] == [*ask, "--alive"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert CONTAINER[probe]["timeoutSeconds"] > PATIENCE
+
+
+# --- what belongs together
+
+
+def selected(selector: dict[str, str]) -> Iterator[Object]:
+    """The pods' templates that have these labels."""
+    for o in OBJECTS:
+        labels = o.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
+        if labels and selector.items() <= labels.items():
+            yield o
+
+
+def test_every_selector_finds_the_pods_that_it_is_for() -> None:
+    budget = found("PodDisruptionBudget", "balancer")["spec"]["selector"]["matchLabels"]
+    for selector in (found("Service", "balancer")["spec"]["selector"], budget):
+        assert list(selected(selector)) == [DEPLOYMENT]
+    for o in (DEPLOYMENT, *WORKERS):
+        assert list(selected(o["spec"]["selector"]["matchLabels"])) == [o]
+
+
+def test_the_autoscaler_scales_the_deployment() -> None:
+    """Alone: a number of replicas in the Deployment would be put back with every apply."""
+    spec = found("HorizontalPodAutoscaler", "balancer")["spec"]
+    target = {"apiVersion": DEPLOYMENT["apiVersion"], "kind": "Deployment", "name": "balancer"}
+    assert spec["scaleTargetRef"] == target
+    assert "replicas" not in DEPLOYMENT["spec"]
+    assert "cpu" in CONTAINER["resources"]["requests"]  # what utilization is a share of
+    assert spec["minReplicas"] > found("PodDisruptionBudget", "balancer")["spec"]["maxUnavailable"]
+
+
+def test_ports_are_the_same_all_along() -> None:
+    """Service → container → $PORT → the image."""
+    (port,) = CONTAINER["ports"]
+    (service,) = found("Service", "balancer")["spec"]["ports"]
+    environment = {entry["name"]: entry.get("value") for entry in CONTAINER["env"]}
+    assert service["targetPort"] == port["name"]
+    assert environment["PORT"] == str(port["containerPort"]) == one(FINAL, "EXPOSE").text
+
+
+def test_the_configuration_is_where_the_unit_looks_for_it() -> None:
+    (mount,) = CONTAINER["volumeMounts"]
+    (volume,) = POD["volumes"]
+    (generated,) = KUSTOMIZATION["configMapGenerator"]
+    assert CONTAINER["args"] == one(FINAL, "CMD").words()
+    assert CONTAINER["args"][-1] == f"{mount['mountPath']}/{generated['files'][0]}"
+    assert (volume["name"], volume["configMap"]["name"]) == (mount["name"], generated["name"])
+
+
+def test_the_tag_is_the_version() -> None:
+    (image,) = KUSTOMIZATION["images"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (image["name"], image["newTag"]) == ("steelyard", project["version"])
+    containers = [o["spec"]["template"]["spec"]["containers"] for o in (DEPLOYMENT, *WORKERS)]
+    assert {c["image"] for cs in containers for c in cs} == {"steelyard"}
+
+
+@pytest.mark.parametrize("workers", WORKERS, ids=label_of)
+def test_workers_are_found_by_the_names_that_a_headless_service_gives(workers: Object) -> None:
+    """POD.SERVICE:PORT for each of the replicas, in its region."""
+    name, spec = workers["metadata"]["name"], workers["spec"]
+    service = found("Service", spec["serviceName"])
+    container = spec["template"]["spec"]["containers"][0]
+    assert service["spec"]["clusterIP"] == "None"
+    assert list(selected(service["spec"]["selector"])) == [workers]
+    (port,) = container["ports"]
+    assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
+    wanted = {f"http://{name}-{n}.{name}:{port['containerPort']}" for n in range(spec["replicas"])}
+    assert {e.address for e in SETTINGS.endpoints if e.region == name} == wanted
+    told = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
+    assert told["--region"] == name
+
+
+def test_workers_may_be_found_by_the_names_of_the_services(tmp_path: Path) -> None:
+    """The lines that are commented out, instead of the endpoints: a Service of each region, absolute, and its port."""
+    if "discovery" not in Settings.model_fields:
+        pytest.skip("there is no [discovery] here yet")
+    text = (HERE / "balancer.toml").read_text(encoding="utf-8")
+    path = tmp_path / "balancer.toml"
+    block = text.partition("# Instead of [[endpoints]]")[2].partition("\n")[2]
+    path.write_text(re.sub(r"(?m)^# ", "", block), encoding="utf-8")
+    load(path, {"listen": "127.0.0.1:0"})
+    named = {
+        entry["name"]: entry for entry in tomllib.loads(path.read_text(encoding="utf-8"))["discovery"]["dns"]
+    }
+    services = [found("Service", workers["spec"]["serviceName"]) for workers in WORKERS]
+    namespace = KUSTOMIZATION["namespace"]
+    assert {f"{s['metadata']['name']}.{namespace}.svc.cluster.local" for s in services} == set(named)
+    assert {entry["port"] for entry in named.values()} == {
+        p["port"] for s in services for p in s["spec"]["ports"]
+    }
+
+
+# --- rights
+
+
+@pytest.mark.parametrize("o", [DEPLOYMENT, *WORKERS], ids=label_of)
+def test_pods_are_restricted(o: Object) -> None:
+    """As the Pod Security Standards' level `restricted` asks, which the namespace enforces, and a read-only root."""
+    spec = o["spec"]["template"]["spec"]
+    user = int(one(FINAL, "USER").text.split(":")[0])
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == user
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert "memory" in container["resources"]["limits"]
