@@ -1,0 +1,51 @@
+"""The systemd unit: its grace agrees with the program's, and systemd finds nothing wrong with it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from balancer.config import Settings
+
+UNIT = Path(__file__).resolve().parent.parent.parent / "deploy" / "systemd" / "steelyard.service"
+PROGRAM = "/opt/steelyard/bin/balancer"
+
+
+def service() -> dict[str, str]:
+    parser = ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT, encoding="utf-8")
+    return dict(parser["Service"])
+
+
+def test_who_is_stopped_has_time_to_finish() -> None:
+    """SIGKILL comes after the unit's own grace, with 5 s to write the log and leave."""
+    timeouts = Settings.model_fields["timeouts"].get_default()
+    assert int(service()["TimeoutStopSec"].removesuffix("s")) >= timeouts.shutdown + 5
+    assert service()["KillMode"] == "mixed"
+
+
+def test_reload_is_the_signal_that_the_unit_knows() -> None:
+    assert service()["ExecReload"] == f"/bin/kill -{signal.SIGHUP.name.removeprefix('SIG')} $MAINPID"
+
+
+def test_bad_input_is_not_tried_again() -> None:
+    """Exit code 2 is the same a second time."""
+    assert (service()["Restart"], service()["RestartPreventExitStatus"]) == ("on-failure", "2")
+
+
+@pytest.mark.peer
+def test_systemd_agrees(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    copy = tmp_path / UNIT.name
+    copy.write_text(UNIT.read_text(encoding="utf-8").replace(PROGRAM, sys.executable), encoding="utf-8")
+    ran = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
+    complaints = [line for line in ran.stderr.splitlines() if UNIT.name in line]
+    assert not complaints
