@@ -1,0 +1,243 @@
+"""docs/operations.md is in step with the code: every metric, error, signal and line that the unit prints stands in it.
+
+Rule of this file: the code is read, not run, because much of it appears only in bad times: a metric of what is
+switched off, an error that nobody made happen here. Who adds one is told the row to write.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from balancer import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/operations.md"
+TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
+SOURCES = {f"balancer.{path.stem}": path for path in sorted((ROOT / "balancer").glob("*.py"))}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
+TYPES = {
+    "Gauge": "gauge",
+    "Counter": "counter",
+    "Histogram": "histogram",
+    "Summary": "summary",
+    "Info": "info",
+}
+
+
+def rows(section: str, columns: int) -> list[list[str]]:
+    """The table rows of a section of the page, cell by cell, without heads and rules."""
+    found = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)
+    assert found, f"{PAGE} has no section '{section}'"
+    cells = [line.strip("|").split("|") for line in found[1].splitlines() if line.startswith("| ")]
+    table = [[cell.strip() for cell in row] for row in cells]
+    return [row for row in table if len(row) == columns and "`" in "".join(row[:2])]
+
+
+def calls(name_ends: str) -> Iterator[tuple[str, ast.Call]]:
+    """Module and call of everything whose name ends so."""
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].endswith(name_ends):
+                yield module, node
+
+
+# --- metrics
+
+
+@dataclass(frozen=True)
+class Family:
+    """A metric as it is exposed."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+
+    def __str__(self) -> str:
+        labels = ", ".join(f"`{label}`" for label in self.labels) or "–"
+        return f"| `{self.name}` | {self.type} | {labels} | what it means | what to alert on |"
+
+
+def families() -> set[Family]:
+    """Every …MetricFamily that the room makes, with its name and labels as the module's constants give them."""
+    found = set()
+    for module, call in calls("MetricFamily"):
+        kind = TYPES[ast.unparse(call.func).rpartition(".")[2].removesuffix("MetricFamily")]
+        labels = next((keyword.value for keyword in call.keywords if keyword.arg == "labels"), None)
+        room = importlib.import_module(module)
+        name = value_of(call.args[0], room, call)
+        names = value_of(labels, room, call) if labels is not None else ()
+        assert isinstance(names, list | tuple)
+        suffix = "_total" if kind == "counter" and not str(name).endswith("_total") else ""
+        found.add(Family(f"{name}{suffix}", kind, tuple(str(label) for label in names)))
+    return found
+
+
+def value_of(node: ast.expr, module: ModuleType, call: ast.Call) -> object:
+    """What an expression of constants comes to."""
+    try:
+        return eval(compile(ast.Expression(node), module.__name__, "eval"), vars(module))
+    except NameError as error:
+        pytest.fail(
+            f"{module.__name__}:{call.lineno}: {error}. Write a metric's name and labels with literals and the "
+            f"module's constants: then {PAGE} can be held to them, and a search finds them"
+        )
+
+
+def documented_families() -> set[Family]:
+    table = rows("Metrics", 5)
+    return {
+        Family(name.strip("`"), kind, tuple(re.findall(r"`(\w+)`", labels)))
+        for name, kind, labels, *_ in table
+    }
+
+
+def test_every_metric_is_documented() -> None:
+    missing = families() - documented_families()
+    told = "\n".join(str(family) for family in sorted(missing, key=str))
+    assert not missing, f"{PAGE}, table of 'Metrics': add or correct\n{told}"
+
+
+def test_no_metric_is_documented_that_there_is_not() -> None:
+    gone = documented_families() - families()
+    told = "\n".join(str(family) for family in sorted(gone, key=str))
+    assert not gone, f"{PAGE}, table of 'Metrics': the code has none of\n{told}"
+
+
+def test_metrics_say_what_they_mean() -> None:
+    for name, _, _, meaning, alert in rows("Metrics", 5):
+        assert len(meaning) > 10, name
+        assert alert, name
+
+
+def test_examples_name_metrics_that_there_are() -> None:
+    known = {family.name for family in families()}
+    parts = {f"{family.name}_{part}" for family in families() for part in ("bucket", "sum", "count")}
+    assert set(re.findall(r"\bsteelyard_\w+", TEXT)) <= known | parts
+
+
+# --- errors
+
+
+def told_to_clients() -> set[tuple[int, str]]:
+    """Status and reason of every answer of the unit's own: classes with a reason of theirs, and rejections."""
+    classes = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type)
+        and issubclass(value, errors.ForwardingError)
+        and value is not errors.ForwardingError
+        and "reason" in vars(value)
+    ]
+    found = {(kind.status, kind.reason) for kind in classes if isinstance(kind.reason, str)}
+    for module, call in calls("RequestRejected"):
+        status, reason = call.args[0], call.args[1]
+        if not (isinstance(status, ast.Constant) and isinstance(reason, ast.Constant)):
+            pytest.fail(
+                f"{module}:{call.lineno}: write status and reason as literals, then {PAGE} can be held to them"
+            )
+        found.add((int(str(status.value)), str(reason.value)))
+    return found
+
+
+def documented_errors() -> set[tuple[int, str]]:
+    return {(int(status), reason.strip("`")) for status, reason, *_ in rows("Errors", 4)}
+
+
+def test_every_error_is_documented() -> None:
+    missing = sorted(told_to_clients() - documented_errors())
+    told = "\n".join(f"| {status} | `{reason}` | cause | what to do |" for status, reason in missing)
+    assert not missing, f"{PAGE}, a table of 'Errors': add\n{told}"
+
+
+def test_no_error_is_documented_that_there_is_not() -> None:
+    gone = sorted(documented_errors() - told_to_clients())
+    assert not gone, f"{PAGE}, tables of 'Errors': the code has none of {gone}"
+
+
+def test_errors_say_what_to_do() -> None:
+    for _, reason, cause, remedy in rows("Errors", 4):
+        assert len(cause) > 3, reason
+        assert len(remedy) > 3, reason
+
+
+# --- signals
+
+
+def test_every_signal_is_documented() -> None:
+    """Those that the room names; SIGKILL and the like it cannot."""
+    handled = {
+        node.attr
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"SIG[A-Z][A-Z0-9]+", node.attr)
+    }
+    missing = handled - {row[0].strip("`") for row in rows("Signals", 2)}
+    assert not missing, f"{PAGE}, table of 'Signals': add a row for each of {sorted(missing)}"
+
+
+# --- lines
+
+
+def lines_told() -> dict[str, str]:
+    """Pattern -> where it stands, of what is printed: errors that end the program, lines for whoever runs the unit."""
+    found: dict[str, str] = {}
+    fatal = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and hasattr(kind, "exit_code")
+    }
+    for module, tree in TREES.items():
+        pieces = {p for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for p in node.values}
+        for node in ast.walk(tree):
+            texts: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func).rpartition(".")[2]
+                texts = node.args[:1] if name in fatal or name.endswith("complain") else []
+            elif isinstance(node, ast.JoinedStr | ast.Constant) and node not in pieces:
+                texts = [node] if begins(node).startswith("balancer ") else []
+            found |= {pattern_of(text): f"{module}:{text.lineno}" for text in texts if begins(text)}
+    return found
+
+
+def begins(node: ast.expr) -> str:
+    """The text of a literal; of an f-string what stands before its first placeholder, or something, if nothing does."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) and "\n" not in node.value else ""
+    if isinstance(node, ast.JoinedStr):
+        first = node.values[0]
+        return str(first.value) if isinstance(first, ast.Constant) else "{"
+    return ""
+
+
+def pattern_of(node: ast.expr) -> str:
+    """Its text as an expression: whatever a placeholder may stand for."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(re.escape(str(p.value)) if isinstance(p, ast.Constant) else ".*" for p in parts)
+
+
+def test_every_line_that_is_printed_is_documented() -> None:
+    """Between backticks, with a word in capitals for each placeholder."""
+    told = re.findall(r"`([^`\n]+)`", TEXT)
+    missing = {
+        where: pattern.replace("\\", "").replace(".*", "WORD")
+        for pattern, where in lines_told().items()
+        if not any(re.search(rf"(?:^|: ){pattern}(?:$|; )", line) for line in told)
+    }
+    assert not missing, (
+        f"{PAGE}, tables of 'What it prints': add `{'`, `'.join(missing.values())}` ({missing})"
+    )
+
+
+def test_the_search_for_lines_finds_those_that_there_are() -> None:
+    """A search that finds nothing would miss nothing either."""
+    text = "\n".join(lines_told())
+    assert all(
+        part in text
+        for part in ("balancer\\ ready", "stopping", "cannot\\ open", "cannot\\ use", "lost\\ until")
+    )
