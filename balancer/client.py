@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from balancer.internal_fields import InternalFields
+from balancer.stated_fields import StatedFields
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
@@ -18,7 +19,8 @@ class Client:
     `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted` says
     whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
     `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field; `allowed`
-    are those of the methods otherwise refused that it may use.
+    are those of the methods otherwise refused that it may use; `stated` finds what its requests say of themselves,
+    where that is asked.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class Client:
         internal: InternalFields | None = None,
         says_forwarded: bool = False,
         allowed: frozenset[bytes] = NO_METHODS,
+        stated: StatedFields | None = None,
     ) -> None:
         self.address = address
         self.authority = authority
@@ -38,6 +41,7 @@ class Client:
         self.internal = internal
         self.says_forwarded = says_forwarded
         self.allowed = allowed
+        self.stated = stated
         self.fields = forwarding(address, proto)
         self.host_found = (
             b"\r"  # the host last asked for, in lower case, as a search finds it; at first what none is

@@ -25,6 +25,7 @@ from pydantic_settings import (
 )
 
 from balancer.pool import PoolLimits
+from balancer.queue_sections import ConcurrencyConfig, QueueConfig, SheddingConfig
 from balancer.sections import (
     ControlConfig,
     EndpointConfig,
@@ -77,6 +78,9 @@ class Settings(BaseSettings):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
+    queue: QueueConfig = QueueConfig()
+    shedding: SheddingConfig = SheddingConfig()
+    concurrency: ConcurrencyConfig = ConcurrencyConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
     log: LogConfig = LogConfig()

@@ -75,6 +75,8 @@ class Sweep:
                 downstream.check(now)
             if number % SLICE == 0:
                 yield
+        if unit.gate is not None:
+            unit.gate.sweep()
         unit.tunnels.check(now)
         unit.pools.prune(now)
         self._ticks += 1

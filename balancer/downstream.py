@@ -99,14 +99,16 @@ class Downstream(asyncio.Protocol):
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         address = str(peer[0]) if peer else "unknown"
         authority = f"{own[0]}:{own[1]}" if own else "localhost"
+        is_trusted = unit.trusts(address)
         self.client = client = Client(
             address.encode(),
             authority.encode(),
             b"http" if transport.get_extra_info("sslcontext") is None else b"https",
-            unit.trusts(address),
+            is_trusted,
             unit.internal_fields,
             unit.says_forwarded,
             unit.allowed_methods,
+            unit.gate.fields(is_trusted) if unit.gate is not None else None,
         )
         self._reader = RequestReader(client, unit.limits, unit.fresh_id)
         unit.counts.connections += 1

@@ -54,20 +54,38 @@ class NoEndpoint(ForwardingError):
     retry_after = 1
 
 
-class QueueFull(ForwardingError):
+class Unserved(ForwardingError):
+    """Nobody had room for the request in its time. `retry_after` is worked out anew each time."""
+
+    status = 503
+
+    def __init__(self, detail: str, retry_after: int = 1) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+
+
+class QueueFull(Unserved):
     """Every endpoint is full and so is the wait queue."""
 
-    status = 503
     reason = "queue_full"
-    retry_after = 1
 
 
-class QueueTimeout(ForwardingError):
+class QueueTimeout(Unserved):
     """Every endpoint stayed full for as long as a request may wait."""
 
-    status = 503
     reason = "queue_timeout"
-    retry_after = 1
+
+
+class DeadlinePassed(Unserved):
+    """Whoever asked has said how long it waits, and no answer would be there by then."""
+
+    reason = "deadline_passed"
+
+
+class Shed(Unserved):
+    """There is more to do than can be done, and others are more important."""
+
+    reason = "shed"
 
 
 class ShuttingDown(ForwardingError):

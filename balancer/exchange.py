@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from balancer.applicant import Applicant
 from balancer.chunks import chunk, last_chunk
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
     ForwardingError,
     MalformedResponse,
-    QueueTimeout,
     RequestOverdue,
     RequestRejected,
     ResponseTimeout,
@@ -46,7 +46,7 @@ CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 
-class Exchange:
+class Exchange(Applicant):
     """A request and its response. `is_finished`: nothing more will happen to it."""
 
     # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
@@ -61,7 +61,6 @@ class Exchange:
     _body_size = 0
     _unsent = 0  # of it, at the last look
     _is_spent = False  # some of the body is gone, or a response has begun: it cannot be sent again
-    _queued_at: float | None = None
     _bytes_in = 0
     _bytes_out = 0
     _status = 0
@@ -141,15 +140,8 @@ class Exchange:
     def start(self) -> None:
         """It is this request's turn on its connection."""
         self._started_at = self._unit.coarse_now
-        self.attempt()
-
-    def _wait_for_room(self) -> None:
-        if self._queued_at is None:
-            self._queued_at = self._unit.coarse_now
-        try:
-            self._unit.queue.join(self)
-        except ForwardingError as error:
-            self._answer(error)
+        if self._unit.gate is None or self._is_let_in(self._unit.gate):
+            self.attempt()
 
     def connected(self, upstream: Upstream) -> None:
         """Lessee: here is the connection that was waited for."""
@@ -292,6 +284,7 @@ class Exchange:
             return
         self.is_finished = True
         self._unit.counts.abandoned += 1
+        self._leave_queue()
         self._release(is_clean=False)
         self._settle(ABANDONED, self._unit.now())
 
@@ -307,9 +300,7 @@ class Exchange:
             self._overdue(timeouts.total)
             return
         if self._upstream is None:
-            queued_at = self._queued_at
-            if self._assignment is None and queued_at is not None and now - queued_at > timeouts.queue:
-                self._answer(QueueTimeout(f"every endpoint stayed full for {timeouts.queue:g} s"))
+            self._check_wait(now)
         elif self._status:
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
@@ -382,6 +373,7 @@ class Exchange:
 
     def _answer(self, error: ForwardingError) -> None:
         """Nothing of a response went down yet: say what happened in our own words."""
+        self._leave_queue()
         self._unit.counts.count_error(error)
         stays = self._request.fields.keep_alive and self._is_complete and self._unit.keeps_clients
         is_head = self._request.method == b"HEAD"

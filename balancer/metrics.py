@@ -13,6 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from balancer.queue_report import queue_families
+
 if TYPE_CHECKING:
     from balancer.access_log import LogCounts
     from balancer.unit import Unit
@@ -49,7 +51,6 @@ class UnitCollector(Collector):
     def _unit_families(self) -> Iterator[Metric]:
         unit, counts = self._unit, self._unit.counts
         yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(unit.downstreams))
-        yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(unit.queue))
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
         yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
         yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
@@ -58,6 +59,7 @@ class UnitCollector(Collector):
             f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
         )
         yield from self._tunnels()
+        yield from queue_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
         if unit.access_log is not None:
             yield log_family(unit.access_log.counts)

@@ -26,6 +26,7 @@ from balancer.fields import (
     lines_of,
     without,
 )
+from balancer.stated_fields import Stated
 
 REQUEST_ID_LIMIT: Final = 128
 """Longest X-Request-ID taken over from a client, in bytes (Heroku's router draws the same line)."""
@@ -60,8 +61,11 @@ class RequestFields:
 
     `outgoing` is what the worker gets between the request line and the value of X-Request-ID. `length` is that of
     the body where `framing` says LENGTH, `keep_alive` the client's wish, `request_id` b"" where none came. `upgrade`
-    names the protocols that the client offers to go on with; `is_offer`: its connection may go on in another.
+    names the protocols that the client offers to go on with; `is_offer`: its connection may go on in another. `stated`
+    is what the request says of itself, where that is asked.
     """
+
+    stated: Stated | None = None
 
     def __init__(
         self,

@@ -74,6 +74,8 @@ class RequestHeads:
             if block != self._block:
                 self._fields = request_fields(block, self._client)
                 self._block = block
+                if self._client.stated is not None:
+                    self._fields.stated = self._client.stated.of(block)
             fields = self._fields
         else:
             target, fields = _unusual(method, target, parts[2], block, self._client)
@@ -95,6 +97,8 @@ def _unusual(
     if method in _LOOKED_AT:
         block = _one_hop_further(block)
     fields = SpecialFields(block, version == _HTTP10, client, authority).come_to()
+    if client.stated is not None:
+        fields.stated = client.stated.of(block)
     if method in REFUSED_METHODS and fields.has_body:  # RFC 9110 §§ 9.3.6, 9.3.8
         raise RequestRejected(400, "bad_framing", f"{method.decode()} has no body")
     if method == b"CONNECT":

@@ -24,6 +24,7 @@ from balancer.internal_fields import InternalFields
 from balancer.log_lines import FORMATS
 from balancer.log_output import LogOutput
 from balancer.memory import keep_freed_memory
+from balancer.queue_sections import gate_rules
 from balancer.tls import TlsProblem
 from balancer.unit import Unit
 from policies.router import Clock, MonotonicClock, Router
@@ -39,7 +40,14 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     endpoints = [endpoint.endpoint() for endpoint in settings.endpoints]
     timeouts, limits = settings.timeouts, settings.limits
     return Unit(
-        Router(endpoints, settings.policy.make(rng), clock, rng, in_flight_limit=limits.in_flight),
+        Router(
+            endpoints,
+            settings.policy.make(rng),
+            clock,
+            rng,
+            in_flight_limit=limits.in_flight,
+            concurrency=settings.concurrency.rules(),
+        ),
         clock,
         rng,
         timeouts=Timeouts(
@@ -56,6 +64,8 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
         pool_limits=settings.pool_limits,
         upstream_limit=upstream_limit,
         queue_limit=limits.queue,
+        queue_is_adaptive=settings.queue.order == "adaptive",
+        gate_rules=gate_rules(settings.queue, settings.shedding),
         limits=Limits(limits.head, limits.fields, limits.target, limits.body, limits.buffer),
         retries=settings.retries,
         home_region=settings.home_region,

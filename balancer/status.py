@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from balancer import exchange
+from balancer.queue_report import concurrency_status, level_status, queue_status
 
 if TYPE_CHECKING:
     from balancer.sections import PolicySpec
@@ -32,6 +33,8 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
         "clients": len(unit.downstreams),
         "in_flight": unit.in_flight,
         "queued": len(unit.queue),
+        "queue": queue_status(unit),
+        "levels": level_status(unit),
         "connections": counts.connections,
         "requests": counts.requests,
         "retried": counts.retried,
@@ -82,6 +85,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "region": endpoint.region,
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
+        "concurrency": concurrency_status(state),
         "available": state.available,
         "enabled": state.enabled,
         "healthy": state.healthy,

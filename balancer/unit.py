@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from balancer.bounds import Limits, Timeouts
 from balancer.errors import ForwardingError
+from balancer.gate import Gate, GateRules
 from balancer.internal_fields import InternalFields
 from balancer.networks import Network, is_within
 from balancer.pool import PoolLimits, Pools
@@ -66,6 +67,8 @@ class Unit:
         pool_limits: PoolLimits,
         upstream_limit: int | None = None,
         queue_limit: int = 10_000,
+        queue_is_adaptive: bool = False,
+        gate_rules: GateRules | None = None,
         limits: Limits | None = None,
         retries: int = 1,
         home_region: Region | None = None,
@@ -97,7 +100,11 @@ class Unit:
         self.downstreams: set[Downstream] = set()
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.coarse_now, timeouts.tunnel_idle, timeouts.body_idle)
-        self.queue = WaitQueue(router, queue_limit)
+        levels = len(gate_rules.levels) if gate_rules is not None else 1
+        self.queue = WaitQueue(router, clock.now, queue_limit, timeouts.queue, levels, queue_is_adaptive)
+        self.gate: Gate | None = None
+        if gate_rules is not None:
+            self.gate = Gate(gate_rules, router, self.queue, clock.now)
         self.pools = Pools(self.coarse_now, pool_limits, upstream_limit, upstream_tls)
         self.pools.replace([state.endpoint for state in router.states])
         self._trusted = trusted_proxies

@@ -1,62 +1,156 @@
 """Requests that wait because every endpoint is full.
 
-Rule of this file: one queue for the whole unit, first come, first served. A request is bound to an endpoint only
-when one has room, so nobody waits behind a slow endpoint while a fast one is free. The queue is bounded.
+Rule of this file: one queue for the whole unit; whose turn is next, `policies/line.py` says. A request is bound to an
+endpoint only when one has room, so nobody waits behind a slow endpoint while a fast one is free. The queue is bounded,
+and so is the time in it: who has waited too long is answered at once and never sent to a worker.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
+from math import ceil, inf
+from typing import Final, Protocol
 
-from balancer.errors import NoEndpoint, QueueFull
+from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
+from policies.line import Line, Place
 from policies.router import Router
+
+LONGEST_RETRY: Final = 30
+"""Seconds that a client is told to stay away, at most: an estimate reaches no further."""
+
+
+TOO_LATE: Final = "no answer would come within the time given"
+
+HOPELESS: Final = 2.0
+"""Times the time that is left which the wait must be for nobody to hope: the pace of a line is an estimate."""
 
 
 class Waiter(Protocol):
-    """Who waits; `is_finished` once it no longer wants its turn."""
+    """Who waits. `deadline` is when whoever asked stops waiting, less the time that an answer takes; `queued_at` since
+    when it has waited, over all its attempts; `level` its importance, 0 the highest."""
 
-    @property
-    def is_finished(self) -> bool: ...
+    deadline: float
+    level: int
+    queued_at: float
+
     def attempt(self) -> None: ...
+    def decline(self, error: Unserved) -> None: ...
 
 
 class WaitQueue:
-    """The line before a router whose endpoints are full."""
+    """The line before a router whose endpoints are full. `timeout` is how many seconds one may wait.
 
-    def __init__(self, router: Router, limit: int) -> None:
+    `joined`, `served` and `left` count the requests that had to wait, whose turn came, and that ended otherwise while
+    they waited; `dropped` by reason those that waited in vain or were not let in, `shed` by level those of them that had
+    to make room for more important ones.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        now: Callable[[], float],
+        limit: int,
+        timeout: float,
+        levels: int = 1,
+        is_adaptive: bool = False,
+    ) -> None:
         self._router = router
-        self._limit = limit
-        self._line: deque[Waiter] = deque()
-        self._leave: Callable[[], Waiter] = self._line.popleft
+        self._now = now
+        self.timeout = timeout
+        self.line: Line[Waiter] = Line(limit, levels, is_adaptive)
+        self.joined = self.served = self.left = 0
+        self.dropped: Counter[str] = Counter()
+        self.shed = [0] * levels
         router.on_available = self.serve
 
     def __len__(self) -> int:
-        return sum(not waiter.is_finished for waiter in self._line)
+        return len(self.line)
 
-    def join(self, waiter: Waiter) -> None:
-        """Wait for an endpoint. Raises `NoEndpoint` where none is fit to serve, `QueueFull`."""
-        if not any(state.is_fit for state in self._router.states):
+    def join(self, waiter: Waiter) -> Place[Waiter]:
+        """Wait for an endpoint. Raises `NoEndpoint` where none is fit to serve, `DeadlinePassed`, `QueueFull`."""
+        if not self._router.has_fit:
             raise NoEndpoint("no endpoint is up")
-        if len(self._line) >= self._limit:
-            self._forget_finished()
-            if len(self._line) >= self._limit:
-                raise QueueFull(f"every endpoint is full and {self._limit} requests wait already")
-        self._line.append(waiter)
+        now, line = self._now(), self.line
+        if waiter.deadline < inf:
+            self._must_be_in_time(waiter, now)
+        if len(line) >= line.limit:
+            self._make_room(waiter.level, now)
+        self.joined += 1
+        until = waiter.queued_at + self.timeout
+        return line.join(waiter, waiter.level, now, min(until, waiter.deadline))
+
+    def _must_be_in_time(self, waiter: Waiter, now: float) -> None:
+        """There is no use in waiting for a turn that comes too late by far."""
+        line, remaining = self.line, waiter.deadline - now
+        wait = 0.0 if line.is_adaptive else line.time_to_clear(line.ahead(waiter.level), now)
+        if remaining <= 0.0 or wait > HOPELESS * remaining:
+            error = DeadlinePassed(TOO_LATE, self.retry_after(now))
+            self.note_dropped(waiter.level, error)
+            raise error
+
+    def _make_room(self, level: int, now: float) -> None:
+        """Somebody of a lower level gives way, if there is anybody."""
+        place = self.line.last_below(level)
+        if place is None:
+            detail = f"every endpoint is full and {self.line.limit} requests wait already"
+            error = QueueFull(detail, self.retry_after(now))
+            self.note_dropped(level, error)
+            raise error
+        self._drop(place, Shed("more important requests take the room there is", self.retry_after(now)))
+
+    def leave(self, place: Place[Waiter]) -> None:
+        """Somebody else has ended the request."""
+        if place.waits:
+            self.left += 1
+            self.line.leave(place)
 
     def serve(self) -> None:
         """An endpoint has room again: let those go whose turn it is."""
-        while self._line and self._router.has_room:
-            waiter = self._leave()
-            if not waiter.is_finished:
-                waiter.attempt()
+        line, router = self.line, self._router
+        while len(line) and router.has_room:
+            now = self._now()
+            place = line.take(now)
+            if place is None:
+                return
+            if now > place.deadline:
+                self._decline(place, now)
+            else:
+                self.served += 1
+                place.waiter.attempt()
+
+    def check(self, place: Place[Waiter], now: float) -> None:
+        """The sweep: who has waited for long enough gets its answer."""
+        if place.waits and now > place.deadline:
+            self.line.leave(place)
+            self._decline(place, now)
 
     def close(self) -> None:
         """Nobody's turn comes any more: their connections are being ended."""
-        self._line.clear()
+        self.line.clear()
 
-    def _forget_finished(self) -> None:
-        waiting = [waiter for waiter in self._line if not waiter.is_finished]
-        self._line.clear()
-        self._line.extend(waiting)
+    def retry_after(self, now: float, turns: float | None = None) -> int:
+        """Whole seconds until so many turns have come, if all goes on as it does; without a number, until everybody
+        has been served who waits now."""
+        count = float(len(self.line)) if turns is None else turns
+        return max(1, ceil(min(LONGEST_RETRY, self.line.time_to_clear(count, now))))
+
+    def _decline(self, place: Place[Waiter], now: float) -> None:
+        """It is too late for this one."""
+        waiter, retry_after = place.waiter, self.retry_after(now)
+        if place.deadline < waiter.queued_at + self.timeout:
+            error: Unserved = DeadlinePassed(TOO_LATE, retry_after)
+        else:
+            error = QueueTimeout(f"every endpoint stayed full for {self.timeout:g} s", retry_after)
+        self._drop(place, error)
+
+    def _drop(self, place: Place[Waiter], error: Unserved) -> None:
+        self.line.leave(place)
+        self.note_dropped(place.level, error)
+        place.waiter.decline(error)
+
+    def note_dropped(self, level: int, error: Unserved) -> None:
+        """One more request that nobody has room for in its time."""
+        self.dropped[error.reason] += 1
+        if isinstance(error, Shed):
+            self.shed[level] += 1

@@ -52,6 +52,12 @@ class AlreadySettled(PoliciesError):
     """An assignment was settled twice: its in-flight count would have drifted."""
 
 
+class LineFull(PoliciesError):
+    """As many wait as may."""
+
+    status = 503
+
+
 class UnknownEndpoint(PoliciesError):
     """No endpoint has this id."""
 

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from policies.available import Available
+from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
 from policies.facts import Endpoint, Outcome, RequestFacts
 from policies.least_in_flight import LeastInFlight
@@ -78,11 +79,13 @@ class Router:
         fallback: Policy | None = None,
         time_budget: float = TIME_BUDGET,
         in_flight_limit: int | None = None,
+        concurrency: ConcurrencyRules | None = None,
     ) -> None:
         self._now = clock.now
         self._fallback: Policy = fallback if fallback is not None else LeastInFlight(rng)
         self._time_budget = time_budget
         self._limit = inf if in_flight_limit is None else in_flight_limit
+        self._concurrency = concurrency
         self.in_flight = 0
         self._by_id: dict[str, EndpointState] = {}
         self._available = Available()
@@ -138,6 +141,8 @@ class Router:
         state.count(outcome, assignment.in_flight_at_send)
         if self._observe is not None:
             self._call(self._observe, state, outcome, outcome.ended_at)
+        if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
+            self._limit_found(state)
         if not state.is_listed:
             self._refresh(state)  # last: whoever is woken may route at once
         if was_full and self.has_room and self.on_available is not None:
@@ -147,6 +152,16 @@ class Router:
     def has_room(self) -> bool:
         """Whether `route` would find somebody."""
         return bool(self._available) and self.in_flight < self._limit
+
+    @property
+    def in_flight_limit(self) -> float:
+        """The most requests at all endpoints at once; `inf` where there is no such bound."""
+        return self._limit
+
+    @property
+    def has_fit(self) -> bool:
+        """Whether waiting may help: some endpoint may be used, if only it were not full."""
+        return any(state.is_fit for state in self._by_id.values())
 
     def tick(self) -> None:
         """To be called about once a second: lets a policy that has something to do in time do it."""
@@ -191,7 +206,8 @@ class Router:
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
         state = self._by_id.get(endpoint.id)
         if state is None:
-            return EndpointState(endpoint, order, self._norms)
+            found = Concurrency(self._concurrency) if self._concurrency is not None else None
+            return EndpointState(endpoint, order, self._norms, found)
         state.adopt(endpoint, order)
         return state
 
@@ -229,6 +245,12 @@ class Router:
         self._available.enter(state)
         if len(self._available) == 1 and self.on_available is not None:
             self.on_available()
+
+    def _limit_found(self, state: EndpointState) -> None:
+        """It may hold another number of requests from now on; who may hold more is listed by `settle`."""
+        state.limit_found()
+        if state.is_listed and state.is_full:
+            self._refresh(state)
 
     # --- the policy
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
+from policies.concurrency import Concurrency
 from policies.facts import Endpoint, Outcome, OutcomeKind
 from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
 from policies.load import Histogram
@@ -30,6 +31,7 @@ class EndpointState:
 
     __slots__ = (
         "busy_since",
+        "concurrency",
         "enabled",
         "endpoint",
         "healthy",
@@ -47,7 +49,14 @@ class EndpointState:
         "weight",
     )
 
-    def __init__(self, endpoint: Endpoint, order: int = 0, norms: Norms | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        order: int = 0,
+        norms: Norms | None = None,
+        concurrency: Concurrency | None = None,
+    ) -> None:
+        self.concurrency = concurrency
         self.in_flight = 0
         self.enabled = self.healthy = self.is_member = True
         self.is_listed = False
@@ -64,13 +73,22 @@ class EndpointState:
         self.id = endpoint.id
         self.region = endpoint.region
         self.weight = endpoint.weight
-        self.limit = inf if endpoint.max_in_flight is None else endpoint.max_in_flight
+        self.limit_found()
+
+    def limit_found(self) -> None:
+        """Bring `limit` in line with what is stated and what was found out."""
+        stated, found = self.endpoint.max_in_flight, self.concurrency
+        self.limit = inf if stated is None else stated
+        if found is not None and found.limit < self.limit:
+            self.limit = found.limit
 
     def adopt(self, endpoint: Endpoint, order: int) -> None:
         """Take on a new configuration under the same id. Latency learned at another place is not latency
         here."""
         if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
             self.latency = LatencyModel()
+            if self.concurrency is not None:
+                self.concurrency = self.concurrency.fresh()
         self._copy(endpoint)
         self.order = order
 

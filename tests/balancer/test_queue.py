@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from random import Random
 
-import pytest
-
-from balancer.errors import NoEndpoint, QueueFull
-from balancer.waiting import WaitQueue
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
-from policies.least_in_flight import LeastInFlight
-from policies.router import Router
-from tests.balancer.conftest import ManualClock, Script, ScriptedWorker, Stage, Wire, get, post, response
+from policies.facts import Endpoint
+from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, get, post, response
 
 
 def gated(go: asyncio.Event) -> Script:
@@ -113,51 +106,3 @@ async def test_new_endpoints_serve_who_waits(stage: Stage) -> None:
     go.set()
     assert (await first.response()).body == b"/first"
     assert repr(retired) == "<Pool w0 idle=0 leased=0 opening=0>"
-
-
-# --- the line itself
-
-
-class Waiter:
-    """Takes its place when its turn comes."""
-
-    def __init__(self, router: Router, is_finished: bool = False) -> None:
-        self.router = router
-        self.is_finished = is_finished
-        self.is_served = False
-
-    def attempt(self) -> None:
-        self.router.route(RequestFacts())
-        self.is_served = True
-
-
-def full_router() -> tuple[Router, WaitQueue]:
-    router = Router(
-        [Endpoint("a", "http://a", "r", max_in_flight=1)], LeastInFlight(Random(1)), ManualClock(), Random(1)
-    )
-    return router, WaitQueue(router, 2)
-
-
-def test_who_gave_up_takes_no_place_in_the_line() -> None:
-    """They are neither counted nor served, and make room when the line is full."""
-    router, queue = full_router()
-    taken = router.route(RequestFacts())
-    waiters = [Waiter(router), Waiter(router)]
-    for waiter in waiters:
-        queue.join(waiter)
-    with pytest.raises(QueueFull):
-        queue.join(Waiter(router))
-    waiters[0].is_finished = True
-    late = Waiter(router)
-    queue.join(late)
-    assert len(queue) == 2
-    router.settle(taken, Outcome(OutcomeKind.OK, 200, 0.0, 0.0, 0.0))
-    assert [waiter.is_served for waiter in (*waiters, late)] == [False, True, False]
-
-
-def test_nobody_waits_for_what_cannot_serve() -> None:
-    """A line before endpoints that are all down would never move."""
-    router, queue = full_router()
-    router.set_enabled("a", False)
-    with pytest.raises(NoEndpoint):
-        queue.join(Waiter(router))

@@ -1,0 +1,98 @@
+"""What is told of the queue, of shedding and of the endpoints' limits: in /-/status and in /-/metrics.
+
+Rule of this file: read at the moment of asking; nothing is counted for it that is not counted anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+    from policies.state import EndpointState
+
+PREFIX = "steelyard"
+
+
+def queue_status(unit: Unit) -> dict[str, Any]:
+    """Who waits for an endpoint, and what became of those who did. Durations in seconds, `pace` in turns per second."""
+    queue, now = unit.queue, unit.now()
+    line = queue.line
+    return {
+        "length": len(line),
+        "limit": line.limit,
+        "oldest": round(line.oldest_wait(now), 3),
+        "order": "adaptive" if line.is_adaptive else "fifo",
+        "pace": round(line.pace.read(now), 3),
+        "joined": queue.joined,
+        "served": queue.served,
+        "left": queue.left,
+        "dropped": dict(queue.dropped),
+    }
+
+
+def level_status(unit: Unit) -> list[dict[str, Any]] | None:
+    """The levels of importance, the highest first; None where nobody asks for them."""
+    gate, line = unit.gate, unit.queue.line
+    if gate is None or len(gate.rules.levels) < 2:
+        return None
+    return [
+        {"name": level.name, "waiting": line.waiting(number), "shed": unit.queue.shed[number]}
+        for number, level in enumerate(gate.rules.levels)
+    ]
+
+
+def concurrency_status(state: EndpointState) -> dict[str, Any] | None:
+    """The limit that was found for an endpoint, and the latencies that it goes by; None where none is looked for."""
+    found = state.concurrency
+    if found is None:
+        return None
+    return {"limit": state.limit, "usual_latency": _seconds(found.long), "latency": _seconds(found.short)}
+
+
+def _seconds(latency: float) -> float | None:
+    return round(latency, 6) if latency < inf else None
+
+
+def queue_families(unit: Unit) -> Iterator[Metric]:
+    """The same for Prometheus."""
+    queue = unit.queue
+    yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(queue))
+    oldest = queue.line.oldest_wait(unit.now())
+    yield GaugeMetricFamily(f"{PREFIX}_queue_oldest_seconds", "Longest wait of those who wait", oldest)
+    yield CounterMetricFamily(f"{PREFIX}_queue_joined", "Requests that had to wait", queue.joined)
+    yield CounterMetricFamily(f"{PREFIX}_queue_served", "Requests whose turn came", queue.served)
+    yield CounterMetricFamily(f"{PREFIX}_queue_left", "Requests whose client left the queue", queue.left)
+    dropped = CounterMetricFamily(
+        f"{PREFIX}_queue_dropped", "Requests that nobody had room for in time", labels=["reason"]
+    )
+    for reason, number in queue.dropped.items():
+        dropped.add_metric([reason], number)
+    yield dropped
+    yield from _level_families(unit)
+    yield _limits(unit)
+
+
+def _level_families(unit: Unit) -> Iterator[Metric]:
+    waiting = GaugeMetricFamily(f"{PREFIX}_level_waiting", "Requests waiting, by level", labels=["level"])
+    shed = CounterMetricFamily(f"{PREFIX}_shed", "Requests refused, by level", labels=["level"])
+    for level in level_status(unit) or ():
+        waiting.add_metric([level["name"]], level["waiting"])
+        shed.add_metric([level["name"]], level["shed"])
+    yield from (waiting, shed)
+
+
+def _limits(unit: Unit) -> Metric:
+    limits = GaugeMetricFamily(
+        f"{PREFIX}_endpoint_limit",
+        "Requests it may hold, where that is limited",
+        labels=["endpoint", "region"],
+    )
+    for state in unit.router.states:
+        if state.limit < inf:
+            limits.add_metric([state.id, state.region], state.limit)
+    return limits

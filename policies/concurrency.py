@@ -1,0 +1,154 @@
+"""How many requests an endpoint can usefully have at once, found out from its latency: Gradient2.
+
+Rule of this file: pure and clocked; one `record` per success, a few float operations, and all else once per window.
+
+A window's mean latency, `short`, is held against `long`, what is usual when nothing queues:
+
+    g = clamp(tolerance · long / short, 0.5, 1)          1: latency is as it should be
+    limit = 0.8 · limit + 0.2 · (g · limit + headroom)   headroom: 4 or the root of the limit, whichever is more
+
+(Netflix, concurrency-limits, `Gradient2Limit`.) The limit moves only when it was in use: otherwise nothing was found
+out about it. With c slots it comes to rest near tolerance · c + headroom, so that no slot is ever idle.
+
+Two things are other than there. `long` is not a slow mean of everything: under a flood that lasts, such a mean learns
+the queue that the limit itself allows, takes it for usual, and the limit runs away (simulated, 8 slots at 1.5 times
+their capacity: from 20 to 100 within 20 minutes, and on). Here it learns from windows in which the limit was not in
+use, and from looks: every `LOOK_EVERY` seconds of full use the limit is halved for one window, so that the queue runs
+dry, and what is sent then shows what is usual (simulated, the same: 14–18). And until g first falls below 1 the limit
+grows by half per window, as TCP begins: at 0.8 per second a hundred would take two minutes.
+"""
+
+from __future__ import annotations
+
+from math import inf, sqrt
+from typing import Final, NamedTuple
+
+from policies.facts import Outcome, OutcomeKind
+
+WINDOW: Final = 1.0
+"""Seconds of a window, at least; twice the latency where that is more, so that each shows what the last change did."""
+
+ENOUGH: Final = 10
+"""Samples that make a mean; a window lasts until it has them."""
+
+SMOOTHING: Final = 0.2
+LEAST_GRADIENT: Final = 0.5
+HEADROOM: Final = 4.0
+START_GROWTH: Final = 1.5
+
+LOOK_EVERY: Final = 30.0
+"""Seconds of full use between two looks: at most a thirtieth of the time is spent below the limit."""
+
+USUAL_WEIGHT: Final = 0.2
+"""What a window counts in `long` in which the limit was not in use: they come every second."""
+
+LOOK_WEIGHT: Final = 0.5
+"""What a look counts: they are rare, and a `long` that is too small keeps the limit too small until the next."""
+
+
+class ConcurrencyRules(NamedTuple):
+    """Requests at once: to begin with, and never fewer nor more; `tolerance` is how many times its usual latency an
+    endpoint may take."""
+
+    initial: int = 20
+    minimum: int = 4
+    maximum: int = 1000
+    tolerance: float = 1.5
+
+
+class Concurrency:
+    """The limit of one endpoint. `long` and `short` are seconds; `inf` before there are any."""
+
+    __slots__ = (
+        "_count",
+        "_ends_at",
+        "_estimate",
+        "_has_risen_enough",
+        "_is_looking",
+        "_looked_at",
+        "_peak",
+        "_rules",
+        "_sum",
+        "limit",
+        "long",
+        "short",
+    )
+
+    def __init__(self, rules: ConcurrencyRules) -> None:
+        self._rules = rules
+        self._estimate = float(rules.initial)
+        self.limit = rules.initial
+        self.long = self.short = inf
+        self._has_risen_enough = self._is_looking = False
+        self._looked_at = -inf
+        self._ends_at = inf
+        self._sum = 0.0
+        self._count = self._peak = 0
+
+    def fresh(self) -> Concurrency:
+        """One that has learned nothing, by the same rules."""
+        return Concurrency(self._rules)
+
+    def learn(self, outcome: Outcome, ahead: int) -> bool:
+        """Count in how a request ended that was sent behind `ahead` others. Returns whether `limit` may have changed.
+
+        A success tells its latency to the first byte, a timeout that it is no less than the time it took. Other
+        failures tell nothing of load: they are quick, and would make an endpoint that fails look idle.
+        """
+        kind, first_byte_at = outcome.kind, outcome.first_byte_at
+        if kind is OutcomeKind.OK and first_byte_at is not None:
+            return self.record(first_byte_at - outcome.sent_at, ahead, outcome.ended_at)
+        if kind is OutcomeKind.TIMEOUT:
+            return self.record(outcome.ended_at - outcome.sent_at, ahead, outcome.ended_at)
+        return False
+
+    def record(self, latency: float, ahead: int, now: float) -> bool:
+        """Count in a `latency` in seconds, of a request sent behind `ahead` others; returns as `learn` does."""
+        if self._is_looking and ahead >= self.limit:
+            return False  # sent before the look began: it has seen the queue
+        if not self._count and self._ends_at == inf:
+            self._ends_at = now + WINDOW  # the first answers alone would be the quickest
+        self._sum += latency
+        self._count += 1
+        if ahead >= self._peak:
+            self._peak = ahead + 1
+        if now < self._ends_at or self._count < ENOUGH:
+            return False
+        self._close_window(now)
+        return True
+
+    def _close_window(self, now: float) -> None:
+        is_first = self.short == inf
+        self.short = self._sum / self._count
+        is_in_use = self._peak >= self.limit
+        if self._is_looking or is_first or not is_in_use:
+            self._learn_usual()
+        if self._is_looking or not is_in_use:
+            self._looked_at = now
+        if is_in_use and not self._is_looking:
+            self._adjust()
+        self._is_looking = is_in_use and not self._is_looking and now - self._looked_at >= LOOK_EVERY
+        self._open_window(now)
+
+    def _learn_usual(self) -> None:
+        weight = LOOK_WEIGHT if self._is_looking else USUAL_WEIGHT
+        self.long = self.short if self.long == inf else self.long + weight * (self.short - self.long)
+
+    def _adjust(self) -> None:
+        rules, estimate = self._rules, self._estimate
+        gradient = max(LEAST_GRADIENT, min(1.0, rules.tolerance * self.long / self.short))
+        if gradient < 1.0:
+            self._has_risen_enough = True
+        if self._has_risen_enough:
+            wanted = gradient * estimate + max(HEADROOM, sqrt(estimate))
+            estimate += SMOOTHING * (wanted - estimate)
+        else:
+            estimate *= START_GROWTH
+        self._estimate = max(float(rules.minimum), min(float(rules.maximum), estimate))
+
+    def _open_window(self, now: float) -> None:
+        limit = self._estimate / 2 if self._is_looking else self._estimate
+        self.limit = max(self._rules.minimum, int(limit))
+        self._ends_at = now + max(WINDOW, 2.0 * self.short)
+        self._sum = 0.0
+        self._count = self._peak = 0

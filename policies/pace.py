@@ -1,0 +1,47 @@
+"""How fast something goes on: events per second, of late.
+
+Rule of this file: time is an argument, and a read changes nothing.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+TAU = 3.0
+"""Seconds after which an event counts 1/e: long enough to count slow workers, short enough to follow a stall."""
+
+LEAST_SPAN = 0.5
+"""Seconds that a pace is told from, at least: the first two events, a millisecond apart, are no thousand a second."""
+
+
+class Pace:
+    """Events per second since `begin`, each weighted by e^(−age/TAU).
+
+    The weighted count is divided by the weight that the whole time since the beginning has, so the first seconds are
+    not taken for slow ones. `began_at` is when that was.
+    """
+
+    __slots__ = ("_at", "_count", "began_at")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at = self.began_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """Forget what was."""
+        self._count = 0.0
+        self._at = self.began_at = now
+
+    def count(self, now: float) -> None:
+        """One more event."""
+        self._count = self._faded(now) + 1.0
+        self._at = now
+
+    def read(self, now: float) -> float:
+        """Events per second; 0 where there were none."""
+        span = max(LEAST_SPAN, now - self.began_at)
+        return self._faded(now) / (TAU * (1.0 - exp(-span / TAU)))
+
+    def _faded(self, now: float) -> float:
+        age = now - self._at
+        return self._count * exp(-age / TAU) if age > 0.0 else self._count
