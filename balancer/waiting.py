@@ -42,8 +42,8 @@ class WaitQueue:
     """The line before a router whose endpoints are full. `timeout` is how many seconds one may wait.
 
     `joined`, `served` and `left` count the requests that had to wait, whose turn came, and that ended otherwise while
-    they waited; `dropped` by reason those that waited in vain or were not let in, `shed` by level those of them that had
-    to make room for more important ones.
+    they waited; `dropped` by reason those that waited in vain or were not let in, `shed` by level those of them that
+    had to make room for more important ones.
     """
 
     def __init__(
