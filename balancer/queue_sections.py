@@ -48,7 +48,7 @@ class LevelConfig(Section):
 DEFAULT_LEVELS = (
     LevelConfig(name="critical"),
     LevelConfig(name="normal", queue=0.75),
-    LevelConfig(name="bulk", queue=0.25, in_flight=0.9),
+    LevelConfig(name="bulk", queue=0.25),
 )
 
 

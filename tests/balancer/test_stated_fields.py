@@ -1,0 +1,66 @@
+"""What requests say of themselves: read where it is asked, and as if it were not there where it makes no sense."""
+
+from __future__ import annotations
+
+import pytest
+
+from balancer.client import Client
+from balancer.request_head import RequestHeads
+from balancer.stated_fields import StatedFields
+
+FIELDS = StatedFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
+
+
+def of(*lines: bytes) -> tuple[int | None, float | None, float | None] | None:
+    """Level, limit and start that a head with these lines states."""
+    stated = FIELDS.of(b"\r\nHost: a\r\n" + b"".join(line + b"\r\n" for line in lines))
+    return (stated.level, stated.limit, stated.started_at) if stated is not None else None
+
+
+@pytest.mark.parametrize(
+    ("line", "stated"),
+    [
+        (b"Accept: */*", None),
+        (b"X-Priority: low", (1, None, None)),
+        (b"x-priority:HIGH ", (0, None, None)),
+        (b"X-Priority: urgent", (None, None, None)),
+        (b"X-Timeout-Ms: 1500", (None, 1.5, None)),
+        (b"X-Timeout-Ms: 0", (None, 0.0, None)),
+        (b"X-Timeout-Ms: -1", (None, None, None)),
+        (b"X-Timeout-Ms: 1e9", (None, None, None)),
+        (b"X-Timeout-Ms: 1234567890", (None, None, None)),
+        (b"X-Request-Start: 1700000000123", (None, None, 1700000000.123)),
+        (b"X-Request-Start: t=1700000000.123", (None, None, 1700000000.123)),
+        (b"X-Request-Start: t=1700000000123456", (None, None, 1700000000.123456)),
+        (b"X-Request-Start: yesterday", (None, None, None)),
+        (b"X-Request-Start: ", (None, None, None)),
+        (b"Not-X-Priority: low", None),
+    ],
+)
+def test_what_is_stated(line: bytes, stated: object) -> None:
+    assert of(line) == stated
+
+
+def test_several_at_once() -> None:
+    """The last of a kind counts."""
+    lines = (b"X-Priority: low", b"X-Timeout-Ms: 20", b"X-Priority: high", b"X-Request-Start: 1700000000")
+    assert of(*lines) == (0, 0.02, 1700000000.0)
+
+
+@pytest.mark.parametrize("start", [b"GET / HTTP/1.1", b"GET http://a/ HTTP/1.1", b"OPTIONS * HTTP/1.1"])
+def test_every_request_of_a_connection_is_asked_anew(start: bytes) -> None:
+    """Whatever its request line looks like, and whatever the one before has said; the fields are passed on."""
+    heads = RequestHeads(Client(b"192.0.2.1", b"a:80", stated=FIELDS))
+    said: list[int | None] = []
+    for line in (b"", b"X-Priority: low\r\n", b"X-Priority: low\r\n", b"X-Priority: high\r\n", b""):
+        request = heads.outgoing(start + b"\r\nHost: a\r\n" + line + b"\r\n", b"id")
+        assert line in request.head
+        stated = request.fields.stated
+        said.append(stated.level if stated is not None else None)
+    assert said == [None, 1, 1, 0, None]
+
+
+def test_where_nobody_asks_nothing_is_read() -> None:
+    heads = RequestHeads(Client(b"192.0.2.1", b"a:80"))
+    request = heads.outgoing(b"GET / HTTP/1.1\r\nHost: a\r\nX-Priority: low\r\n\r\n", b"id")
+    assert request.fields.stated is None
