@@ -92,7 +92,7 @@ class Gate:
         """Seconds since a request started, beyond what the quickest of the last minutes took to come.
 
         The clock that it was read from is not ours: only differences to other requests mean anything, so a clock that
-        is wrong by an hour costs nobody an answer.
+        is wrong by an hour costs nobody an answer, if all proxies go by the same.
         """
         delay = now - started_at
         self._least_delay.add(delay, now)

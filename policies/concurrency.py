@@ -14,7 +14,7 @@ Two things are other than there. `long` is not a slow mean of everything: under 
 the queue that the limit itself allows, takes it for usual, and the limit runs away (simulated, 8 slots at 1.5 times
 their capacity: from 20 to 100 within 20 minutes, and on). Here it learns from windows in which the limit was not in
 use, and from looks: every `LOOK_EVERY` seconds of full use the limit is halved for one window, so that the queue runs
-dry, and what is sent then shows what is usual (simulated, the same: 14–18). And until g first falls below 1 the limit
+dry, and what is sent then shows what is usual (simulated, the same: 13–18). And until g first falls below 1 the limit
 grows by half per window, as TCP begins: at 0.8 per second a hundred would take two minutes.
 """
 
