@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 class Applicant:
     """Who would like an endpoint. `level` and `deadline` say how important it is and when it is of no use any more,
-    where such is asked; `queued_at` is when it first had to wait."""
+    where such is asked; `queued_at` is when it first had to wait, `place` where it waits now."""
 
     level = 0
     deadline = inf
     queued_at = 0.0
-    _place: Place[Waiter] | None = None
+    place: Place[Waiter] | None = None
     _unit: Unit
     _request: Request
 
@@ -50,7 +50,7 @@ class Applicant:
         unit = self._unit
         self.queued_at = self.queued_at or unit.now()
         try:
-            self._place = unit.queue.join(self)
+            unit.queue.join(self)
         except ForwardingError as error:
             self._answer(error)
 
@@ -60,11 +60,10 @@ class Applicant:
 
     def _check_wait(self, now: float) -> None:
         """The sweep, for who waits; `now` is coarse."""
-        if self._place is not None:
-            self._unit.queue.check(self._place, now)
+        if self.place is not None:
+            self._unit.queue.check(self, now)
 
     def _leave_queue(self) -> None:
         """Nothing is waited for any more."""
-        place, self._place = self._place, None
-        if place is not None:
-            self._unit.queue.leave(place)
+        if self.place is not None:
+            self._unit.queue.leave(self)

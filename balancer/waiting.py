@@ -28,11 +28,12 @@ HOPELESS: Final = 2.0
 
 class Waiter(Protocol):
     """Who waits. `deadline` is when whoever asked stops waiting, less the time that an answer takes; `queued_at` since
-    when it has waited, over all its attempts; `level` its importance, 0 the highest."""
+    when it has waited, over all its attempts; `level` its importance, 0 the highest; `place` where it waits now."""
 
     deadline: float
     level: int
     queued_at: float
+    place: Place[Waiter] | None
 
     def attempt(self) -> None: ...
     def decline(self, error: Unserved) -> None: ...
@@ -67,7 +68,7 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self.line)
 
-    def join(self, waiter: Waiter) -> Place[Waiter]:
+    def join(self, waiter: Waiter) -> None:
         """Wait for an endpoint. Raises `NoEndpoint` where none is fit to serve, `DeadlinePassed`, `QueueFull`."""
         if not self._router.has_fit:
             raise NoEndpoint("no endpoint is up")
@@ -78,7 +79,7 @@ class WaitQueue:
             self._make_room(waiter.level, now)
         self.joined += 1
         until = waiter.queued_at + self.timeout
-        return line.join(waiter, waiter.level, now, min(until, waiter.deadline))
+        waiter.place = line.join(waiter, waiter.level, now, min(until, waiter.deadline))
 
     def _must_be_in_time(self, waiter: Waiter, now: float) -> None:
         """There is no use in waiting for a turn that comes too late by far."""
@@ -99,9 +100,10 @@ class WaitQueue:
             raise error
         self._drop(place, Shed("more important requests take the room there is", self.retry_after(now)))
 
-    def leave(self, place: Place[Waiter]) -> None:
+    def leave(self, waiter: Waiter) -> None:
         """Somebody else has ended the request."""
-        if place.waits:
+        place, waiter.place = waiter.place, None
+        if place is not None and place.waits:
             self.left += 1
             self.line.leave(place)
 
@@ -117,11 +119,14 @@ class WaitQueue:
                 self._decline(place, now)
             else:
                 self.served += 1
-                place.waiter.attempt()
+                waiter = place.waiter
+                waiter.place = None  # the two would keep each other alive
+                waiter.attempt()
 
-    def check(self, place: Place[Waiter], now: float) -> None:
+    def check(self, waiter: Waiter, now: float) -> None:
         """The sweep: who has waited for long enough gets its answer."""
-        if place.waits and now > place.deadline:
+        place = waiter.place
+        if place is not None and place.waits and now > place.deadline:
             self.line.leave(place)
             self._decline(place, now)
 
@@ -147,6 +152,7 @@ class WaitQueue:
     def _drop(self, place: Place[Waiter], error: Unserved) -> None:
         self.line.leave(place)
         self.note_dropped(place.level, error)
+        place.waiter.place = None
         place.waiter.decline(error)
 
     def note_dropped(self, level: int, error: Unserved) -> None:

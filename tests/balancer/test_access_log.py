@@ -335,6 +335,29 @@ async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: Watche
     first.reset()
 
 
+async def test_what_is_not_let_in(stage: Stage, watched: Watched) -> None:
+    """Nobody waited and no endpoint was asked."""
+    worker = await stage.worker(stalls())
+    shedding = {"header": "X-Priority", "trust": "everybody", "default": "low"}
+    shedding |= {"levels": [{"name": "high"}, {"name": "low", "in_flight": 0.5}]}
+    await watched.serve(worker, max_in_flight=2, queue={"limit_header": "X-Timeout-Ms"}, shedding=shedding)
+    first, second = await stage.client(), await stage.client()
+    await first.send(get())
+    await stage.eventually(lambda: worker.requests)
+    for fields in ([], [b"X-Timeout-Ms: 0"]):
+        assert (await second.ask(get(b"/", *fields))).status == 503
+    for line, reason in zip(await watched.lines(2), ("shed", "deadline_passed"), strict=True):
+        told = (
+            line["end"],
+            line["status"],
+            line["reason"],
+            line["endpoint"],
+            line["attempts"],
+            line["queue"],
+        )
+        assert told == ("unavailable", 503, reason, None, 0, 0)
+
+
 async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: Watched) -> None:
     """While it failed, who had waited took its place: one attempt was made, and no endpoint had it in the end."""
     go = asyncio.Event()

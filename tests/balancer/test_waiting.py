@@ -65,7 +65,7 @@ class World:
         if self.router.has_room:
             waiter.attempt()
         else:
-            waiter.place = self.queue.join(waiter)
+            self.queue.join(waiter)
         return waiter
 
     def fill(self) -> None:
@@ -78,8 +78,7 @@ class World:
 
     def sweep(self, waiters: list[Waiter]) -> None:
         for waiter in waiters:
-            if waiter.place is not None:
-                self.queue.check(waiter.place, self.clock.at)
+            self.queue.check(waiter, self.clock.at)
 
 
 def test_who_gave_up_takes_no_place_in_the_line() -> None:
@@ -89,8 +88,7 @@ def test_who_gave_up_takes_no_place_in_the_line() -> None:
     first, second = world.come(), world.come()
     with pytest.raises(QueueFull):
         world.come()
-    assert first.place is not None
-    world.queue.leave(first.place)
+    world.queue.leave(first)
     third = world.come()
     assert (len(world.queue), world.queue.left) == (2, 1)
     world.finish()
@@ -222,9 +220,9 @@ def test_whatever_happens(events: list[Event], places: int, limit: int, is_adapt
             world.finish()
         elif what == "leave" and come:
             waiter = come[number % len(come)]
-            if waiter.place is not None and waiter.place.waits:
-                world.queue.leave(waiter.place)
+            if waiter.place is not None:
                 waiter.ended_at = world.clock.at
+            world.queue.leave(waiter)
         elif what == "wait":
             for _ in range(max(1, round(amount / SWEEP))):
                 world.clock.at += min(amount, SWEEP)
@@ -234,7 +232,7 @@ def test_whatever_happens(events: list[Event], places: int, limit: int, is_adapt
 
 def must_hold(world: World, come: list[Waiter], limit: int) -> None:
     now = world.clock.at
-    waiting = [waiter for waiter in come if waiter.place is not None and waiter.place.waits]
+    waiting = [waiter for waiter in come if waiter.place is not None]
     assert len(world.queue) == len(waiting) <= limit
     assert not (waiting and world.router.has_room)
     assert all(waiter.ended_at == inf for waiter in waiting)
