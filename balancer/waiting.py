@@ -93,12 +93,14 @@ class WaitQueue:
     def _make_room(self, level: int, now: float) -> None:
         """Somebody of a lower level gives way, if there is anybody."""
         place = self.line.last_below(level)
-        if place is None:
+        waiter = place.waiter if place is not None else None
+        if place is None or waiter is None:
             detail = f"every endpoint is full and {self.line.limit} requests wait already"
             error = QueueFull(detail, self.retry_after(now))
             self.note_dropped(level, error)
             raise error
-        self._drop(place, Shed("more important requests take the room there is", self.retry_after(now)))
+        self.line.leave(place)
+        self._drop(waiter, Shed("more important requests take the room there is", self.retry_after(now)))
 
     def leave(self, waiter: Waiter) -> None:
         """Somebody else has ended the request."""
@@ -113,13 +115,13 @@ class WaitQueue:
         while len(line) and router.has_room:
             now = self._now()
             place = line.take(now)
-            if place is None:
+            waiter = place.waiter if place is not None else None
+            if place is None or waiter is None:
                 return
             if now > place.deadline:
-                self._decline(place, now)
+                self._decline(waiter, place, now)
             else:
                 self.served += 1
-                waiter = place.waiter
                 waiter.place = None  # the two would keep each other alive
                 waiter.attempt()
 
@@ -128,7 +130,7 @@ class WaitQueue:
         place = waiter.place
         if place is not None and place.waits and now > place.deadline:
             self.line.leave(place)
-            self._decline(place, now)
+            self._decline(waiter, place, now)
 
     def close(self) -> None:
         """Nobody's turn comes any more: their connections are being ended."""
@@ -140,20 +142,19 @@ class WaitQueue:
         count = float(len(self.line)) if turns is None else turns
         return max(1, ceil(min(LONGEST_RETRY, self.line.time_to_clear(count, now))))
 
-    def _decline(self, place: Place[Waiter], now: float) -> None:
+    def _decline(self, waiter: Waiter, place: Place[Waiter], now: float) -> None:
         """It is too late for this one."""
-        waiter, retry_after = place.waiter, self.retry_after(now)
+        retry_after = self.retry_after(now)
         if place.deadline < waiter.queued_at + self.timeout:
             error: Unserved = DeadlinePassed(TOO_LATE, retry_after)
         else:
             error = QueueTimeout(f"every endpoint stayed full for {self.timeout:g} s", retry_after)
-        self._drop(place, error)
+        self._drop(waiter, error)
 
-    def _drop(self, place: Place[Waiter], error: Unserved) -> None:
-        self.line.leave(place)
-        self.note_dropped(place.level, error)
-        place.waiter.place = None
-        place.waiter.decline(error)
+    def _drop(self, waiter: Waiter, error: Unserved) -> None:
+        self.note_dropped(waiter.level, error)
+        waiter.place = None
+        waiter.decline(error)
 
     def note_dropped(self, level: int, error: Unserved) -> None:
         """One more request that nobody has room for in its time."""

@@ -37,12 +37,13 @@ Waiter = TypeVar("Waiter")
 
 
 class Place(Generic[Waiter]):
-    """Where one waits: since `joined_at`, until `deadline` at the latest. `waits`: its turn has not come."""
+    """Where one waits: since `joined_at`, until `deadline` at the latest. `waits`: its turn has not come. A place that
+    was given up stands empty for a while, and then has no `waiter`."""
 
     __slots__ = ("deadline", "joined_at", "level", "waiter", "waits")
 
     def __init__(self, waiter: Waiter, level: int, joined_at: float, deadline: float) -> None:
-        self.waiter = waiter
+        self.waiter: Waiter | None = waiter
         self.level = level
         self.joined_at = joined_at
         self.deadline = deadline
@@ -66,10 +67,23 @@ class Row(Generic[Waiter]):
 
     def remove(self, place: Place[Waiter]) -> None:
         """It waits no more, wherever it stands."""
-        place.waits = False
-        self.waiting -= 1
+        self._count_out(place)
+        place.waiter = None
         if len(self._places) > 2 * self.waiting + SLACK:
             self._places = deque(other for other in self._places if other.waits)
+
+    def take_oldest(self) -> Place[Waiter] | None:
+        """Its turn has come."""
+        return self._count_out(self._places.popleft()) if self.oldest() is not None else None
+
+    def take_newest(self) -> Place[Waiter] | None:
+        """Its turn has come."""
+        return self._count_out(self._places.pop()) if self.newest() is not None else None
+
+    def _count_out(self, place: Place[Waiter]) -> Place[Waiter]:
+        place.waits = False
+        self.waiting -= 1
+        return place
 
     def oldest(self) -> Place[Waiter] | None:
         """Who has waited longest."""
@@ -131,9 +145,9 @@ class Line(Generic[Waiter]):
         row = self._row()
         if row is None:
             return None
-        place = row.newest() if self.is_adaptive and self.is_standing(now) else row.oldest()
+        place = row.take_newest() if self.is_adaptive and self.is_standing(now) else row.take_oldest()
         if place is not None:
-            self.leave(place)
+            self._waiting -= 1
             if now <= place.deadline:
                 self.pace.count(now)
         return place

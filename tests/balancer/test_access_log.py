@@ -356,6 +356,7 @@ async def test_what_is_not_let_in(stage: Stage, watched: Watched) -> None:
             line["queue"],
         )
         assert told == ("unavailable", 503, reason, None, 0, 0)
+    first.reset()
 
 
 async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: Watched) -> None:

@@ -42,7 +42,7 @@ def answered_in_time(
             heapq.heappush(events, (now + rng.expovariate(load(now) * CAPACITY), next(order), None))
             line.join(now, 0, now, now + QUEUE_TIMEOUT)
         while busy < SERVERS and (place := line.take(now)) is not None:
-            if now <= place.deadline:
+            if now <= place.deadline and place.waiter is not None:
                 busy += 1
                 serve(place.waiter, now)
     return in_time / offered
