@@ -338,8 +338,8 @@ async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: Watche
 async def test_what_is_not_let_in(stage: Stage, watched: Watched) -> None:
     """Nobody waited and no endpoint was asked."""
     worker = await stage.worker(stalls())
-    shedding = {"header": "X-Priority", "trust": "everybody", "default": "low"}
-    shedding |= {"levels": [{"name": "high"}, {"name": "low", "in_flight": 0.5}]}
+    levels = [{"name": "high"}, {"name": "low", "in_flight": 0.5}]
+    shedding = {"header": "X-Priority", "trust": "everybody", "default": "low", "levels": levels}
     await watched.serve(worker, max_in_flight=2, queue={"limit_header": "X-Timeout-Ms"}, shedding=shedding)
     first, second = await stage.client(), await stage.client()
     await first.send(get())
