@@ -1,6 +1,7 @@
 """Policies: where a request should go. Standard library only; no I/O, no clock, no shared randomness."""
 
 from policies.available import Available
+from policies.ejection import EjectionRules
 from policies.errors import (
     AlreadySettled,
     BadPolicyOption,
@@ -11,10 +12,13 @@ from policies.errors import (
     UnknownEndpoint,
     UnknownPolicy,
 )
-from policies.facts import Endpoint, Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts
+from policies.facts import Endpoint, Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts, Standing
+from policies.fitness import Fitness
+from policies.panic import Panic
 from policies.policy import Policy, PolicyMaker
 from policies.registry import describe, from_spec, known, make
 from policies.router import Assignment, Clock, MonotonicClock, Router
+from policies.slow_start import SlowStart
 from policies.state import EndpointState
 
 __all__ = [
@@ -25,12 +29,15 @@ __all__ = [
     "BrokenPolicy",
     "Clock",
     "DuplicateEndpoint",
+    "EjectionRules",
     "Endpoint",
     "EndpointState",
+    "Fitness",
     "MonotonicClock",
     "NoEndpointAvailable",
     "Outcome",
     "OutcomeKind",
+    "Panic",
     "PoliciesError",
     "Policy",
     "PolicyMaker",
@@ -38,6 +45,8 @@ __all__ = [
     "ReportedLoad",
     "RequestFacts",
     "Router",
+    "SlowStart",
+    "Standing",
     "UnknownEndpoint",
     "UnknownPolicy",
     "describe",

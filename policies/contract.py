@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 
+from policies.ejection import EjectionRules
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.fitness import Fitness
 from policies.policy import PolicyMaker
 from policies.router import Assignment, Router
+from policies.slow_start import SlowStart
 from policies.state import EndpointState
 
 REGION = "here"
@@ -53,16 +56,22 @@ class Trial:
     at, id, latency)."""
 
     def __init__(
-        self, make: PolicyMaker, members: Iterable[Endpoint], answer: Answer = steady, seed: int = 1
+        self,
+        make: PolicyMaker,
+        members: Iterable[Endpoint],
+        answer: Answer = steady,
+        seed: int = 1,
+        fitness: Fitness | None = None,
     ) -> None:
         self.clock = ManualClock()
-        self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1))
+        self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1), fitness=fitness)
         self.facts = RequestFacts(region=REGION)
         self.log: list[tuple[float, str, float]] = []
         self._answer = answer
         self._rng = Random(seed + 2)
         self._ends: list[tuple[float, int, Assignment | None, OutcomeKind]] = []
         self._order = count()
+        self._tick_at = 1.0
 
     def send(self) -> EndpointState:
         """Route one request; its answer comes when the clock gets there."""
@@ -101,6 +110,7 @@ class Trial:
 
     def _run(self, until: float, after_answer: Callable[[], None]) -> None:
         while self._ends and self._ends[0][0] <= until:
+            self._tick_until(self._ends[0][0])
             self.clock.time, _, assignment, kind = heapq.heappop(self._ends)
             if assignment is None:
                 self.send()
@@ -109,7 +119,15 @@ class Trial:
             sent_at, now = assignment.routed_at, self.clock.time
             self.router.settle(assignment, Outcome(kind, status, sent_at, now, now))
             after_answer()
+        self._tick_until(until)
         self.clock.time = until
+
+    def _tick_until(self, at: float) -> None:
+        """Once a second, as the balancer does."""
+        while self._tick_at <= at:
+            self.clock.time = self._tick_at
+            self.router.tick()
+            self._tick_at += 1.0
 
 
 def check(make: PolicyMaker) -> None:
@@ -120,6 +138,8 @@ def check(make: PolicyMaker) -> None:
         starves_nobody,
         spares_a_cold_endpoint,
         shuns_failures,
+        ends_with_failures,
+        bears_a_slow_start,
     ):
         rule(make)
 
@@ -161,6 +181,42 @@ def spares_a_cold_endpoint(make: PolicyMaker) -> None:
     picked = Counter(trial.send().id for _ in range(20))
     cold = picked[f"{REGION}-4"]
     _demand(cold <= 12, f"a cold endpoint got {cold} of the next 20 requests")
+
+
+def ends_with_failures(make: PolicyMaker) -> None:
+    """With ejection, which is on by default, the same endpoint gets nothing but a try now and then, and has its share
+    again when it is well."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        fails = state.id == f"{REGION}-0" and now < 20
+        return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
+
+    fitness = Fitness(Random(4), ejection=EjectionRules(time=10.0))
+    trial = Trial(make, endpoints(*[1] * 6), answer, fitness=fitness)
+    trial.closed_loop(12, 60)
+    failed = trial.picked(since=1) - trial.picked(since=20)
+    share = failed[f"{REGION}-0"] / failed.total()
+    _demand(share <= 0.005, f"an endpoint that fails every request and is ejected got {share:.2%} of them")
+    again = trial.picked(since=40)
+    share = again[f"{REGION}-0"] / again.total()
+    _demand(share >= 1 / 18, f"an endpoint that is back from its ejection got {share:.1%} of the requests")
+
+
+def bears_a_slow_start(make: PolicyMaker) -> None:
+    """A new endpoint that starts slowly gets no more than a little over its part of a fair share, and all of it in
+    the end."""
+    trial = Trial(make, endpoints(*[1] * 4), fitness=Fitness(Random(4), slow_start=SlowStart(window=20.0)))
+    trial.closed_loop(24, 10)
+    trial.router.replace(endpoints(*[1] * 5))
+    trial.closed_loop(0, 30)
+    first = trial.picked(since=10) - trial.picked(since=14)
+    share = first[f"{REGION}-4"] / first.total()
+    _demand(
+        share <= 0.1, f"a new endpoint got {share:.1%} of the requests in the first fifth of its slow start"
+    )
+    later = trial.picked(since=32)
+    share = later[f"{REGION}-4"] / later.total()
+    _demand(share >= 0.2 / 3, f"a new endpoint got {share:.1%} of the requests after its slow start")
 
 
 def shuns_failures(make: PolicyMaker) -> None:

@@ -40,11 +40,11 @@ class NoEndpointAvailable(PoliciesError):
 
     def __str__(self) -> str:
         enabled = [state for state in self._states if state.enabled]
-        healthy = [state for state in enabled if state.healthy]
-        full = sum(state.is_full for state in healthy)
+        fit = [state for state in enabled if state.is_fit]
+        full = sum(state.is_full for state in fit)
         return (
-            f"no endpoint available: {len(self._states)} known, {len(enabled)} enabled, "
-            f"{len(healthy)} of these healthy, {full} of these full"
+            f"no endpoint available: {len(self._states)} known, {len(enabled)} up, "
+            f"{len(fit)} of these fit, {full} of these full"
         )
 
 

@@ -31,6 +31,14 @@ class Endpoint:
     max_in_flight: int | None = None
 
 
+class Standing(Enum):
+    """What the operator wants of an endpoint, whatever its health."""
+
+    UP = "up"
+    DRAINING = "draining"  # no new requests; it is still checked, so it can come back at once
+    DOWN = "down"  # no new requests and no checks: it may be gone. What is in flight still finishes
+
+
 class RequestFacts:
     """All that a policy may know of a request.
 

@@ -114,6 +114,11 @@ class LatencyModel:
         return self._floor.read()
 
     @property
+    def mean(self) -> float:
+        """Seconds that a success took lately. Only if `has_succeeded`."""
+        return self._latency / self._successes
+
+    @property
     def has_succeeded(self) -> bool:
         """Whether a latency is known: failures alone tell none."""
         return self._successes > 0.0

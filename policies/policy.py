@@ -23,6 +23,9 @@ class Policy(Protocol):
     - `members_changed(states, now)` when the policy is installed, and when endpoints come, go or change their weight;
       `states` are all, available or not;
     - `tick(now)` about once a second.
+
+    An attribute `keeps_to_regions`, true where it is given as such, says that the policy sends its share to a region
+    however few are left there; panic then looks at each region by itself.
     """
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

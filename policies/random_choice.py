@@ -26,8 +26,8 @@ class RandomChoice:
         self._heaviest = 1.0
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Note the heaviest."""
-        self._heaviest = max((state.weight for state in states), default=1.0)
+        """Note the heaviest, as it is when it is warm."""
+        self._heaviest = max((state.endpoint.weight for state in states), default=1.0)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(1) for equal weights, else O(heaviest/mean weight)."""

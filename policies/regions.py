@@ -63,6 +63,8 @@ class RegionRoundRobin(PerRegion):
     Every region gets the same share, however many workers it has and whatever they weigh.
     """
 
+    keeps_to_regions = True
+
     def __init__(self, rng: Random, *, inner: PolicyMaker = RoundRobin) -> None:
         super().__init__(inner, rng)
         self._turn = 0
@@ -85,6 +87,8 @@ class SingleRegion(PerRegion):
     While nobody there is available, requests go wherever the inner policy would send them: an answer from
     afar is better than none.
     """
+
+    keeps_to_regions = True
 
     def __init__(self, rng: Random, *, region: Region, inner: PolicyMaker = LeastInFlight) -> None:
         super().__init__(inner, rng)

@@ -17,6 +17,9 @@ from policies.state import EndpointState
 
 _order = attrgetter("order")
 
+MOST_PASSED = 64
+"""After so many have been passed over, who is next takes the turn: when all are new, nobody need wait for another."""
+
 
 class RoundRobin:
     """Each in turn, as often as its weight says, maximally interleaved.
@@ -35,12 +38,26 @@ class RoundRobin:
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """See whether weights matter, and forget the credit of those who left."""
-        self._is_even = len({state.weight for state in states}) <= 1
+        self._is_even = len({state.endpoint.weight for state in states}) <= 1
         self._credit = defaultdict(float, {state.id: self._credit[state.id] for state in states})
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(1) for equal weights (O(log n) after a flip), else O(n)."""
-        return self._next_in_turn(available) if self._is_even else self._richest(available)
+        if not self._is_even:
+            return self._richest(available)
+        state = self._next_in_turn(available)
+        return state if state.share == 1.0 else self._next_who_may(state, available)
+
+    def _next_who_may(self, state: EndpointState, available: Available) -> EndpointState:
+        """Who is warming up takes its turn as often as its share says, and is passed over otherwise."""
+        credit = self._credit
+        for _ in range(MOST_PASSED):
+            credit[state.id] += state.share
+            if credit[state.id] >= 1.0:
+                break
+            state = self._next_in_turn(available)
+        credit[state.id] -= 1.0
+        return state
 
     def _next_in_turn(self, available: Available) -> EndpointState:
         last, after = self._last, self._next

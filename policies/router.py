@@ -11,16 +11,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from policies.available import Available
 from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
-from policies.facts import Endpoint, Outcome, RequestFacts
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts, Standing
+from policies.fitness import Fitness
 from policies.least_in_flight import LeastInFlight
 from policies.norms import Norms
 from policies.policy import Policy
 from policies.state import EndpointState
+
+_OK: Final = OutcomeKind.OK
 
 TIME_BUDGET = 0.005
 """Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded
@@ -66,8 +69,8 @@ class Router:
 
     `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`; `demoted` counts
     those that the fallback had to make because the policy raised, overran its time budget or picked what was
-    not on offer; `last_fault` says what the policy last did wrong, in words. `on_available` is called when,
-    after a time with no room, there is some again.
+    not on offer; `last_fault` says what the policy last did wrong, in words. `fitness` judges who may be used.
+    `on_available` is called when, after a time with no room, there is some again.
     """
 
     def __init__(
@@ -80,8 +83,10 @@ class Router:
         time_budget: float = TIME_BUDGET,
         in_flight_limit: int | None = None,
         concurrency: ConcurrencyRules | None = None,
+        fitness: Fitness | None = None,
     ) -> None:
         self._now = clock.now
+        self.fitness = fitness if fitness is not None else Fitness(rng)
         self._fallback: Policy = fallback if fallback is not None else LeastInFlight(rng)
         self._time_budget = time_budget
         self._limit = inf if in_flight_limit is None else in_flight_limit
@@ -94,7 +99,7 @@ class Router:
         self.last_fault: str | None = None
         self.on_available: Callable[[], None] | None = None
         self._install(policy)
-        self.replace(endpoints)
+        self._replace(endpoints, warms=False)
 
     # --- the life of a request
 
@@ -143,6 +148,8 @@ class Router:
             self._call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
+        if outcome.kind is not _OK and self.fitness.failed(state, outcome.kind, outcome.ended_at):
+            self._reconsider(state)
         if not state.is_listed:
             self._refresh(state)  # last: whoever is woken may route at once
         if was_full and self.has_room and self.on_available is not None:
@@ -164,9 +171,16 @@ class Router:
         return any(state.is_fit for state in self._by_id.values())
 
     def tick(self) -> None:
-        """To be called about once a second: lets a policy that has something to do in time do it."""
+        """To be called about once a second: what is due is done, by the mechanisms and by a policy that asks for it."""
+        now = self._now()
+        fitness = self.fitness
+        if fitness.tick(self.states, now):
+            self._judge()
+        elif fitness.slow_start:
+            fitness.slow_start.advance(self.states, now)
+            self._tell_all()
         if self._tick is not None:
-            self._call(self._tick, self._now())
+            self._call(self._tick, now)
 
     # --- endpoints
 
@@ -190,8 +204,12 @@ class Router:
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """Make `endpoints` the ones there are. Raises DuplicateEndpoint, and then changes nothing.
 
-        Whoever keeps its id keeps its state; who is gone takes no more requests and settles those it has.
+        Whoever keeps its id keeps its state; who is gone takes no more requests and settles those it has. Who is new
+        starts slowly, where that is asked for.
         """
+        self._replace(endpoints, warms=True)
+
+    def _replace(self, endpoints: Iterable[Endpoint], *, warms: bool) -> None:
         wanted: dict[str, Endpoint] = {}
         for endpoint in endpoints:
             if endpoint.id in wanted:
@@ -199,8 +217,11 @@ class Router:
             wanted[endpoint.id] = endpoint
         for state in self._by_id.values():
             state.is_member = state.id in wanted
+            state.is_sound = state.is_sound and state.is_member
+            state.is_fit = state.is_fit and state.is_member
         self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
         self._norms.states = self.states
+        self._weigh_up(warms=warms)
         self._relist()
 
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
@@ -222,28 +243,68 @@ class Router:
         if was_empty and self._available and self.on_available is not None:
             self.on_available()
 
-    def set_healthy(self, endpoint_id: str, is_healthy: bool) -> None:
-        """What a check has found. Raises UnknownEndpoint."""
+    def set_healthy(self, endpoint_id: str, is_healthy: bool, *, is_reachable: bool = True) -> None:
+        """What checks have found, and whether they could ask at all. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
         state.healthy = is_healthy
-        self._refresh(state)
+        state.is_reachable = is_healthy or is_reachable
+        self._reconsider(state)
+
+    def set_standing(self, endpoint_id: str, standing: Standing) -> None:
+        """What the operator wants; who is not up takes no more requests and ends those it has. Raises
+        UnknownEndpoint."""
+        self.find(endpoint_id).standing = standing
+        self._judge()
 
     def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
-        """What the operator wants; a disabled endpoint drains. Raises UnknownEndpoint."""
+        """Up, or draining. Raises UnknownEndpoint."""
+        self.set_standing(endpoint_id, Standing.UP if is_enabled else Standing.DRAINING)
+
+    def readmit(self, endpoint_id: str) -> None:
+        """A connection was made: who was ejected for want of one may come back. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
-        state.enabled = is_enabled
-        self._refresh(state)
+        if self.fitness.readmit(state, self._now()):
+            self._reconsider(state)
+
+    def use_fitness(self, fitness: Fitness) -> None:
+        """Judge by the rules of `fitness` from now on; what is known of the endpoints stays."""
+        self.fitness.follow(fitness)
+        self._judge()
+
+    def _reconsider(self, state: EndpointState) -> None:
+        """Something is known of `state` that was not: see whether it is fit now, and whether that changes others."""
+        keeps = self.keeps_to_regions
+        if self.fitness.reconsider(state, self._now(), self.routed, keeps_to_regions=keeps):
+            self._tell_all()
+        else:
+            self._refresh(state)
+
+    def _judge(self) -> None:
+        """See who is fit now, one by one."""
+        self._weigh_up(warms=True)
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        self._refresh_all()
+        if self.fitness.slow_start:
+            self._announce()
+
+    def _weigh_up(self, *, warms: bool) -> None:
+        keeps = self.keeps_to_regions
+        self.fitness.judge(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
+
+    def _refresh_all(self) -> None:
+        """Bring the list in line with what all are now; whoever is woken finds all of it done."""
+        was_empty = not self._available
+        for state in self._by_id.values():
+            self._enlist(state)
+        if was_empty and self._available and self.on_available is not None:
+            self.on_available()
 
     def _refresh(self, state: EndpointState) -> None:
         """Bring the list in line with what `state` is now."""
-        if state.available == state.is_listed:
-            return
-        state.is_listed = not state.is_listed
-        if not state.is_listed:
-            self._available.leave(state)
-            return
-        self._available.enter(state)
-        if len(self._available) == 1 and self.on_available is not None:
+        has_come = self._enlist(state) and state.is_listed
+        if has_come and len(self._available) == 1 and self.on_available is not None:
             self.on_available()
 
     def _limit_found(self, state: EndpointState) -> None:
@@ -251,6 +312,18 @@ class Router:
         state.limit_found()
         if state.is_listed and state.is_full:
             self._refresh(state)
+
+    def _enlist(self, state: EndpointState) -> bool:
+        """Put `state` in the list or take it out, where it is on the wrong side; returns whether it was."""
+        is_available = state.available
+        if is_available == state.is_listed:
+            return False
+        state.is_listed = is_available
+        if is_available:
+            self._available.enter(state)
+        else:
+            self._available.leave(state)
+        return True
 
     # --- the policy
 
@@ -263,10 +336,12 @@ class Router:
         """Put another in force from the next request on; what is in flight is settled under it."""
         self._install(policy)
         self._announce()
+        self._judge()
 
     def _install(self, policy: Policy) -> None:
         self._policy = policy
         self._pick = policy.pick
+        self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
         self._observe: Callable[..., None] | None = getattr(policy, "observe", None)
         self._tick: Callable[..., None] | None = getattr(policy, "tick", None)
 

@@ -10,12 +10,15 @@ from math import inf
 from typing import Final
 
 from policies.concurrency import Concurrency
-from policies.facts import Endpoint, Outcome, OutcomeKind
+from policies.ejection import Record
+from policies.facts import Endpoint, Outcome, OutcomeKind, Standing
 from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
 from policies.load import Histogram
 from policies.norms import Norms
 
 _OK: Final = OutcomeKind.OK
+_TUNNELLED: Final = OutcomeKind.TUNNELLED
+_UP: Final = Standing.UP
 _SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
 """Ends that tell nothing of the endpoint."""
 
@@ -24,28 +27,40 @@ class EndpointState:
     """One endpoint: load, latency, health.
 
     `id`, `region`, `weight`, `limit` repeat the endpoint's fields as plain attributes because every pick
-    reads them; `limit` is `inf` where the endpoint states none. `order` is its place in the configuration.
-    `is_listed` is the router's note that it stands in the list of available states, `is_member` that it is
-    still configured. `busy_since` is when it last went from idle to busy.
+    reads them; `limit` is `inf` where the endpoint states none. While it warms up, `share` (0..1) is less than 1,
+    and `weight` and `limit` are less than the endpoint's. `order` is its place in the configuration.
+
+    `standing` is what the operator wants, `healthy` what checks say and `is_reachable` whether they could ask,
+    `record` what its failures have led to. `is_sound`: all of these are good, and it is still configured
+    (`is_member`). `is_fit`: it may be used, be it because a panic ignores its health. `is_listed` is the router's
+    note that it stands in the list of available states. `busy_since` is when it last went from idle to busy,
+    `failures` how many requests it has failed since the start.
     """
 
     __slots__ = (
+        "_most",
         "busy_since",
         "concurrency",
-        "enabled",
         "endpoint",
+        "failures",
         "healthy",
         "histogram",
         "id",
         "in_flight",
+        "is_fit",
         "is_listed",
         "is_member",
+        "is_reachable",
+        "is_sound",
         "latency",
         "limit",
         "norms",
         "order",
         "outcomes",
+        "record",
         "region",
+        "share",
+        "standing",
         "weight",
     )
 
@@ -58,12 +73,16 @@ class EndpointState:
     ) -> None:
         self.concurrency = concurrency
         self.in_flight = 0
-        self.enabled = self.healthy = self.is_member = True
-        self.is_listed = False
+        self.standing = Standing.UP
+        self.healthy = self.is_reachable = self.is_member = True
+        self.is_sound = self.is_fit = self.is_listed = False  # until the router has judged
+        self.record = Record()
+        self.share = 1.0
         self.busy_since = 0.0
         self.latency = LatencyModel()
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
+        self.failures = 0
         self.norms = norms if norms is not None else Norms([self])
         self.order = order
         self._copy(endpoint)
@@ -72,23 +91,24 @@ class EndpointState:
         self.endpoint = endpoint
         self.id = endpoint.id
         self.region = endpoint.region
-        self.weight = endpoint.weight
-        self.limit_found()
+        self.warm(self.share, inf)
 
     def limit_found(self) -> None:
-        """Bring `limit` in line with what is stated and what was found out."""
+        """Bring `limit` in line with what is stated, what was found out, and what a slow start allows."""
         stated, found = self.endpoint.max_in_flight, self.concurrency
-        self.limit = inf if stated is None else stated
+        self.limit = self._most if stated is None or stated > self._most else stated
         if found is not None and found.limit < self.limit:
             self.limit = found.limit
 
     def adopt(self, endpoint: Endpoint, order: int) -> None:
-        """Take on a new configuration under the same id. Latency learned at another place is not latency
-        here."""
+        """Take on a new configuration under the same id. What was learned at another place is not so here."""
         if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
             self.latency = LatencyModel()
             if self.concurrency is not None:
                 self.concurrency = self.concurrency.fresh()
+            self.record = Record()
+            self.healthy = self.is_reachable = True
+            self.is_sound = self.is_fit = False
         self._copy(endpoint)
         self.order = order
 
@@ -97,10 +117,33 @@ class EndpointState:
         """Whether it holds as many requests as it may."""
         return self.in_flight >= self.limit
 
+    def warm(self, share: float, most: float) -> None:
+        """It gets this share of its weight, and holds at most so many requests; 1 and `inf`: it is warm."""
+        self.share = share
+        self.weight = self.endpoint.weight * share
+        self._most = most
+        self.limit_found()
+
     @property
-    def is_fit(self) -> bool:
-        """Whether it may be used at all, were it not full."""
-        return self.enabled and self.healthy and self.is_member
+    def enabled(self) -> bool:
+        """Whether the operator wants it to take requests."""
+        return self.standing is _UP
+
+    @property
+    def is_ejected(self) -> bool:
+        """Whether its failures have put it out for a while."""
+        return self.record.until is not None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether neither checks nor failures speak against it."""
+        return self.healthy and self.record.until is None
+
+    @property
+    def successes(self) -> int:
+        """Requests that ended well since the start; a tunnel that stood was one."""
+        outcomes = self.outcomes
+        return outcomes[_OK] + outcomes[_TUNNELLED]
 
     @property
     def available(self) -> bool:
@@ -127,6 +170,7 @@ class EndpointState:
 
     def _charge(self, outcome: Outcome) -> None:
         """A failure weighs as much as the slowest successes, however fast it came."""
+        self.failures += 1
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
 
@@ -159,6 +203,7 @@ class EndpointState:
         return hope + cost + FAILURE_COST * self.in_flight
 
     def __repr__(self) -> str:
-        marks = {"disabled": not self.enabled, "unhealthy": not self.healthy, "full": self.is_full}
-        flags = "".join(f" {mark}" for mark, is_on in marks.items() if is_on)
+        marks = {"unhealthy": not self.healthy, "ejected": self.is_ejected, "full": self.is_full}
+        words = [] if self.enabled else [self.standing.value]
+        flags = "".join(f" {word}" for word in (*words, *(mark for mark, is_on in marks.items() if is_on)))
         return f"<{self.id} {self.in_flight} in flight{flags}>"

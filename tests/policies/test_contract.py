@@ -165,6 +165,31 @@ class Straying(WithReplacement):
         return self._rng.choice(self._all)
 
 
+class Grudge(WithReplacement):
+    """Never again goes to who has failed once."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._shunned: set[str] = set()
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        if outcome.kind.is_failure:
+            self._shunned.add(state.id)
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self._rng.choice([state for state in available if state.id not in self._shunned] or available)
+
+
+class Clique(WithReplacement):
+    """Knows whom it knew at the start, and nobody else."""
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        self._known = getattr(self, "_known", None) or {state.id for state in states}
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self._rng.choice([state for state in available if state.id in self._known] or available)
+
+
 LEAST = EXPECTED["least-in-flight"]
 
 
@@ -181,6 +206,8 @@ def test_contract_catches_a_planted_fault(mutant: type[Policy]) -> None:
     ("mutant", "rule"),
     [
         (Sinkhole, contract.shuns_failures),
+        (Grudge, contract.ends_with_failures),
+        (Clique, contract.bears_a_slow_start),
         (Stampede, contract.spares_a_cold_endpoint),
         (Starver, contract.starves_nobody),
         (Hidden, contract.repeats_itself),

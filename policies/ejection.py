@@ -1,0 +1,198 @@
+"""Passive ejection: who fails live traffic is left out for a while.
+
+Rule of this file: a success costs nothing here. A streak of failures is told from the totals that are kept anyway,
+and shares are taken from them once a second. Whom the others fail alike is not ejected: then the fault is the
+application's, and half a pool is no cure for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING
+
+from policies.facts import OutcomeKind
+
+if TYPE_CHECKING:
+    from policies.state import EndpointState
+
+JITTER = 0.1
+"""Part of an ejection by which it may be shorter, so that those who went together do not come back together."""
+
+GRAINS = 6
+"""Pieces in which the window of the success rate moves on."""
+
+PEERS_FAIL = 0.5
+"""Share of successes among the others below which five failures in a row mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class EjectionRules:
+    """When an endpoint is ejected, and for how long. Durations in seconds; a threshold of 0 switches its rule off.
+
+    `failures` in a row. `success_rate`: less than this part of what the others reach, over `window`, with at least
+    `requests`. `latency`: waits this many times as long as is usual in the pool, see `latency_ejection.py`. The first
+    ejection lasts `time`, the n-th in short order n times as long, at most `longest`. The figures are Envoy's, but
+    for the success rate, which is Finagle's.
+    """
+
+    failures: int = 5
+    success_rate: float = 0.8
+    window: float = 30.0
+    requests: int = 5
+    latency: float = 0.0
+    time: float = 30.0
+    longest: float = 300.0
+
+
+class Cause(Enum):
+    """Why an endpoint was ejected."""
+
+    UNREACHABLE = "unreachable"  # no connection could be made, time and again: a fact rather than an opinion
+    FAILURES = "failures"
+    SUCCESS_RATE = "success rate"
+    LATENCY = "latency"
+
+
+class Record:
+    """What ejection knows of one endpoint.
+
+    `until` is when it returns, None unless it is ejected now; `cause` why it went the last time; `count` how often it
+    did. `rate` is (successes, requests) of the window. `is_a_fact`: nothing succeeds there, whoever says so.
+    """
+
+    __slots__ = (
+        "_ok_at_failure",
+        "_ok_at_return",
+        "_returned_at",
+        "_snapshots",
+        "_streak",
+        "cause",
+        "count",
+        "is_a_fact",
+        "is_returned",
+        "rate",
+        "slow_for",
+        "times",
+        "until",
+    )
+
+    def __init__(self) -> None:
+        self.until: float | None = None
+        self.cause: Cause | None = None
+        self.count = self.times = 0
+        self.is_a_fact = False
+        self.is_returned = False  # it was ejected before, and has come back
+        self.rate = (0, 0)
+        self.slow_for = 0  # ticks
+        self._streak = self._ok_at_failure = self._ok_at_return = 0
+        self._returned_at = 0.0
+        self._snapshots: deque[tuple[float, int, int]] = deque()
+
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether it is out because no connection could be made."""
+        return self.until is not None and self.cause is Cause.UNREACHABLE
+
+    def streak(self, ok: int) -> int:
+        """Count in a failure; returns how many there are in a row. `ok` is the endpoint's total of successes."""
+        if ok != self._ok_at_failure:
+            self._ok_at_failure = ok
+            self._streak = 0
+        self._streak += 1
+        return self._streak
+
+    def is_on_trial(self, ok: int) -> bool:
+        """Whether it is back from an ejection and has not succeeded since."""
+        return self.is_returned and ok == self._ok_at_return
+
+    def successes_since_return(self, ok: int) -> int:
+        """How many of its `ok` successes are of the time after the last ejection."""
+        return ok - self._ok_at_return
+
+    def eject(self, cause: Cause, now: float, rules: EjectionRules, rng: Random) -> None:
+        """Out, for longer each time; a past ejection is forgiven for each `rules.time` that went well since."""
+        forgiven = int(max(0.0, now - self._returned_at) / rules.time)
+        self.times = max(0, self.times - forgiven) + 1
+        self.count += 1
+        self.cause = cause
+        seconds = min(rules.longest, rules.time * self.times)
+        self.until = now + seconds * (1 - JITTER * rng.random())
+
+    def give_back(self, ok: int, now: float) -> None:
+        """In again, on trial; nothing of what was counted before is held against it."""
+        self.until = None
+        self.is_returned = True
+        self._returned_at = now
+        self._ok_at_return = self._ok_at_failure = ok
+        self._streak = self.slow_for = 0
+        self._snapshots.clear()
+        self.rate = (0, 0)
+
+    def measure(self, ok: int, failed: int, now: float, window: float) -> None:
+        """Take the totals at `now`; `rate` is then over the last `window` seconds, a grain more at most."""
+        snapshots = self._snapshots
+        if not snapshots or now - snapshots[-1][0] >= window / GRAINS:
+            snapshots.append((now, ok, failed))
+        while len(snapshots) > 1 and snapshots[1][0] <= now - window:
+            snapshots.popleft()
+        _, ok_then, failed_then = snapshots[0]
+        self.rate = (ok - ok_then, ok - ok_then + failed - failed_then)
+
+
+class Ejection:
+    """Who should go, and who is due back. Whether it may go, for all that is left, is asked of `allowance.py`."""
+
+    def __init__(self, rules: EjectionRules, rng: Random) -> None:
+        self.rules = rules
+        self._rng = rng
+        self._successes = self._requests = 0  # of the pool, in the window, at the last tick
+
+    def verdict_on_failure(self, state: EndpointState, kind: OutcomeKind) -> Cause | None:
+        """Why `state` should go now that a request to it has failed; None: it need not. O(1)."""
+        rules, record = self.rules, state.record
+        if not rules.failures:
+            return None
+        ok = state.successes
+        streak = record.streak(ok)
+        if streak < rules.failures and not record.is_on_trial(ok):
+            return None
+        if kind is OutcomeKind.REFUSED:
+            return Cause.UNREACHABLE
+        return Cause.FAILURES if self._others(record) >= PEERS_FAIL else None
+
+    def measure(self, states: Sequence[EndpointState], now: float) -> None:
+        """Bring the shares of successes up to date. To be called about once a second."""
+        self._successes = self._requests = 0
+        for state in states:
+            state.record.measure(state.successes, state.failures, now, self.rules.window)
+            successes, requests = state.record.rate
+            self._successes += successes
+            self._requests += requests
+
+    def is_failing(self, state: EndpointState) -> bool:
+        """Whether it succeeds clearly less often than the others."""
+        rules = self.rules
+        successes, requests = state.record.rate
+        if not rules.success_rate or requests < rules.requests:
+            return False
+        return successes < rules.success_rate * self._others(state.record) * requests
+
+    def _others(self, record: Record) -> float:
+        """The share of successes among all the others; 1 while too little is known of them."""
+        successes, requests = record.rate
+        successes, requests = self._successes - successes, self._requests - requests
+        return successes / requests if requests >= self.rules.requests else 1.0
+
+    def eject(self, state: EndpointState, cause: Cause, now: float, *, is_a_fact: bool) -> None:
+        """Out with it."""
+        state.record.eject(cause, now, self.rules, self._rng)
+        state.record.is_a_fact = is_a_fact
+
+
+def give_back(state: EndpointState, now: float) -> None:
+    """In again."""
+    state.record.give_back(state.successes, now)

@@ -1,0 +1,156 @@
+"""Who is fit: checks, ejection, panic and slow start, brought together.
+
+Rule of this file: a request that succeeds costs nothing here, one that fails a few comparisons, and one endpoint that
+goes or comes a few counters. All endpoints are looked at once a second, in a microsecond each, and while there is panic
+or somebody warms up whenever one of them changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from policies.allowance import Census, LastSuccesses, allowance, region_allowance
+from policies.ejection import Cause, Ejection, EjectionRules, give_back
+from policies.facts import OutcomeKind, Standing
+from policies.latency_ejection import slow_ones
+from policies.panic import Panic, is_wanted
+from policies.slow_start import SlowStart
+
+if TYPE_CHECKING:
+    from policies.state import EndpointState
+
+NEVER = EjectionRules(failures=0, success_rate=0.0)
+
+
+class Fitness:
+    """The mechanisms of one router; those that are not given are off. `census` counts who is out."""
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        ejection: EjectionRules | None = None,
+        panic: Panic | None = None,
+        slow_start: SlowStart | None = None,
+    ) -> None:
+        self.ejection = Ejection(ejection or NEVER, rng)
+        self.panic = panic if panic is not None else Panic(share=0.0)
+        self.slow_start = slow_start if slow_start is not None else SlowStart()
+        self.census = Census()
+        self._states: Sequence[EndpointState] = ()
+        self._last_successes = LastSuccesses()
+
+    def follow(self, other: Fitness) -> None:
+        """Go by the rules of `other` from now on; who is out stays out, for as long as was said."""
+        self.ejection.rules = other.ejection.rules
+        self.panic.share = other.panic.share
+        self.slow_start.window, self.slow_start.least = other.slow_start.window, other.slow_start.least
+
+    def judge(
+        self, states: Sequence[EndpointState], now: float, routed: int, *, keeps_to_regions: bool, warms: bool
+    ) -> None:
+        """Bring `is_sound` and `is_fit` of all in line with what is known of them.
+
+        `warms`: who took no requests and does now starts slowly.
+        """
+        self._states = states
+        self._look_who_returned(states, now, warms)
+        self.census = Census(states)
+        if self._keep_within_allowance(states, now):
+            self._look_who_returned(states, now, warms)
+        self.panic.judge(self.census, keeps_to_regions, routed)
+        self.panic.admit(states)
+        if self.slow_start:
+            self.slow_start.advance(states, now)
+
+    def reconsider(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
+        """As `judge`, where only `state` has changed; returns whether others have changed with it. O(regions) unless
+        there is panic, or somebody is warming up."""
+        was_panic = bool(self.panic)
+        self._look_who_returned((state,), now, warms=True)
+        self.panic.judge(self.census, keeps_to_regions, routed)
+        state.is_fit = state.is_sound
+        if was_panic or self.panic:
+            self.panic.admit(self._states)
+        if self.slow_start:
+            self.slow_start.advance(self._states, now)
+        return was_panic or bool(self.panic) or bool(self.slow_start)
+
+    def _look_who_returned(self, states: Sequence[EndpointState], now: float, warms: bool) -> None:
+        for state in states:
+            was_sound = state.is_sound
+            state.is_sound = is_wanted(state) and state.is_well
+            if state.is_sound is not was_sound:
+                self.census.flip(state)
+            if warms and state.is_sound and not (was_sound or state.is_fit):  # a panic keeps them warm
+                self.slow_start.begin(state, now)
+
+    def failed(self, state: EndpointState, kind: OutcomeKind, now: float) -> bool:
+        """A request to `state` has failed; returns whether that has cost the endpoint its place. O(1)."""
+        if not (state.is_sound and kind.is_failure):
+            return False
+        cause = self.ejection.verdict_on_failure(state, kind)
+        return cause is not None and self._eject(state, cause, now)
+
+    def tick(self, states: Sequence[EndpointState], now: float) -> bool:
+        """What time brings, about once a second; returns whether anybody went or came back."""
+        has_changed = self._give_back(states, now)
+        rules = self.ejection.rules
+        if rules.success_rate or rules.failures:
+            self._last_successes.look(states, now)
+            self.ejection.measure(states, now)
+            for state in states:
+                if state.is_sound and self.ejection.is_failing(state):
+                    has_changed |= self._eject(state, Cause.SUCCESS_RATE, now)
+        if rules.latency:
+            for state in slow_ones(states, rules.latency, now):
+                has_changed |= state.is_sound and self._eject(state, Cause.LATENCY, now)
+        return has_changed
+
+    def readmit(self, state: EndpointState, now: float) -> bool:
+        """It can be reached again; returns whether that was what it was ejected for."""
+        if not state.record.is_unreachable:
+            return False
+        give_back(state, now)
+        return True
+
+    def _give_back(self, states: Sequence[EndpointState], now: float) -> bool:
+        due = [state for state in states if state.record.until is not None and state.record.until <= now]
+        for state in due:
+            give_back(state, now)
+        return bool(due)
+
+    def _eject(self, state: EndpointState, cause: Cause, now: float) -> bool:
+        """Out with it, if it can be spared."""
+        census = self.census
+        is_a_fact = cause is Cause.UNREACHABLE or (
+            cause is Cause.FAILURES and self._last_successes.is_lost(state.region, now)
+        )
+        if not census.can_spare(state) or not (is_a_fact or census.region_can_spare(state)):
+            return False
+        self.ejection.eject(state, cause, now, is_a_fact=is_a_fact)
+        state.is_sound = False
+        census.flip(state)
+        return True
+
+    def _keep_within_allowance(self, states: Sequence[EndpointState], now: float) -> bool:
+        """Pools shrink: who would be back soonest returns at once where too many are out."""
+        out = [state for state in states if state.record.until is not None and state.standing is Standing.UP]
+        if not out:
+            return False
+        sizes = self.census.size
+        returning = surplus(out, allowance(sizes[None]))
+        for region in {state.region for state in out}:
+            members = [state for state in out if state.region == region and not state.record.is_a_fact]
+            returning |= surplus(members, region_allowance(sizes[region]))
+        for state in returning:
+            give_back(state, now)
+        return bool(returning)
+
+
+def surplus(ejected: Iterable[EndpointState], allowed: int) -> set[EndpointState]:
+    """Those above the number allowed, soonest due first."""
+    by_due = sorted(ejected, key=lambda state: state.record.until or 0.0)
+    return set(by_due[: max(0, len(by_due) - allowed)])

@@ -1,0 +1,83 @@
+"""A router whose endpoints are told how to answer, for tests of what it concludes from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
+from policies.available import Available
+from policies.contract import ManualClock
+from policies.ejection import EjectionRules
+from policies.fitness import Fitness
+from policies.panic import Panic
+from policies.policy import Policy
+
+
+class Named:
+    """Picks whom it is told to, on offer or not."""
+
+    name = ""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return next(state for state in available if state.id == self.name)
+
+
+class Pool:
+    """A router with regions of so many endpoints each, "a0", "a1", "b0", …, that are told how to answer."""
+
+    def __init__(
+        self,
+        *sizes: int,
+        rules: EjectionRules | None = None,
+        panic: float = 0.5,
+        policy: Policy | None = None,
+        weight: float = 1.0,
+    ) -> None:
+        self.clock = ManualClock()
+        self.named = Named()
+        members = [
+            Endpoint(f"{region}{i}", "http://x", region, weight)
+            for region, size in zip("abcdef", sizes, strict=False)
+            for i in range(size)
+        ]
+        fitness = Fitness(Random(1), ejection=rules or EjectionRules(), panic=Panic(panic))
+        self.router = Router(members, policy or self.named, self.clock, Random(1), fitness=fitness)
+
+    def __getitem__(self, name: str) -> EndpointState:
+        return self.router.find(name)
+
+    def ends(self, name: str, *kinds: OutcomeKind) -> None:
+        """Requests to the endpoint end so; those for which it is not on offer do not happen."""
+        for kind in kinds:
+            if self[name].available:
+                self.named.name = name
+                assignment = self.router.route(RequestFacts())
+                now = self.clock.time
+                self.router.settle(assignment, Outcome(kind, None, now, now, now))
+
+    def all_end(self, kind: OutcomeKind, times: int = 1) -> None:
+        for state in self.router.states:
+            self.ends(state.id, *[kind] * times)
+
+    def pass_time(self, seconds: float, *each_second: tuple[str, OutcomeKind]) -> None:
+        """Tick by tick; before each tick a request ends at those endpoints."""
+        for _ in range(round(seconds)):
+            for name, kind in each_second:
+                self.ends(name, kind)
+            self.clock.time += 1.0
+            self.router.tick()
+
+    @property
+    def out(self) -> set[str]:
+        """Who takes no requests."""
+        return {state.id for state in self.router.states if not state.available}
+
+    @property
+    def offered(self) -> set[str]:
+        return {state.id for state in self.router.available}
+
+
+def ill(pool: Pool, names: Iterable[str], *, is_reachable: bool = True) -> None:
+    for name in names:
+        pool.router.set_healthy(name, False, is_reachable=is_reachable)

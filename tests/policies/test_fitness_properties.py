@@ -1,0 +1,149 @@
+"""What holds of fitness whatever happens: a hundred histories of failures, checks, operators and time.
+
+Rule of this file: a history is a list of events drawn from a seed; after each of them everything is asked that must
+always be so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import OutcomeKind, Standing, registry
+from policies.allowance import Census, allowance
+from policies.contract import Trial, endpoints
+from policies.ejection import EjectionRules
+from policies.facts import Endpoint
+from policies.fitness import Fitness
+from policies.panic import Panic, is_unreachable, is_wanted
+from policies.slow_start import SlowStart
+from policies.state import EndpointState
+from tests.policies.pools import Pool
+
+RULES = EjectionRules()
+
+KINDS = st.sampled_from([OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.REFUSED, OutcomeKind.ERROR_STATUS])
+WHO = st.integers(0, 11)
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ends"), WHO, st.tuples(KINDS, st.integers(1, 8))),
+        st.tuples(st.just("check"), WHO, st.sampled_from(["well", "ill", "unreachable"])),
+        st.tuples(st.just("operator"), WHO, st.sampled_from(list(Standing))),
+        st.tuples(st.just("time"), WHO, st.sampled_from([1, 5, 40])),
+        st.tuples(st.just("gone"), WHO, st.none()),
+        st.tuples(st.just("connects"), WHO, st.none()),
+    ),
+    max_size=60,
+)
+Event = tuple[str, int, Any]
+"""What happens, to whom (a number modulo how many there are), and how."""
+
+SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+
+
+def happen(pool: Pool, event: Event) -> None:
+    """One event at one of the endpoints that there are."""
+    what, who, detail = event
+    states = pool.router.states
+    state = states[who % len(states)]
+    if what == "ends":
+        kind, times = detail
+        pool.ends(state.id, *[kind] * times)
+    elif what == "check":
+        pool.router.set_healthy(state.id, detail == "well", is_reachable=detail != "unreachable")
+    elif what == "operator":
+        pool.router.set_standing(state.id, detail)
+    elif what == "time":
+        pool.pass_time(detail)
+    elif what == "connects":
+        pool.router.readmit(state.id)
+    elif len(states) > 1:
+        pool.router.replace([other.endpoint for other in states if other is not state])
+
+
+def is_right(pool: Pool) -> None:
+    """What must be so at any time."""
+    states, panic = pool.router.states, pool.router.fitness.panic
+    up = [state for state in states if state.standing is Standing.UP]
+    ejected = [state for state in up if state.is_ejected]
+    assert len(ejected) <= allowance(len(up)), "more than half of the pool is ejected"
+    sound = [state for state in up if state.is_sound]
+    assert sound == [state for state in up if state.healthy and not state.is_ejected]
+    assert panic.is_everywhere == (len(sound) < len(up) / 2)
+    census, fresh = pool.router.fitness.census, Census(states)
+    assert (census.size, census.out) == (fresh.size, fresh.out)
+    for state in states:
+        assert state.is_fit >= state.is_sound
+        assert state.is_fit <= is_wanted(state)
+        assert panic or state.is_fit == state.is_sound
+    if up and panic.is_everywhere:
+        assert any(state.is_fit for state in up), "panic leaves nobody to ask"
+        if any(state.is_fit and not is_unreachable(state) for state in up):
+            assert not any(state.is_fit and is_unreachable(state) for state in up)
+    assert pool.offered == {state.id for state in states if state.is_fit and not state.is_full}
+
+
+@given(SIZES, EVENTS)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_whatever_happens_the_rules_hold(sizes: list[int], events: list[Event]) -> None:
+    """Never more than half ejected, panic exactly when under half are sound, and the list is what it should be."""
+    pool = Pool(*sizes)
+    is_right(pool)
+    for event in events:
+        happen(pool, event)
+        is_right(pool)
+
+
+@given(SIZES, EVENTS)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
+    """When nothing fails any more, all are back after the longest ejection."""
+    pool = Pool(*sizes)
+    for event in events:
+        happen(pool, event)
+    pool.pass_time(RULES.longest + 1)
+    assert not [state for state in pool.router.states if state.is_ejected]
+
+
+@given(
+    name=st.sampled_from(sorted(set(registry.TABLE) - {"single-region"})),
+    bad=st.sets(st.integers(0, 5), max_size=3),
+    seed=st.integers(0, 1000),
+    slow=st.booleans(),
+)
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_nobody_starves_after_a_return(name: str, bad: set[int], seed: int, slow: bool) -> None:
+    """Up to half of the pool fails for half a minute; a minute and a half later each has a third of its share."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        fails = state.order in bad and now < 30
+        return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
+
+    fitness = Fitness(
+        Random(seed), ejection=RULES, panic=Panic(), slow_start=SlowStart(10.0 if slow else 0.0)
+    )
+    trial = Trial(lambda rng: registry.make(name, {}, rng), endpoints(*[1] * 6), answer, seed, fitness)
+    trial.open_loop(40, 150)
+    late: Counter[str] = trial.picked(since=120)
+    assert min(late[f"here-{i}"] for i in range(6)) >= late.total() / 18
+
+
+def test_a_whole_region_goes_and_comes_back() -> None:
+    """Three regions of two; one is lost for twenty seconds. It gets next to nothing meanwhile, and its share later."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        is_lost = state.region == "b" and 10 <= now < 30
+        return (0.001, OutcomeKind.REFUSED) if is_lost else (0.1, OutcomeKind.OK)
+
+    members = [Endpoint(f"{region}{i}", "http://x", region) for region in "abc" for i in range(2)]
+    fitness = Fitness(Random(1), ejection=RULES, panic=Panic())
+    trial = Trial(lambda rng: registry.make("random", {}, rng), members, answer, fitness=fitness)
+    trial.open_loop(60, 120)
+    lost = trial.picked(since=11) - trial.picked(since=30)
+    assert lost["b0"] + lost["b1"] <= 0.01 * lost.total()
+    back = trial.picked(since=100)
+    assert back["b0"] + back["b1"] >= 0.25 * back.total()

@@ -1,0 +1,180 @@
+"""Slow start: shares over time, for policies that look at weights and for those that do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from policies import Available, EndpointState, Policy, RequestFacts, Router, Standing, registry
+from policies.contract import ManualClock, Trial, endpoints
+from policies.fitness import Fitness
+from policies.round_robin import MOST_PASSED, RoundRobin
+from policies.slow_start import SlowStart
+
+WINDOW = 20.0
+FACTS = RequestFacts()
+
+
+class Weightless:
+    """Looks at nothing but the clock: each in turn, and the newest first."""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return available[-1]
+
+
+def warming(*weights: float, policy: Policy | None = None) -> tuple[Router, ManualClock]:
+    """A router whose last endpoint is new, and its clock."""
+    clock = ManualClock()
+    fitness = Fitness(Random(1), slow_start=SlowStart(WINDOW))
+    router = Router(
+        endpoints(*weights[:-1]), policy or RoundRobin(Random(1)), clock, Random(1), fitness=fitness
+    )
+    router.replace(endpoints(*weights))
+    return router, clock
+
+
+def pass_time(router: Router, clock: ManualClock, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.time += 1.0
+        router.tick()
+
+
+def shares(router: Router, count: int = 3000) -> list[float]:
+    """Which part of so many requests, none of which ends, each endpoint gets."""
+    picked = Counter(router.policy.pick(FACTS, router.available, 0.0).id for _ in range(count))
+    return [picked[state.id] / count for state in router.states]
+
+
+@pytest.mark.parametrize(
+    ("after", "share"), [(0, 0.1), (1, 0.1), (2, 0.1), (4, 0.2), (10, 0.5), (19, 0.95), (20, 1.0)]
+)
+def test_the_share_grows_with_time(after: int, share: float) -> None:
+    """t/window of the weight, a tenth at least, all of it in the end."""
+    router, clock = warming(1, 1, 1, 2)
+    pass_time(router, clock, after)
+    new = router.states[-1]
+    assert (new.share, new.weight) == pytest.approx((share, 2 * share))
+
+
+def test_at_the_start_of_the_unit_nobody_is_new() -> None:
+    """All would be, and a tenth of everything is everything."""
+    fitness = Fitness(Random(1), slow_start=SlowStart(WINDOW))
+    router = Router(endpoints(1, 1), RoundRobin(Random(1)), ManualClock(), Random(1), fitness=fitness)
+    assert [state.share for state in router.states] == [1.0, 1.0]
+
+
+def test_who_returns_starts_slowly() -> None:
+    """From an illness, and from having been taken out."""
+    router, clock = warming(1, 1, 1)
+    pass_time(router, clock, 20)
+    router.set_healthy("here-0", False)
+    router.set_standing("here-1", Standing.DOWN)
+    pass_time(router, clock, 5)
+    router.set_healthy("here-0", True)
+    router.set_standing("here-1", Standing.UP)
+    assert [state.share for state in router.states] == [0.1, 0.1, 1.0]
+    pass_time(router, clock, 20)
+    assert [state.share for state in router.states] == [1.0, 1.0, 1.0]
+
+
+def test_a_reload_without_news_starts_nothing() -> None:
+    """Nor does it end what is under way."""
+    router, clock = warming(1, 1, 1)
+    pass_time(router, clock, 10)
+    router.replace(endpoints(1, 1, 1))
+    assert [state.share for state in router.states] == [1.0, 1.0, 0.5]
+
+
+def test_without_a_window_there_is_no_slow_start() -> None:
+    """A new endpoint has its share at once, and one that was warming when it was switched off gets it at a tick."""
+    router, clock = warming(1, 1, 1)
+    router.use_fitness(Fitness(Random(1)))
+    router.replace(endpoints(1, 1, 1, 1))
+    pass_time(router, clock, 1)
+    assert [state.share for state in router.states] == [1.0] * 4
+
+
+@pytest.mark.parametrize("name", ["random", "round-robin", "region-round-robin", "latency-weighted"])
+@pytest.mark.parametrize("weight", [1.0, 3.0])
+def test_policies_that_look_at_weights_honour_it(name: str, weight: float) -> None:
+    """Half-way, a new endpoint gets half of what its weight says, and the others what it leaves."""
+    router, clock = warming(1, 1, 1, weight, policy=registry.make(name, {}, Random(3)))
+    pass_time(router, clock, 10)
+    found = shares(router, 6000)
+    assert found[-1] == pytest.approx(weight / 2 / (3 + weight / 2), abs=0.03)
+    assert found[0] == pytest.approx(found[1], abs=0.03)
+
+
+def test_a_policy_that_ignores_weights_is_bounded() -> None:
+    """It may hold its share of twice what the others hold, and one at least; the bound grows and then goes."""
+    router, clock = warming(1, 1, 1, policy=Weightless())
+    router.states[0].in_flight = router.states[1].in_flight = 20
+    held = []
+    for _ in range(20):
+        held.append(router.states[-1].limit)
+        pass_time(router, clock, 1)
+    assert held[0] == 1  # nobody had anything in flight when it came
+    assert held[2:] == [max(4, 2 * n) for n in range(2, 20)]
+    assert router.states[-1].limit == float("inf")
+
+
+def test_the_bound_is_kept_by_the_router() -> None:
+    """Who is warming and holds as much as it may is not on offer, whatever the policy would like."""
+    router, clock = warming(1, 1, 1, policy=Weightless())
+    first = [router.route(FACTS).endpoint.id for _ in range(3)]
+    assert first == ["here-2", "here-1", "here-1"]
+    pass_time(router, clock, 20)
+    assert router.route(FACTS).endpoint.id == "here-2"
+
+
+def test_a_limit_of_its_own_still_holds() -> None:
+    """The lesser of the two counts, and afterwards its own again."""
+    router, clock = warming(1, 1)
+    members = [state.endpoint for state in router.states]
+    limited = type(members[1])("here-1", members[1].address, members[1].region, 1.0, 3)
+    router.replace([members[0], limited])
+    router.states[0].in_flight = 100
+    pass_time(router, clock, 10)
+    assert router.states[1].limit == 3
+    pass_time(router, clock, 10)
+    assert router.states[1].limit == 3
+
+
+def test_when_all_return_together_nobody_is_bounded() -> None:
+    """There is nobody warm to leave the requests to."""
+    router, clock = warming(1, 1)
+    pass_time(router, clock, 20)
+    for state in router.states:
+        router.set_standing(state.id, Standing.DOWN)
+    for state in router.states:
+        router.set_standing(state.id, Standing.UP)
+    pass_time(router, clock, 1)
+    assert [state.limit for state in router.states] == [float("inf")] * 2
+    assert shares(router) == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_round_robin_looks_at_a_bounded_number() -> None:
+    """A thousand that are all new: a pick passes over so many at most, and all get their turn."""
+    router, _ = warming(*[1] * 3, policy=RoundRobin(Random(1)))
+    router.replace(endpoints(*[1] * 1000))
+    for state in router.states:
+        state.warm(0.1, float("inf"))
+    policy = router.policy
+    picked = Counter(policy.pick(FACTS, router.available, 0.0).order for _ in range(10_000))
+    assert len(picked) == 1000
+    assert max(picked.values()) <= 20
+    assert MOST_PASSED < 1000
+
+
+def test_share_grows_in_a_running_pool() -> None:
+    """Two seconds into a slow start of twenty a newcomer among four gets a few per cent; at its end a fifth."""
+    trial = Trial(lambda rng: registry.make("least-in-flight", {}, rng), endpoints(1, 1, 1, 1),
+                  fitness=Fitness(Random(1), slow_start=SlowStart(WINDOW)))  # fmt: skip
+    trial.closed_loop(40, 5)
+    trial.router.replace(endpoints(*[1] * 5))
+    trial.closed_loop(0, 30)
+    early, late = trial.picked(since=5) - trial.picked(since=9), trial.picked(since=28)
+    assert early["here-4"] / early.total() < 0.07
+    assert late["here-4"] / late.total() == pytest.approx(0.2, abs=0.03)
