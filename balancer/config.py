@@ -24,6 +24,14 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from balancer.checks import CheckPlan
+from balancer.fitness_sections import (
+    ChecksConfig,
+    EjectionConfig,
+    PanicConfig,
+    SlowStartConfig,
+    fitness_of,
+)
 from balancer.pool import PoolLimits
 from balancer.queue_sections import ConcurrencyConfig, QueueConfig, SheddingConfig
 from balancer.sections import (
@@ -42,6 +50,7 @@ from balancer.sections import (
 )
 from balancer.tls import ServerTls, TlsProblem, UpstreamTls
 from policies.errors import PoliciesError
+from policies.fitness import Fitness
 
 ENVIRONMENT_PREFIX = "BALANCER_"
 
@@ -83,6 +92,10 @@ class Settings(BaseSettings):
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
+    checks: ChecksConfig = ChecksConfig()
+    ejection: EjectionConfig = EjectionConfig()
+    panic: PanicConfig = PanicConfig()
+    slow_start: SlowStartConfig = SlowStartConfig()
     log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
 
@@ -105,6 +118,14 @@ class Settings(BaseSettings):
     def pool_limits(self) -> PoolLimits:
         """What the pools go by."""
         return PoolLimits(self.pool.idle, self.pool.max_age, self.timeouts.connect)
+
+    def fitness(self) -> Fitness:
+        """What judges the endpoints. Its randomness is its own, so that a seeded policy draws what it always drew."""
+        return fitness_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
+
+    def check_plan(self) -> CheckPlan:
+        """What the active checks go by."""
+        return self.checks.plan(self.seed)
 
     def server_tls(self) -> ServerTls | None:
         """What clients are met with, if it is TLS. Raises `TlsProblem`."""

@@ -79,6 +79,7 @@ class Sweep:
             unit.gate.sweep()
         unit.tunnels.check(now)
         unit.pools.prune(now)
+        unit.checks.sweep(now)
         self._ticks += 1
         if self._ticks % TICKS_PER_SECOND == 0:
             unit.router.tick()

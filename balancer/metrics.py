@@ -46,6 +46,7 @@ class UnitCollector(Collector):
         yield from self._unit_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
+        yield from fitness_families(self._unit)
         yield self._latency()
 
     def _unit_families(self) -> Iterator[Metric]:
@@ -60,6 +61,7 @@ class UnitCollector(Collector):
         )
         yield from self._tunnels()
         yield from queue_families(unit)
+        yield from panic_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
         if unit.access_log is not None:
             yield log_family(unit.access_log.counts)
@@ -122,6 +124,40 @@ class UnitCollector(Collector):
             ]
             latency.add_metric(_labels(state), buckets=rows, sum_value=state.histogram.total)
         return latency
+
+
+def panic_families(unit: Unit) -> Iterator[Metric]:
+    """Where health is ignored, and how much was routed so; "" is the whole pool."""
+    panic, router = unit.router.fitness.panic, unit.router
+    now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
+    now.add_metric([""], panic.is_everywhere)
+    for region in sorted({state.region for state in router.states}):
+        now.add_metric([region], region in panic.regions)
+    yield now
+    yield CounterMetricFamily(f"{PREFIX}_panics", "Times that panic began", panic.times)
+    routed = panic.requests(router.routed)
+    yield CounterMetricFamily(f"{PREFIX}_panic_requests", "Requests routed in panic", routed)
+
+
+def fitness_families(unit: Unit) -> Iterator[Metric]:
+    """Who is healthy, ejected or warming up, and what its checks have found."""
+    healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
+    ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)
+    share = GaugeMetricFamily(f"{PREFIX}_endpoint_share", "Part of its weight in force", labels=OF_ENDPOINT)
+    ejections = CounterMetricFamily(f"{PREFIX}_endpoint_ejections", "Ejections", labels=OF_ENDPOINT)
+    checks = CounterMetricFamily(
+        f"{PREFIX}_endpoint_checks", "Active checks by result", labels=[*OF_ENDPOINT, "result"]
+    )
+    for state in unit.router.states:
+        labels = _labels(state)
+        healthy.add_metric(labels, state.healthy)
+        ejected.add_metric(labels, state.is_ejected)
+        share.add_metric(labels, state.share)
+        ejections.add_metric(labels, state.record.count)
+        watch = unit.checks.by_id.get(state.id)
+        for result in ("passed", "failed"):
+            checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
+    yield from (healthy, ejected, share, ejections, checks)
 
 
 def log_family(counts: LogCounts) -> Metric:

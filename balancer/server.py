@@ -39,15 +39,17 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     rng = Random(settings.seed)
     endpoints = [endpoint.endpoint() for endpoint in settings.endpoints]
     timeouts, limits = settings.timeouts, settings.limits
+    router = Router(
+        endpoints,
+        settings.policy.make(rng),
+        clock,
+        rng,
+        in_flight_limit=limits.in_flight,
+        concurrency=settings.concurrency.rules(),
+        fitness=settings.fitness(),
+    )
     return Unit(
-        Router(
-            endpoints,
-            settings.policy.make(rng),
-            clock,
-            rng,
-            in_flight_limit=limits.in_flight,
-            concurrency=settings.concurrency.rules(),
-        ),
+        router,
         clock,
         rng,
         timeouts=Timeouts(
@@ -75,6 +77,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         access_log=open_log(settings, clock),
         upstream_tls=settings.client_tls(),
+        check_plan=settings.check_plan(),
     )
 
 
@@ -157,6 +160,7 @@ class Server:
             downstream.abort()
         if self._sweep is not None:
             self._sweep.stop()
+        unit.checks.stop()
         await self._control.stop()
         await unit.pools.close()
         if unit.access_log is not None:

@@ -49,6 +49,7 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
         },
         "access_log": log_status(unit),
         "policy": policy_status(unit, spec),
+        "panic": panic_status(unit),
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
     }
 
@@ -75,8 +76,37 @@ def policy_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
     }
 
 
+def panic_status(unit: Unit) -> dict[str, Any]:
+    """Where health is ignored now, how often that began, and how many requests were routed meanwhile."""
+    panic = unit.router.fitness.panic
+    return {
+        "everywhere": panic.is_everywhere,
+        "regions": sorted(panic.regions),
+        "times": panic.times,
+        "requests": panic.requests(unit.router.routed),
+    }
+
+
+def ejection_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
+    """Whether failures have put it out, for how many seconds more, why the last time, and how often they did."""
+    record = state.record
+    left = None if record.until is None else round(max(0.0, record.until - unit.now()), 3)
+    cause = None if record.cause is None else record.cause.value
+    return {"ejected": state.is_ejected, "seconds_left": left, "cause": cause, "times": record.count}
+
+
+def checks_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
+    """Active checks since the start, and what was wrong with the last bad one."""
+    watch = unit.checks.by_id.get(state.id)
+    if watch is None:
+        return {"passed": 0, "failed": 0, "last_fault": None}
+    verdict = watch.verdict
+    return {"passed": verdict.passed, "failed": verdict.failed, "last_fault": verdict.last_fault}
+
+
 def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
-    """One endpoint: identity, health, load, connections, outcomes, latency of its successes."""
+    """One endpoint: identity, what the operator wants of it, health, load, connections, outcomes, latency of its
+    successes. `share` is less than 1 during a slow start."""
     endpoint, pool = state.endpoint, unit.pools.by_id[state.id]
     counts = pool.counts
     return {
@@ -86,9 +116,13 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
         "concurrency": concurrency_status(state),
+        "state": state.standing.value,
         "available": state.available,
-        "enabled": state.enabled,
         "healthy": state.healthy,
+        "reachable": state.is_reachable and not state.record.is_unreachable,
+        "share": round(state.share, 3),
+        "ejection": ejection_status(unit, state),
+        "checks": checks_status(unit, state),
         "in_flight": state.in_flight,
         "connections": {
             "idle": pool.idle,

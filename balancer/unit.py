@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from balancer.bounds import Limits, Timeouts
+from balancer.checks import CheckPlan, Checks
 from balancer.errors import ForwardingError
 from balancer.gate import Gate, GateRules
 from balancer.internal_fields import InternalFields
@@ -78,6 +79,7 @@ class Unit:
         allowed_methods: frozenset[bytes] = frozenset(),
         access_log: AccessLog | None = None,
         upstream_tls: UpstreamTls | None = None,
+        check_plan: CheckPlan | None = None,
     ) -> None:
         self.router = router
         self.clock = clock
@@ -107,6 +109,7 @@ class Unit:
             self.gate = Gate(gate_rules, router, self.queue, clock.now)
         self.pools = Pools(self.coarse_now, pool_limits, upstream_limit, upstream_tls)
         self.pools.replace([state.endpoint for state in router.states])
+        self.checks = Checks(router, self.pools, check_plan or CheckPlan())
         self._trusted = trusted_proxies
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__

@@ -71,10 +71,10 @@ async def test_a_full_queue(stage: Stage) -> None:
 async def test_no_endpoint_is_up(stage: Stage) -> None:
     """503 at once: there is nothing to wait for."""
     await stage.serve(await stage.worker(response()))
-    stage.unit.router.set_healthy("w0", False)
+    stage.unit.router.set_enabled("w0", False)
     answer = await stage.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (503, "no_endpoint_available")
-    stage.unit.router.set_healthy("w0", True)
+    stage.unit.router.set_enabled("w0", True)
     assert (await stage.ask(get())).status == 200
 
 

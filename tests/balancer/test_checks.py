@@ -1,0 +1,380 @@
+"""Active checks on real sockets: what is asked, over which connections, and what follows from the answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from balancer.checks import CheckPlan
+from policies.checks import CheckRules
+from policies.facts import Standing
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
+from tests.balancer.test_control import local, status
+
+BAD = response(b"not well", status=b"503 Service Unavailable")
+PATH = {"path": "/up"}
+
+
+async def check(stage: Stage, seconds: float = 6.0) -> None:
+    """Let a check of each endpoint come due, and end."""
+    stage.advance(seconds)
+    await stage.turn(5)
+    await stage.eventually(lambda: all(w.check is None for w in stage.unit.checks.by_id.values()))
+
+
+def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
+    """How many have passed and failed, and why the last one that did."""
+    verdict = stage.unit.checks.by_id[endpoint].verdict
+    return verdict.passed, verdict.failed, verdict.last_fault
+
+
+def in_order(*responses: bytes) -> Script:
+    """Answers with the next response, whatever connection it is asked on, and from then on with the last."""
+    left = list(responses)
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await wire.send(left.pop(0) if len(left) > 1 else left[0])
+
+    return script
+
+
+async def test_a_check_asks_for_the_path(stage: Stage) -> None:
+    """One GET of the unit's own, on a connection that then waits in the pool; no counter of requests moves."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, checks=PATH)
+    stage.advance(0.0)
+    await check(stage)
+    [request] = worker.requests
+    assert request.line == b"GET /up HTTP/1.1"
+    assert request.value(b"Host") == b"127.0.0.1:%d" % worker.port
+    assert request.value(b"User-Agent") == b"steelyard-check"
+    unit = stage.unit
+    assert checks(stage) == (1, 0, None)
+    assert (unit.counts.requests, unit.router.routed, stage.outcomes()) == (0, 0, {})
+    assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
+
+
+async def test_checks_and_requests_share_connections(stage: Stage) -> None:
+    """A check goes over the connection that a request has left, and the next request over the check's."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, checks={**PATH, "interval": 2})
+    stage.advance(0.0)
+    for _ in range(3):
+        assert (await stage.ask(get())).status == 200
+        await check(stage, 3.0)
+    assert len(worker.connections) == 1
+    assert checks(stage)[:2] == (3, 0)
+
+
+async def test_by_default_nobody_is_asked(stage: Stage) -> None:
+    """Without a path there is nothing to ask for."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    for _ in range(5):
+        await check(stage)
+    assert worker.connections == []
+
+
+async def test_an_ill_endpoint_gets_no_requests(stage: Stage) -> None:
+    """Three bad answers take it out, two good ones put it back."""
+    worker = await stage.worker(in_order(response(), *[BAD] * 3, response()))
+    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    stage.advance(0.0)
+    seen = []
+    for _ in range(7):
+        await check(stage)
+        seen.append(stage.state().available)
+    assert seen == [True, True, True, False, False, True, True]
+    assert checks(stage) == (4, 3, "status 503")
+
+
+async def test_checks_are_faster_while_something_changes(stage: Stage) -> None:
+    """Every five seconds while all is well, every two while it is not."""
+    worker = await stage.worker(in_order(*[response()] * 2, BAD))
+    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    stage.advance(0.0)
+    asked = []
+    for _ in range(30):
+        await check(stage, 1.0)
+        asked.append(len(worker.requests))
+    assert asked[5] <= 2
+    assert asked[-1] - asked[14] >= 6
+
+
+@pytest.mark.parametrize(
+    ("plan", "answer", "fault"),
+    [
+        ({}, response(status=b"204 No Content", body=b""), None),
+        ({}, b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", None),
+        ({}, response(status=b"404 Not Found"), "status 404"),
+        ({"status": 404}, response(status=b"404 Not Found"), None),
+        ({"status": 204}, response(), "status 200"),
+        ({}, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + response(), None),
+        ({}, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", None),
+        ({}, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nuntil the end", "no answer within 1 s"),
+        ({}, response(b"x" * 200_000), None),
+        ({}, b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "status 101"),
+        ({}, b"SSH-2.0-OpenSSH\r\n\r\n", "malformed_response: "),
+    ],
+)
+async def test_which_answers_are_good(
+    stage: Stage, plan: dict[str, Any], answer: bytes, fault: str | None
+) -> None:
+    """200 to 399 or the one that is named, in whole; what cannot be kept costs its connection and no more."""
+    await stage.serve(await stage.worker(answer), checks={**PATH, **plan})
+    stage.advance(0.0)
+    stage.advance(2.0)
+    await stage.turn()
+    watch = stage.unit.checks.by_id["w0"]
+    if fault == "no answer within 1 s":
+        await stage.eventually(lambda: stage.pool().leased)
+        stage.advance(1.0)
+    await stage.eventually(lambda: watch.check is None)
+    passed, failed, said = checks(stage)
+    assert (passed, failed) == (fault is None, fault is not None)
+    assert (said or "").startswith(fault or "")
+
+
+async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
+    """A second is enough; the connection is closed, and three in a row are an illness."""
+
+    async def silent(wire: Wire) -> None:
+        await wire.request()
+        await wire.closed()
+
+    await stage.serve(await stage.worker(silent), await stage.worker(response()), checks=PATH)
+    stage.advance(0.0)
+    for _ in range(3):
+        stage.advance(3.0)
+        await stage.eventually(lambda: stage.pool().leased and stage.unit.checks.by_id["w1"].check is None)
+        stage.advance(1.0)
+        assert stage.pool().leased == 0
+    assert checks(stage) == (0, 3, "no answer within 1 s")
+    assert not stage.state().available
+    assert stage.state().is_reachable
+
+
+async def test_a_worker_that_does_not_take_connections(stage: Stage) -> None:
+    """It cannot be reached: not even a panic sends requests there while there is anybody else."""
+    await stage.serve(stage.dead_port(), stage.dead_port(), await stage.worker(response()), checks=PATH)
+    stage.advance(0.0)
+    for _ in range(3):
+        await check(stage, 3.0)
+    assert (await stage.ask(get())).status == 200
+    assert checks(stage)[2] == "no connection: Connection refused"
+    assert stage.unit.router.fitness.panic.is_everywhere
+    assert [state.id for state in stage.unit.router.available] == ["w2"]
+
+
+async def test_a_connection_that_takes_too_long(stage: Stage) -> None:
+    """The check ends in its time; the connection that comes later, or never, is nobody's."""
+    await stage.serve(
+        stage.deaf_port(), await stage.worker(response()), checks=PATH, timeouts={"connect": 0.3}
+    )
+    stage.advance(0.0)
+    stage.advance(2.0)
+    await stage.turn()
+    stage.advance(1.0)
+    assert checks(stage) == (0, 1, "no connection within 1 s")
+    await stage.eventually(lambda: not stage.pool().opening)
+    assert checks(stage)[1] == 1
+
+
+async def test_a_connection_closed_while_idle_is_no_illness(stage: Stage) -> None:
+    """A worker may close what nobody uses; the check opens another."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(response())
+        if len(worker.connections) == 1:
+            await wire.request()  # and leaves it unanswered: the close has crossed it
+        else:
+            await answering(response())(wire)
+
+    worker = await stage.worker(script)
+    await stage.serve(worker, checks=PATH)
+    assert (await stage.ask(get())).status == 200
+    stage.advance(0.0)
+    await check(stage, 3.0)
+    assert checks(stage) == (1, 0, None)
+    assert len(worker.connections) == 2
+
+
+async def test_checks_speak_tls_where_the_endpoint_does(stage: Stage, tmp_path: Path) -> None:
+    """An https endpoint is checked over TLS, verified as for requests."""
+    shelf = Shelf(tmp_path)
+    worker = await stage.worker(response(), shelf.worker("127.0.0.1"))
+    await stage.serve(worker, checks=PATH, upstream_tls={"ca": str(shelf.ca)})
+    stage.advance(0.0)
+    await check(stage)
+    assert checks(stage) == (1, 0, None)
+
+
+async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
+    """Down: no checks. Draining: it is still checked."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    stage.unit.router.set_standing("w0", Standing.DOWN)
+    stage.advance(0.0)
+    await check(stage)
+    assert worker.connections == []
+    stage.unit.router.set_standing("w0", Standing.DRAINING)
+    await check(stage)
+    assert len(worker.requests) == 1
+
+
+async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
+    """A new one is checked, one that has gone is not; a check under way at one that goes says nothing."""
+
+    async def silent(wire: Wire) -> None:
+        await wire.request()
+        await wire.closed()
+
+    worker, other = await stage.worker(silent), await stage.worker(response())
+    await stage.serve(worker, checks=PATH)
+    stage.advance(0.0)
+    stage.advance(2.0)
+    await stage.eventually(lambda: worker.requests)
+    gone = stage.pool()
+    stage.unit.replace_endpoints([type(gone.endpoint)("new", f"http://127.0.0.1:{other.port}", "r")])
+    stage.advance(0.5)
+    assert set(stage.unit.checks.by_id) == {"new"}
+    assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=0>"
+    await check(stage, 3.0)
+    assert len(other.requests) == 1
+
+
+async def test_the_plan_can_change(stage: Stage) -> None:
+    """Another path from the next check on; without one nobody is ill of checks any more."""
+    worker = await stage.worker(BAD)
+    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    stage.advance(0.0)
+    await check(stage)
+    assert not stage.state().available
+    stage.unit.checks.use(CheckPlan("/other", 503, rules=CheckRules(rise=1)))
+    await check(stage)
+    assert worker.requests[-1].line == b"GET /other HTTP/1.1"
+    assert stage.state().available
+    stage.unit.checks.use(CheckPlan("/other", 200, rules=CheckRules(fall=1)))
+    await check(stage)
+    assert not stage.state().available
+    stage.unit.checks.use(CheckPlan())
+    assert stage.state().available
+
+
+# --- live traffic
+
+
+async def test_a_worker_that_is_gone_is_ejected_and_comes_back(stage: Stage) -> None:
+    """Five refused connections and it is out, though nothing is configured; when it listens again one connection
+    brings it back within three seconds, long before its ejection would end."""
+    spare, held = await stage.worker(response(b"other")), stage.dead_port()
+    await stage.serve(held, spare)
+    for _ in range(10):
+        assert (await stage.ask(get())).body == b"other"
+    assert stage.state().is_ejected
+    assert stage.outcomes() == {"refused": 5}
+    stage.advance(0.0)
+    await check(stage, 3.0)
+    assert checks(stage) == (0, 1, "no connection: Connection refused")
+    assert stage.state().is_ejected
+    worker = ScriptedWorker(answering(response(b"back")))
+    sock = next(sock for sock in stage._held if sock.getsockname()[1] == held)
+    sock.listen()
+    stage._held.remove(sock)
+    await worker.start(sock)
+    stage._workers.append(worker)
+    await check(stage, 3.0)
+    assert not stage.state().is_ejected
+    bodies = {(await stage.ask(get())).body for _ in range(4)}
+    assert bodies == {b"back", b"other"}
+    assert len(worker.connections) == 1  # the one that found it
+
+
+async def test_a_worker_that_resets_is_ejected(stage: Stage) -> None:
+    """Broken connections and errors count alike, whatever the policy; a retry saves the requests meanwhile."""
+
+    async def resets(wire: Wire) -> None:
+        await wire.request()
+        wire.reset()
+
+    bad = await stage.worker(resets)
+    await stage.serve(bad, await stage.worker(response(b"good")), policy="random")
+    for _ in range(60):
+        assert (await stage.ask(get())).body == b"good"
+    assert len(bad.requests) == 5
+    assert stage.state().record.cause is not None
+
+
+async def test_ejection_can_be_switched_off(stage: Stage) -> None:
+    """Then it is asked for ever."""
+    bad = await stage.worker(BAD)
+    await stage.serve(bad, await stage.worker(response()), ejection={"failures": 0, "success_rate": 0})
+    for _ in range(40):
+        await stage.ask(get())
+    stage.advance(1.0)
+    assert len(bad.requests) == 20
+
+
+async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
+    """Standing, ejection, checks, share and panic, in words and as numbers."""
+    await stage.serve(
+        await stage.worker(BAD), await stage.worker(response()), stage.dead_port(), checks={**PATH, "fall": 1},
+        slow_start={"window": 20},
+    )  # fmt: skip
+    stage.advance(0.0)
+    stage.unit.router.set_standing("w1", Standing.DRAINING)
+    stage.unit.router.set_standing("w1", Standing.UP)
+    await check(stage, 3.0)
+    for _ in range(5):
+        await stage.ask(get())
+    told = await status(stage)
+    first, second, third = told["endpoints"]
+    assert (first["state"], first["healthy"], first["reachable"], first["available"]) == (
+        "up",
+        False,
+        True,
+        True,
+    )
+    assert first["checks"] == {"passed": 0, "failed": 1, "last_fault": "status 503"}
+    assert (second["share"], second["healthy"]) == (0.15, True)
+    assert second["ejection"] == {"ejected": False, "seconds_left": None, "cause": None, "times": 0}
+    assert (third["healthy"], third["reachable"], third["available"]) == (False, False, False)
+    assert told["panic"] == {
+        "everywhere": True,
+        "regions": [],
+        "times": 1,
+        "requests": stage.unit.router.routed,
+    }
+    text = (await stage.ask(local(b"/-/metrics"))).body.decode()
+    samples = {
+        (s.name, s.labels.get("endpoint", s.labels.get("region")), s.labels.get("result")): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+    assert samples["steelyard_panic", "", None] == 1
+    assert samples["steelyard_panics_total", None, None] == 1
+    assert samples["steelyard_panic_requests_total", None, None] == stage.unit.router.routed
+    assert samples["steelyard_endpoint_healthy", "w0", None] == 0
+    assert samples["steelyard_endpoint_share", "w1", None] == 0.15
+    assert samples["steelyard_endpoint_ejected", "w2", None] == 0
+    assert samples["steelyard_endpoint_checks_total", "w0", "failed"] == 1
+
+
+async def test_an_ejection_is_shown_with_its_cause(stage: Stage) -> None:
+    """How long it lasts, why, and how often it has happened."""
+    await stage.serve(stage.dead_port(), await stage.worker(response()))
+    for _ in range(10):
+        await stage.ask(get())
+    shown = (await status(stage))["endpoints"][0]
+    assert shown["ejection"]["cause"] == "unreachable"
+    assert 27 <= shown["ejection"]["seconds_left"] <= 30
+    assert (shown["ejection"]["times"], shown["reachable"]) == (1, False)
+    assert json.loads((await stage.ask(local(b"/-/health"))).body) == {"healthy": True}
