@@ -21,6 +21,7 @@ class Timeouts:
     linger: float = 2.0
     tunnel_idle: float = 3600.0
     total: float | None = None
+    attempt: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from balancer.fitness_sections import (
 )
 from balancer.pool import PoolLimits
 from balancer.queue_sections import ConcurrencyConfig, QueueConfig, SheddingConfig
+from balancer.retry_sections import HedgingConfig, RetryConfig
 from balancer.sections import (
     ControlConfig,
     EndpointConfig,
@@ -74,7 +75,7 @@ class Settings(BaseSettings):
     home_region: Name | None = Field(default=None, description="where this unit's requests come from")
     policy: PolicySpec = PolicySpec()
     seed: int | None = Field(default=None, ge=0, description="of the policies' randomness; None: a fresh one")
-    retries: int = Field(default=1, ge=0, le=10, description="further endpoints tried where that is safe")
+    retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
     trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
         default=(), description="networks whose X-Forwarded-* are believed; those of others are replaced"
     )
@@ -85,6 +86,8 @@ class Settings(BaseSettings):
     tls: TlsConfig | None = None
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
+    retry: RetryConfig = RetryConfig()
+    hedging: HedgingConfig = HedgingConfig()
     http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
     queue: QueueConfig = QueueConfig()

@@ -78,6 +78,9 @@ class Sweep:
         if unit.gate is not None:
             unit.gate.sweep()
         unit.tunnels.check(now)
+        unit.retries.budget.note(unit.counts.requests, now)
+        if unit.hedges is not None:
+            unit.hedges.check(now)
         unit.pools.prune(now)
         unit.checks.sweep(now)
         self._ticks += 1

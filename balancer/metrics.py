@@ -55,6 +55,9 @@ class UnitCollector(Collector):
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
         yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
         yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
+        denied = unit.retries.budget.denied
+        yield CounterMetricFamily(f"{PREFIX}_retries_denied", "Retries beyond the budget", denied)
+        yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
             f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
@@ -68,6 +71,27 @@ class UnitCollector(Collector):
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
         yield errors
+
+    def _hedges(self) -> Iterator[Metric]:
+        hedges, counts = self._unit.hedges, self._unit.counts
+        if hedges is None:
+            return
+        hedging = hedges.hedging
+        yield CounterMetricFamily(
+            f"{PREFIX}_hedges", "Late requests sent to a second endpoint", counts.hedged
+        )
+        yield CounterMetricFamily(f"{PREFIX}_hedges_won", "Hedges that answered first", counts.hedges_won)
+        yield GaugeMetricFamily(f"{PREFIX}_hedge_losers", "Attempts that came second", len(hedges.losers))
+        withheld = CounterMetricFamily(
+            f"{PREFIX}_hedges_withheld", "Late requests that were not hedged", labels=["reason"]
+        )
+        withheld.add_metric(["budget"], hedging.denied)
+        withheld.add_metric(["all_slow"], hedging.withheld)
+        yield withheld
+        late = GaugeMetricFamily(f"{PREFIX}_late_after_seconds", "Wait for a first byte", labels=["region"])
+        for region, seconds in hedging.usual.items():
+            late.add_metric([region], seconds)
+        yield late
 
     def _tunnels(self) -> Iterator[Metric]:
         tunnels = self._unit.tunnels

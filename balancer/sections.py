@@ -121,6 +121,10 @@ class TimeoutsConfig(Section):
         default=25.0,
         description="request sent → first byte of the response; below the 30 s that Heroku waits",
     )
+    attempt: Seconds | None = Field(
+        default=None,
+        description="as first_byte, while another endpoint may be asked instead. None: first_byte alone",
+    )
     body_idle: Seconds = Field(default=60.0, description="between two pieces of a response, either side")
     head: Seconds = Field(
         default=10.0,

@@ -61,6 +61,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
             queue=timeouts.queue,
             linger=timeouts.linger,
             tunnel_idle=timeouts.tunnel_idle,
+            attempt=timeouts.attempt,
             total=timeouts.total,
         ),
         pool_limits=settings.pool_limits,
@@ -69,7 +70,8 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
         queue_is_adaptive=settings.queue.order == "adaptive",
         gate_rules=gate_rules(settings.queue, settings.shedding),
         limits=Limits(limits.head, limits.fields, limits.target, limits.body, limits.buffer),
-        retries=settings.retries,
+        retries=settings.retry.retries(settings.retries),
+        hedging=settings.hedging.hedging(),
         home_region=settings.home_region,
         trusted_proxies=settings.trusted_proxies,
         internal_fields=InternalFields(settings.headers.internal) if settings.headers.internal else None,
@@ -158,6 +160,8 @@ class Server:
         unit.tunnels.abort()
         for downstream in list(unit.downstreams):
             downstream.abort()
+        if unit.hedges is not None:
+            unit.hedges.close()
         if self._sweep is not None:
             self._sweep.stop()
         unit.checks.stop()

@@ -38,6 +38,8 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
         "connections": counts.connections,
         "requests": counts.requests,
         "retried": counts.retried,
+        "retries_denied": unit.retries.budget.denied,
+        "hedging": hedging_status(unit),
         "abandoned": counts.abandoned,
         "failed_arrivals": counts.failed_arrivals,
         "errors": dict(counts.errors),
@@ -58,6 +60,21 @@ def log_status(unit: Unit) -> dict[str, int] | None:
     """Entries of the access log; None where it is off."""
     log = unit.access_log
     return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
+
+
+def hedging_status(unit: Unit) -> dict[str, Any] | None:
+    """Requests that were sent to a second endpoint, and why others were not; None where it is off."""
+    if unit.hedges is None:
+        return None
+    hedging = unit.hedges.hedging
+    return {
+        "hedged": unit.counts.hedged,
+        "won": unit.counts.hedges_won,
+        "denied": hedging.denied,
+        "withheld": hedging.withheld,
+        "late_after": hedging.usual,
+        "losers": len(unit.hedges.losers),
+    }
 
 
 def build() -> str:

@@ -18,9 +18,11 @@ from balancer.bounds import Limits, Timeouts
 from balancer.checks import CheckPlan, Checks
 from balancer.errors import ForwardingError
 from balancer.gate import Gate, GateRules
+from balancer.hedges import Hedges
 from balancer.internal_fields import InternalFields
 from balancer.networks import Network, is_within
 from balancer.pool import PoolLimits, Pools
+from balancer.retries import Retries
 from balancer.tls import UpstreamTls
 from balancer.tunnel import Tunnels
 from balancer.waiting import WaitQueue
@@ -31,16 +33,20 @@ if TYPE_CHECKING:
     from balancer.access_log import AccessLog
     from balancer.downstream import Downstream
     from balancer.sections import PolicySpec
+    from policies.hedging import Hedging
 
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start. `errors` counts the answers of our own by reason, `failed_arrivals` the connections that
-    never spoke HTTP: a TLS handshake or PROXY header that came to nothing."""
+    """Totals since the start. `retried` and `hedged` are further attempts, after another or beside it. `errors` counts
+    the answers of our own by reason, `failed_arrivals` the connections that never spoke HTTP: a TLS handshake or PROXY
+    header that came to nothing."""
 
     connections: int = 0
     requests: int = 0
     retried: int = 0
+    hedged: int = 0
+    hedges_won: int = 0
     abandoned: int = 0
     failed_arrivals: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -71,7 +77,8 @@ class Unit:
         queue_is_adaptive: bool = False,
         gate_rules: GateRules | None = None,
         limits: Limits | None = None,
-        retries: int = 1,
+        retries: Retries | None = None,
+        hedging: Hedging | None = None,
         home_region: Region | None = None,
         trusted_proxies: tuple[Network, ...] = (),
         internal_fields: InternalFields | None = None,
@@ -90,7 +97,8 @@ class Unit:
         self.timeouts = timeouts
         self.limits = limits or Limits()
         self.access_log = access_log
-        self.retries = retries
+        self.retries = retries or Retries()
+        self.hedges = Hedges(self, hedging) if hedging is not None else None
         self.home_region = home_region
         self.internal_fields = internal_fields
         self.says_forwarded = says_forwarded

@@ -132,6 +132,10 @@ class Upstream(asyncio.Protocol):
         self.is_reusable = False  # until its response has ended
         self.write(head)
 
+    def hand_over(self, sink: ResponseSink) -> None:
+        """What is still to come of the response goes to `sink`. Not to be called when it has ended."""
+        self._sink = sink
+
     def release(self) -> None:
         """The request is over: back to the owner, who looks whether it can serve again."""
         if self._reading_paused:

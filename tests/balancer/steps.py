@@ -41,10 +41,12 @@ class Step:
     ahead: bytes = b""
     """What another client has sent before, and waits for."""
 
-    endpoints: tuple[Literal["worker", "dying", "deaf", "dead"], ...] = ("worker",)
+    endpoints: tuple[Literal["worker", "dying", "hanging", "deaf", "dead"], ...] = ("worker",)
     receive_buffer: int | None = None
     max_in_flight: int | None = None
     timeouts: Mapping[str, float] = field(default_factory=dict)
+    late: float = 0.0
+    """Seconds that pass when the first endpoint has the request; then it is hedged."""
 
 
 def downstreams(stage: Stage) -> set[Downstream]:
@@ -153,6 +155,25 @@ STEPS: dict[str, Step] = {
         timeouts={"connect": 0.2},
         is_there=lambda stage: stage.unit.counts.retried and stage.pool("w1").opening,
     ),
+    "hedged": Step(
+        endpoints=("hanging", "worker"),
+        arrives=b"\r\n\r\n",
+        late=1.1,
+        is_there=lambda stage: stage.unit.counts.hedged,
+    ),
+    "a hedge connecting": Step(
+        endpoints=("hanging", "deaf"),
+        timeouts={"connect": 0.2},
+        late=1.1,
+        is_there=lambda stage: stage.unit.counts.hedged and stage.pool("w1").opening,
+    ),
+    "a hedge has won": Step(
+        endpoints=("hanging", "worker"),
+        before=response(),
+        after=b"",
+        late=1.1,
+        is_there=lambda stage: stage.unit.counts.hedges_won and stage.outcomes("w1"),
+    ),
 }
 
 
@@ -166,6 +187,7 @@ class Scene:
         self.client: Wire
         self.ahead: Wire | None = None
         self.worker: ScriptedWorker
+        self._all: list[ScriptedWorker] = []
         self.stopping: asyncio.Future[bool]
 
     async def _play(self, wire: Wire) -> None:
@@ -189,6 +211,14 @@ class Scene:
         await wire.request()
         wire.reset()
 
+    async def _hang(self, wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await self.go.wait()
+            if wire.is_closing:
+                return
+            await wire.send(response())
+
     async def set_up(self, grace: float) -> None:
         """Bring the request there, in a unit that stops within `grace` seconds."""
         stage, step = self.stage, self.step
@@ -198,15 +228,21 @@ class Scene:
             if kind in ("deaf", "dead"):
                 ports.append(stage.deaf_port() if kind == "deaf" else stage.dead_port())
             else:
-                ports.append(self.worker if kind == "worker" else await stage.worker(self._die))
+                script = self._die if kind == "dying" else self._hang
+                ports.append(self.worker if kind == "worker" else await stage.worker(script))
+        self._all = [worker for worker in ports if isinstance(worker, ScriptedWorker)]
         timeouts = {"shutdown": grace, **step.timeouts}
-        await stage.serve(*ports, max_in_flight=step.max_in_flight, timeouts=timeouts)
+        hedging = {"enabled": bool(step.late)}
+        await stage.serve(*ports, max_in_flight=step.max_in_flight, timeouts=timeouts, hedging=hedging)
         if step.ahead:
             self.ahead = await stage.client()
             await self.ahead.send(step.ahead)
             await stage.eventually(lambda: self.worker.requests)
         self.client = await stage.client(receive_buffer=step.receive_buffer)
         self.client.write(step.sent)
+        if step.late:
+            await stage.eventually(lambda: self._all[0].requests)
+            stage.advance(step.late)
         await stage.eventually(lambda: step.is_there(stage))
         await stage.eventually(lambda: self.worker.received.endswith(step.arrives))
         await stage.turn()
@@ -216,6 +252,11 @@ class Scene:
         self.go.set()
         if self.ahead is not None:
             await self.ahead.response()
+
+    @property
+    def connections(self) -> int:
+        """How many the workers have seen."""
+        return sum(len(worker.connections) for worker in self._all)
 
     @property
     def upstream(self) -> Wire:

@@ -131,6 +131,18 @@ a second attempt sent        reset+timeout/504/response_timeout          ok+rese
 a second attempt connecting  .                                           .             abandoned+reset/cut
 """
 
+RACING = """
+step                nothing           client-fin  client-half       client-rst             stop
+hedged              ok+ok/200         ok+ok/-     ok+ok/200         abandoned+abandoned/-  abandoned+abandoned/cut
+a hedge connecting  abandoned+ok/200  .           abandoned+ok/200  abandoned+abandoned/-  abandoned+abandoned/cut
+a hedge has won     ok+ok/200         ok+ok/-     ok+ok/200         ok+ok/-                abandoned+ok/200
+"""
+
+RACE_LOST = """
+step    deadline                              worker-fin    worker-rst
+hedged  timeout+timeout/504/response_timeout  ok+reset/200  ok+reset/200
+"""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -165,7 +177,7 @@ def listed(text: str) -> list[str]:
     return [] if text == "-" else text.split("+")
 
 
-CELLS = [cell for table in (CLIENT, CONNECTING, WORKER, UNIT) for cell in cells(table)]
+CELLS = [cell for table in (CLIENT, CONNECTING, WORKER, UNIT, RACING, RACE_LOST) for cell in cells(table)]
 
 
 # --- events
@@ -292,7 +304,7 @@ async def nobody_is_left(stage: Stage) -> None:
 
 async def the_next_request_is_whole(scene: Scene, cell: Cell) -> None:
     """Half an exchange leaves nothing behind: the next one has a connection of its own."""
-    before = len(scene.worker.connections)
+    before = scene.connections
     if not cell.is_ok:
         assert [pool.idle for pool in scene.stage.unit.pools.by_id.values() if pool.idle] == []
     client = await scene.stage.client()
@@ -301,7 +313,7 @@ async def the_next_request_is_whole(scene: Scene, cell: Cell) -> None:
     while (answer := await client.response()).status < 200:
         pass
     assert answer.status in (200, 413)
-    assert cell.is_ok or len(scene.worker.connections) > before
+    assert cell.is_ok or scene.connections > before
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)

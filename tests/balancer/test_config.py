@@ -52,7 +52,7 @@ def test_the_sample(tmp_path: Path) -> None:
     endpoint = settings.endpoints[0].endpoint()
     assert (endpoint.id, endpoint.address) == ("emea-0", "http://127.0.0.1:9001")
     assert (endpoint.region, endpoint.weight, endpoint.max_in_flight) == ("emea", 1.0, None)
-    assert (settings.timeouts.first_byte, settings.pool.idle, settings.retries) == (25.0, 4.0, 1)
+    assert (settings.timeouts.first_byte, settings.pool.idle, settings.retries) == (25.0, 4.0, 2)
 
 
 def test_a_policy_may_be_a_table(tmp_path: Path) -> None:
@@ -93,6 +93,9 @@ def test_port_stands_for_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 BAD: dict[str, tuple[str, list[str]]] = {
+    "retry-status": (ENDPOINT + "[retry]\nstatuses = [503, 200]", ["retry.statuses.1", "500", "200"]),
+    "retry-share": (ENDPOINT + "[retry]\nshare = 2", ["retry.share", "1", "2"]),
+    "hedging-least": (ENDPOINT + "[hedging]\nleast = 0.001", ["hedging.least", "0.01", "0.001"]),
     "duplicate": (ENDPOINT + ENDPOINT, ["endpoints.1.id", "'a'", "unique"]),
     "no-endpoints": ('policy = "random"', ["endpoints", "required"]),
     "empty-endpoints": ("endpoints = []", ["endpoints"]),

@@ -1,0 +1,346 @@
+"""What is sent again, and what never is: every kind of failure, every kind of request.
+
+Rule of this file: the table is the truth. A cell reads `requests that workers have got/what the client sees`. The first
+worker fails as the row says, the second is well; more than one request got by workers means that it was sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.balancer.conftest import (
+    Script,
+    ScriptedWorker,
+    Stage,
+    Wire,
+    answering,
+    get,
+    post,
+    post_chunked,
+    response,
+)
+
+OK = response(b"fine")
+GONE = response(b"not here", b"X-From: bad", status=b"503 Service Unavailable")
+LONG = b"x" * 200_000
+
+TABLE = """
+failure            GET    HEAD   PUT    long PUT  POST   keyed POST  chunked POST
+refused            1/200  1/200  1/200  1/200     1/200  1/200       1/200
+reset              2/200  2/200  2/200  1/502     1/502  2/200       1/502
+closed             2/200  2/200  2/200  1/502     1/502  2/200       1/502
+half a head        2/200  2/200  2/200  1/502     1/502  2/200       1/502
+503                2/200  2/200  2/200  1/503     1/503  2/200       1/503
+503 in chunks      2/200  2/200  2/200  1/503     1/503  2/200       1/503
+503 until close    2/200  2/200  2/200  1/503     1/503  2/200       1/503
+502                2/200  2/200  2/200  1/502     1/502  2/200       1/502
+504                1/504  1/504  1/504  1/504     1/504  1/504       1/504
+500                1/500  1/500  1/500  1/500     1/500  1/500       1/500
+garbage            1/502  1/502  1/502  1/502     1/502  1/502       1/502
+hangs              2/200  2/200  2/200  1/504     1/504  2/200       1/504
+half a body        1/cut  1/200  1/cut  1/cut     1/cut  1/cut       1/cut
+"""
+
+REQUESTS = {
+    "GET": get(),
+    "HEAD": get(method=b"HEAD"),
+    "PUT": post(b"body", method=b"PUT"),
+    "long PUT": post(LONG, method=b"PUT"),
+    "POST": post(b"body"),
+    "keyed POST": post(b"body", b"Idempotency-Key: 8e03978e"),
+    "chunked POST": post_chunked(b"one", b"two"),
+}
+
+
+def after_a_request(data: bytes = b"", *, resets: bool = False) -> Script:
+    """Reads a request, answers with `data`, and leaves."""
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(data)
+        if resets:
+            wire.reset()
+
+    return script
+
+
+async def hangs(wire: Wire) -> None:
+    """Reads a request, and that was all."""
+    await wire.request()
+    await wire.closed()
+
+
+CHUNKED_503 = b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n"
+FAILURES: dict[str, Script] = {
+    "reset": after_a_request(resets=True),
+    "closed": after_a_request(),
+    "half a head": after_a_request(b"HTTP/1.1 200 O"),
+    "503": answering(GONE),
+    "503 in chunks": after_a_request(CHUNKED_503),
+    "503 until close": after_a_request(b"HTTP/1.1 503 No\r\n\r\nbad"),
+    "502": answering(response(b"bad", status=b"502 Bad Gateway")),
+    "504": answering(response(b"bad", status=b"504 Gateway Timeout")),
+    "500": answering(response(b"bad", status=b"500 No")),
+    "garbage": after_a_request(b"SSH-2.0-OpenSSH_9.2\r\n"),
+    "hangs": hangs,
+    "half a body": after_a_request(response(b"x" * 100)[:-50]),
+}
+
+
+def cells() -> Iterator[tuple[str, str, int, str]]:
+    """Failure, request, requests got by workers, what the client sees."""
+    (_, *requests), *rows = (re.split(r"  +", line) for line in TABLE.strip().splitlines())
+    for failure, *entries in rows:
+        for request, entry in zip(requests, entries, strict=True):
+            count, _, seen = entry.partition("/")
+            yield failure, request, int(count), seen
+
+
+async def seen(client: Wire, *, to_head: bool) -> str:
+    try:
+        return str((await client.response(to_head=to_head)).status)
+    except ConnectionResetError:
+        return "cut"
+
+
+def got(*workers: ScriptedWorker) -> int:
+    return sum(len(worker.requests) for worker in workers)
+
+
+@pytest.mark.parametrize(("failure", "request_kind", "count", "expected"), [*cells()])
+async def test_what_is_sent_again(
+    stage: Stage, failure: str, request_kind: str, count: int, expected: str
+) -> None:
+    """Each cell of the table; and the unit has counted every retry."""
+    well = await stage.worker(OK if request_kind != "HEAD" else OK[: -len(b"fine")])
+    bad = [] if failure == "refused" else [await stage.worker(to_head(FAILURES[failure], request_kind))]
+    first = bad[0] if bad else stage.dead_port()
+    await stage.serve(first, well, retry={"idempotency_key": True}, timeouts={"attempt": 1.0})
+    client = await stage.client()
+    client.write(REQUESTS[request_kind])
+    if failure == "hangs":
+        await stage.eventually(lambda: got(*bad))
+        await stage.turn()
+        stage.advance(1.5)
+        stage.advance(24.0 if expected == "504" else 0.0)
+    assert await seen(client, to_head=request_kind == "HEAD") == expected
+    assert got(*bad, well) == count
+    is_again = expected == "200" and failure != "half a body"
+    assert stage.unit.counts.retried == is_again
+    bodies = {request.body for request in [*well.requests, *(worker.requests[0] for worker in bad)]}
+    assert len(bodies) == 1
+
+
+def to_head(script: Script, request_kind: str) -> Script:
+    """The script, or one that knows that no body follows an answer to HEAD."""
+    if request_kind != "HEAD" or script not in (
+        FAILURES["503"],
+        FAILURES["502"],
+        FAILURES["504"],
+        FAILURES["500"],
+    ):
+        return script
+
+    async def without_body(wire: Wire) -> None:
+        statuses = {FAILURES[name]: name for name in ("503", "502", "504", "500")}
+        await wire.request()
+        await wire.send(b"HTTP/1.1 %b No\r\nContent-Length: 3\r\n\r\n" % statuses[script].encode())
+        await wire.closed()
+
+    return without_body
+
+
+# --- statuses
+
+
+async def test_a_refusal_costs_no_connection(stage: Stage) -> None:
+    """A 503 that is here whole leaves its connection usable, and the second attempt takes an idle one."""
+    bad, well = await stage.worker(GONE), await stage.worker(OK)
+    await stage.serve(bad, well)
+    client = await stage.client()
+    for _ in range(8):
+        assert (await client.ask(get())).body == b"fine"
+    assert (len(bad.connections), len(well.connections)) == (1, 1)
+    assert b"X-From" not in client.received
+    assert stage.outcomes("w0") == {"error_status": len(bad.requests)}
+    assert stage.unit.counts.retried == len(bad.requests) > 0
+
+
+async def test_where_all_refuse_the_client_hears_a_worker(stage: Stage) -> None:
+    """The last one's own words, not ours; each was asked once."""
+    workers = [await stage.worker(GONE) for _ in range(2)]
+    await stage.serve(*workers)
+    answer = await stage.ask(get())
+    assert (answer.status, answer.body, answer.value(b"X-From")) == (503, b"not here", b"bad")
+    assert [len(worker.requests) for worker in workers] == [1, 1]
+    assert stage.unit.counts.errors == {}
+
+
+async def test_nobody_else_to_ask(stage: Stage) -> None:
+    """A lone worker's 503 is the answer: it has said that it cannot."""
+    worker = await stage.worker(GONE)
+    await stage.serve(worker)
+    assert (await stage.ask(get())).status == 503
+    assert (len(worker.requests), stage.unit.counts.retried) == (1, 0)
+
+
+async def test_statuses_are_for_the_operator_to_choose(stage: Stage) -> None:
+    """None at all, or others."""
+    await stage.serve(await stage.worker(GONE), await stage.worker(OK), retry={"statuses": []})
+    assert (await stage.ask(get())).status == 503
+
+
+async def test_an_early_refusal_of_what_is_still_coming(stage: Stage) -> None:
+    """What has come of the body is sent to the other, and the rest follows."""
+
+    async def refuses_the_head(wire: Wire) -> None:
+        await wire.head()
+        await wire.send(GONE)
+        await wire.closed()
+
+    well = await stage.worker(OK)
+    await stage.serve(await stage.worker(refuses_the_head), well)
+    client = await stage.client()
+    await client.send(post(b"x" * 100, method=b"PUT")[:-60])
+    await stage.eventually(lambda: stage.unit.counts.retried)
+    await client.send(b"x" * 60)
+    assert (await client.response()).body == b"fine"
+    assert well.requests[0].body == b"x" * 100
+
+
+@pytest.mark.parametrize("fields", [(b"Connection: close",), ()])
+@pytest.mark.parametrize("log", [{}, {"access": "text", "path": "/dev/null"}])
+async def test_nothing_of_a_refusal_reaches_the_client(
+    stage: Stage, fields: tuple[bytes, ...], log: dict[str, Any]
+) -> None:
+    """Neither where the client leaves after the answer, nor where the request is logged."""
+    await stage.serve(await stage.worker(GONE), await stage.worker(OK), log=log)
+    client = await stage.client()
+    assert (await client.ask(get(b"/", *fields))).body == b"fine"
+    assert b"503" not in client.received
+    if stage.unit.access_log is not None:
+        assert stage.unit.access_log.waiting + stage.unit.access_log.counts.written == 1
+
+
+# --- how many
+
+
+async def test_two_endpoints_may_be_lost_at_once(stage: Stage) -> None:
+    """By default a request is tried at three; nobody is asked twice while there are others."""
+    worker = await stage.worker(OK)
+    await stage.serve(stage.dead_port(), stage.dead_port(), worker)
+    for _ in range(6):
+        assert (await stage.ask(get())).body == b"fine"
+    assert stage.unit.counts.errors == {}
+
+
+async def test_the_number_of_tries(stage: Stage) -> None:
+    """`retries` further ones, and no more."""
+    await stage.serve(*(stage.dead_port() for _ in range(4)), retries=2)
+    assert (await stage.ask(get())).status == 502
+    assert sum(stage.outcomes(f"w{i}").get("refused", 0) for i in range(4)) == 3
+
+
+async def test_the_budget(stage: Stage) -> None:
+    """One retry in ten seconds here: the next request gets what the worker said, or our 502."""
+    refusing, well = await stage.worker(GONE), await stage.worker(OK)
+    await stage.serve(refusing, well, retry={"share": 0.0, "per_second": 0.1})
+    statuses = [(await stage.ask(get())).status for _ in range(3)]
+    assert sorted(statuses) == [200, 200, 503]
+    assert (stage.unit.counts.retried, stage.unit.retries.budget.denied) == (1, 1)
+    stage.advance(10.0)
+    assert 200 in [(await stage.ask(get())).status for _ in range(2)]
+    assert stage.unit.counts.retried == 2
+
+
+async def test_the_budget_of_broken_connections(stage: Stage) -> None:
+    """Without any, a broken connection is a 502."""
+    workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
+    await stage.serve(*workers, retry={"share": 0.0, "per_second": 0.0})
+    answer = await stage.ask(get())
+    assert (answer.status, json.loads(answer.body)["error"]) == (502, "connection_broken")
+    assert stage.unit.retries.budget.denied == 1
+
+
+async def test_who_did_nothing_costs_nothing(stage: Stage) -> None:
+    """A connection that never stood was no work for anybody: no budget is asked."""
+    await stage.serve(stage.dead_port(), await stage.worker(OK), retry={"share": 0.0, "per_second": 0.0})
+    for _ in range(4):
+        assert (await stage.ask(post(b"body"))).body == b"fine"
+    assert stage.unit.retries.budget.denied == 0
+
+
+# --- keys, bodies, patience
+
+
+async def test_a_key_is_not_believed_unless_told(stage: Stage) -> None:
+    """Only who runs the workers knows whether they keep keys, and keep them together."""
+    workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
+    await stage.serve(*workers)
+    assert (await stage.ask(REQUESTS["keyed POST"])).status == 502
+    assert got(*workers) == 1
+
+
+@pytest.mark.parametrize(("limit", "status"), [(1000, 502), (300_000, 200), (0, 502)])
+async def test_how_much_of_a_body_is_kept(stage: Stage, limit: int, status: int) -> None:
+    """As much as `retry.body` says, whatever may wait for a slow reader."""
+    workers = [await stage.worker(after_a_request()), await stage.worker(OK)]
+    await stage.serve(*workers, retry={"body": limit})
+    assert (await stage.ask(post(LONG if limit != 1000 else b"x" * 1001, method=b"PUT"))).status == status
+    assert got(*workers) == (2 if status == 200 else 1)
+
+
+async def test_a_slow_worker_has_all_the_time_where_there_is_no_other(stage: Stage) -> None:
+    """`timeouts.attempt` ends an attempt only if another follows."""
+    go = asyncio.Event()
+
+    async def slow(wire: Wire) -> None:
+        await wire.request()
+        await go.wait()
+        await wire.send(OK)
+
+    worker = await stage.worker(slow)
+    await stage.serve(worker, timeouts={"attempt": 1.0})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    for _ in range(10):
+        stage.advance(1.0)
+    go.set()
+    assert (await client.response()).body == b"fine"
+    assert stage.unit.retries.budget.denied == 0
+
+
+async def test_patience_is_asked_for_once(stage: Stage) -> None:
+    """Without a budget the worker has its time, and one denial is counted, not one for each sweep."""
+    worker = await stage.worker(hangs)
+    await stage.serve(
+        worker, stage.dead_port(), timeouts={"attempt": 1.0}, retry={"share": 0, "per_second": 0}
+    )
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    for _ in range(10):
+        stage.advance(1.0)
+    assert (stage.unit.retries.budget.denied, stage.unit.counts.retried) == (1, 0)
+    stage.advance(20.0)
+    assert (await client.response()).status == 504
+
+
+async def test_a_hung_worker_is_charged_a_timeout(stage: Stage) -> None:
+    """The policy learns that it hangs; its connection is not used again."""
+    worker, well = await stage.worker(hangs), await stage.worker(OK)
+    await stage.serve(worker, well, timeouts={"attempt": 0.5})
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: worker.requests)
+    stage.advance(1.0)
+    assert (await client.response()).body == b"fine"
+    assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"timeout": 1}, {"ok": 1})
+    assert (stage.pool("w0").idle, stage.pool("w1").idle) == (0, 1)

@@ -1,0 +1,84 @@
+"""The retry budget: what it allows is a share of what was asked for lately, whatever the order of events."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.retry_budget import SLICES, RetryBudget
+
+EVENTS = st.lists(
+    st.tuples(st.floats(0.0, 4.0), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60
+)
+"""Seconds that pass, requests that come then, retries that are asked for then."""
+
+
+def slice_of(at: float) -> int:
+    return int(at / (10.0 / SLICES))
+
+
+@given(
+    events=EVENTS, share=st.sampled_from([0.0, 0.1, 0.2, 1.0]), per_second=st.sampled_from([0.0, 0.3, 2.0])
+)
+def test_no_window_has_more_than_its_share(
+    events: list[tuple[float, int, int]], share: float, per_second: float
+) -> None:
+    """Whenever one is allowed, those of the window are within share and reserve; none is denied without need."""
+    budget = RetryBudget(share, per_second)
+    now, total = 1000.0, 0
+    asked: list[tuple[int, int]] = []
+    taken: list[int] = []
+    budget.note(0, now)
+    for seconds, requests, retries in events:
+        now += seconds
+        budget.note(total, now)
+        total += requests
+        asked.append((slice_of(now), requests))
+        for _ in range(retries):
+            oldest = slice_of(now) - SLICES + 1
+            spent = sum(at >= oldest for at in taken)
+            put_in = 10.0 * per_second + share * sum(count for at, count in asked if at >= oldest)
+            is_allowed = budget.take(total, now)
+            assert is_allowed == (put_in - spent >= 1.0 - 1e-9) or abs(put_in - spent - 1.0) < 1e-9
+            if is_allowed:
+                taken.append(slice_of(now))
+
+
+def test_a_burst_after_silence() -> None:
+    """Who asks little still has ten a second for ten seconds: a hundred at once, and then no more."""
+    budget = RetryBudget()
+    assert [budget.take(100, 1000.0) for _ in range(101)].count(True) == 100
+    assert budget.denied == 1
+    assert not budget.take(100, 1008.9)
+    assert budget.take(100, 1010.0)
+
+
+def test_a_share_of_what_is_asked() -> None:
+    """Where nothing is in reserve, every fifth request may be sent again."""
+    budget = RetryBudget(0.2, 0.0)
+    budget.note(0, 1000.0)
+    allowed = 0
+    for number in range(1, 1001):
+        allowed += budget.take(number, 1000.0 + number / 1000)
+    assert allowed == 200
+    assert budget.denied == 800
+
+
+def test_what_was_asked_long_ago_counts_no_more() -> None:
+    """Nor does what was spent then; nobody need have looked in between."""
+    budget = RetryBudget(0.2, 0.0)
+    budget.note(0, 1000.0)
+    assert budget.take(10, 1001.0)
+    budget.note(10, 1002.0)
+    assert budget.take(10, 1009.0)
+    assert not budget.take(10, 1013.0)
+    assert not budget.take(10, 5000.0)
+    assert budget.take(20, 5001.0)
+
+
+def test_a_clock_that_stands_still_or_steps_back() -> None:
+    """Two clocks may differ a little: the last slice is the last."""
+    budget = RetryBudget(0.0, 0.1)
+    assert budget.take(0, 1000.0)
+    assert not budget.take(0, 999.0)
+    assert not budget.take(0, 1000.0)
