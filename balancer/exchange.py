@@ -118,8 +118,9 @@ class Exchange(Applicant):
         """Choose an endpoint and a connection to it."""
         unit, request = self._unit, self._request
         method, target = request.method, request.target
+        key = None if unit.stickiness is None else unit.stickiness.key(request)
         facts = RequestFacts(
-            method.decode(), target.decode("latin-1"), unit.home_region, None, self._attempts, self._tried
+            method.decode(), target.decode("latin-1"), unit.home_region, key, self._attempts, self._tried
         )
         try:
             self._assignment = assignment = unit.router.route(facts)
@@ -181,8 +182,8 @@ class Exchange(Applicant):
             return
         # What follows comes to the same, with half the work and one look at the clock.
         status, block = response.status, response.block
-        if unit.internal_fields is not None:
-            block = unit.internal_fields.without(block)
+        if unit.edits is not None:
+            block = unit.edits.block_of(response, request, self._downstream.client, self._assignment)
         if not response.has_date:
             block += unit.date_line
         downstream = self._downstream
@@ -199,8 +200,8 @@ class Exchange(Applicant):
         status, request = response.status, self._request
         unit, fields = self._unit, request.fields
         self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
-        if unit.internal_fields is not None:
-            response = response.with_block(unit.internal_fields.without(response.block))
+        if unit.edits is not None:
+            response = unit.edits.of(response, request, self._downstream.client, self._assignment)
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(response)
             return
