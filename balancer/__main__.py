@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from balancer.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
+from balancer.endpoint_commands import endpoints
 from balancer.errors import ListenFailed, LogFailed
 from balancer.server import new_event_loop, serve
+from balancer.watched_file import WatchedFile
 from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
@@ -34,6 +36,7 @@ EPILOG = """\b
 Examples:
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002
   balancer check balancer.toml
+  balancer endpoints drain emea-1
 """
 
 
@@ -57,10 +60,13 @@ def cli() -> None:
 @click.option("--seed", type=click.IntRange(0), help="Of the policy's randomness.")
 def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
-    settings = load(config, overrides(config, **options))
+    given = overrides(config, **options)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        is_finished = runner.run(serve(settings, say))
+        is_finished = runner.run(serve(lambda: load(config, given), say))
     sys.exit(0 if is_finished else 1)
+
+
+cli.add_command(endpoints)
 
 
 @cli.command("check")
@@ -76,6 +82,13 @@ def check_command(file: Path) -> None:
     say(f"{file} is valid: policy {settings.policy.name}, listening on {settings.listen}")
     for endpoint in settings.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
+    if settings.discovery.file is not None:
+        for endpoint in WatchedFile(settings.discovery.file).first():
+            say(
+                f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
+            )
+    for name in settings.discovery.dns:
+        say(f"  {name.source}, looked up while it runs")
 
 
 def overrides(

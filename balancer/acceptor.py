@@ -61,7 +61,7 @@ class Acceptor:
         self._sock = sock
         self._unit = unit
         self._arrivals = arrivals
-        self._limit = limit
+        self.limit = limit
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
         self._is_listening = False
@@ -70,7 +70,7 @@ class Acceptor:
     @property
     def has_room(self) -> bool:
         """Whether one more client can be served."""
-        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving) < self._limit
+        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving) < self.limit
 
     def start(self) -> None:
         """Begin to accept."""

@@ -13,21 +13,23 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import HttpVersion11, web
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from balancer.client import Client
-from balancer.config import first_problem
+from balancer.config import ConfigError, first_problem
+from balancer.endpoint_routes import EndpointRoutes
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
 from balancer.log_lines import NOT_CONNECTED, TARGET_LIMIT, Entry
 from balancer.metrics import metrics_text
 from balancer.sections import PolicySpec
-from balancer.status import policy_status, unit_status
+from balancer.status import policy_status, reload_status, unit_status
 from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
     import asyncio
 
+    from balancer.reload import Reloads
     from balancer.unit import Unit
 
 BODY_LIMIT = 1 << 20
@@ -54,10 +56,10 @@ class HandsOver(Protocol):
 class ControlPlane:
     """The application and its aiohttp runner."""
 
-    def __init__(self, unit: Unit, spec: PolicySpec, token: SecretStr | None = None) -> None:
+    def __init__(self, unit: Unit, reloads: Reloads, token: bytes | None = None) -> None:
         self._unit = unit
-        self._spec = spec
-        self._token = token.get_secret_value().encode() if token is not None else None
+        self._reloads = reloads
+        self.token = token
         app = web.Application(middlewares=[self._guard])
         app.add_routes(
             [
@@ -66,8 +68,10 @@ class ControlPlane:
                 web.get("/-/metrics", self._metrics),
                 web.get("/-/policy", self._policy),
                 web.put("/-/policy", self._put_policy),
+                web.post("/-/reload", self._reload),
             ]
         )
+        app.add_routes(EndpointRoutes(unit).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:
@@ -112,9 +116,9 @@ class ControlPlane:
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if self._token is None or scheme.lower() != "bearer":
+        if self.token is None or scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(given.strip().encode(), self._token)
+        return hmac.compare_digest(given.strip().encode(), self.token)
 
     # --- routes
 
@@ -124,14 +128,14 @@ class ControlPlane:
         return web.json_response({"healthy": is_up}, status=200 if is_up else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(unit_status(self._unit, self._spec))
+        return web.json_response(unit_status(self._unit))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._unit)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _policy(self, request: web.Request) -> web.Response:
-        return web.json_response(policy_status(self._unit, self._spec))
+        return web.json_response(policy_status(self._unit))
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         """Body: "name", or {"name": …, option: value, …}."""
@@ -144,8 +148,15 @@ class ControlPlane:
             return web.json_response({"error": first_problem(error)}, status=422)
         except PoliciesError as error:
             return web.json_response({"error": str(error)}, status=422)
-        self._spec = spec
-        return web.json_response(policy_status(self._unit, self._spec))
+        return web.json_response(policy_status(self._unit))
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The whole configuration again, as on SIGHUP; no body."""
+        try:
+            await self._reloads.run()
+        except ConfigError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        return web.json_response(reload_status(self._unit))
 
 
 async def not_found(request: web.Request) -> web.StreamResponse:
@@ -171,9 +182,12 @@ def is_local(request: web.Request) -> bool:
     """From this machine, on its own behalf.
 
     A proxy on this machine speaks for others, and so does a browser that was led here under another site's name
-    (DNS rebinding): neither counts.
+    (DNS rebinding): neither counts. Nor does another site's page that has the browser send something here: browsers
+    name its origin (Fetch § 3.2) with whatever may change something.
     """
     if any(name in request.headers for name in FORWARDED_BY_SOMEONE):
+        return False
+    if request.headers.get("Origin", f"://{request.host}").partition("://")[2] != request.host:
         return False
     host = request.url.host or ""
     return _is_loopback(request.remote or "") and (host == "localhost" or _is_address(host))

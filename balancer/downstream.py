@@ -99,20 +99,34 @@ class Downstream(asyncio.Protocol):
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         address = str(peer[0]) if peer else "unknown"
         authority = f"{own[0]}:{own[1]}" if own else "localhost"
-        is_trusted = unit.trusts(address)
-        self.client = client = Client(
-            address.encode(),
-            authority.encode(),
-            b"http" if transport.get_extra_info("sslcontext") is None else b"https",
+        proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
+        self.client = client = self._meet(address.encode(), authority.encode(), proto)
+        self._reader = RequestReader(client, unit.limits, unit.fresh_id)
+        unit.counts.connections += 1
+        unit.downstreams.add(self)
+
+    def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
+        unit = self._unit
+        is_trusted = unit.trusts(address.decode())
+        return Client(
+            address,
+            authority,
+            proto,
             is_trusted,
             unit.internal_fields,
             unit.says_forwarded,
             unit.allowed_methods,
             unit.gate.fields(is_trusted) if unit.gate is not None else None,
         )
-        self._reader = RequestReader(client, unit.limits, unit.fresh_id)
-        unit.counts.connections += 1
-        unit.downstreams.add(self)
+
+    def adopt_terms(self) -> None:
+        """The unit goes by other terms: so do the requests that begin from now on."""
+        old, limits = self.client, self._unit.limits
+        self.client = self._meet(old.address, old.authority, old.proto)
+        if self._reader is not None:
+            self._reader.adopt(self.client, limits)
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(high=limits.buffer)
 
     def data_received(self, data: bytes) -> None:
         while data and self._reader is not None:  # without one we linger: what comes is dropped
@@ -151,6 +165,7 @@ class Downstream(asyncio.Protocol):
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
         """The offer was declined."""
+        reader.adopt(self.client, self._unit.limits)
         self._reader = reader
         self.data_received(early)
 

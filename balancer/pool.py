@@ -15,7 +15,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed
-from balancer.tls import UpstreamTls
+from balancer.tls import ClientTls, UpstreamTls
 from balancer.upstream import Upstream, connect
 from policies.facts import Endpoint
 
@@ -60,8 +60,6 @@ class Pool:
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._pools = pools
-        self._limits = pools.limits
-        self._max_age = pools.limits.max_age
         self._connections = 0  # that stand, idle or leased
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
         self._lessees: deque[Lessee] = deque()
@@ -107,7 +105,11 @@ class Pool:
     def give_back(self, upstream: Upstream) -> None:
         """The exchange is done with it: keep it if it can serve again."""
         now = self._pools.coarse_now
-        if not upstream.is_reusable or self.is_retired or now - upstream.opened_at > self._max_age:
+        if (
+            not upstream.is_reusable
+            or self.is_retired
+            or now - upstream.opened_at > self._pools.limits.max_age
+        ):
             upstream.close()
         elif self._lessees:
             self.counts.reused += 1
@@ -130,7 +132,7 @@ class Pool:
         """Close what has been idle too long, oldest first."""
         while self._idle:
             oldest = next(iter(self._idle))
-            if now - oldest.idle_since < self._limits.idle:
+            if now - oldest.idle_since < self._pools.limits.idle:
                 return
             self.close_oldest()
 
@@ -140,11 +142,15 @@ class Pool:
         del self._idle[upstream]
         upstream.close()
 
+    def close_idle(self) -> None:
+        """Keep nothing that nobody uses."""
+        while self._idle:
+            self.close_oldest()
+
     def retire(self) -> None:
         """The endpoint is gone: keep nothing idle, take nothing back."""
         self.is_retired = True
-        while self._idle:
-            self.close_oldest()
+        self.close_idle()
 
     def close(self) -> list[asyncio.Task[None]]:
         """Retire, and cancel what is being opened; returns the tasks to wait for."""
@@ -156,17 +162,18 @@ class Pool:
         return tasks
 
     def _start_opening(self, lessee: Lessee | None) -> None:
+        # Now: when the task begins the endpoint may have been removed, and with it how it is met.
+        tls = self._pools.tls.of(self.endpoint)
         self._pools.make_room()
         self.opening += 1
         self._pools.open_connections += 1
-        task = asyncio.get_running_loop().create_task(self._open(lessee))
+        task = asyncio.get_running_loop().create_task(self._open(lessee, tls))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open(self, lessee: Lessee | None) -> None:
+    async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
         try:
-            tls = self._pools.tls.of(self.endpoint)
-            upstream = await connect(self, self._host, self._port, self._limits.connect_timeout, tls)
+            upstream = await connect(self, self._host, self._port, self._pools.limits.connect_timeout, tls)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
         except BaseException:

@@ -207,8 +207,8 @@ class Tunnels:
 
     def __init__(self, now: float, idle: float, stall: float) -> None:
         self.coarse_now = now
-        self._idle = idle
-        self._stall = stall
+        self.idle = idle
+        self.stall = stall
         self._open: set[Tunnel] = set()
         self._bytes_in = self._bytes_out = 0
         self.opened = 0
@@ -244,7 +244,7 @@ class Tunnels:
         """Look at every deadline."""
         self.coarse_now = now
         for tunnel in self:
-            tunnel.check(now, self._idle, self._stall)
+            tunnel.check(now, self.idle, self.stall)
 
     def abort(self) -> None:
         """Close all of them now."""
