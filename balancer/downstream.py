@@ -112,7 +112,7 @@ class Downstream(asyncio.Protocol):
         )
         self._reader = RequestReader(client, unit.limits, unit.fresh_id)
         unit.counts.connections += 1
-        unit.downstreams.add(self)
+        unit.downstreams[self] = None
 
     def data_received(self, data: bytes) -> None:
         while data and self._reader is not None:  # without one we linger: what comes is dropped
@@ -189,7 +189,7 @@ class Downstream(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._unit.downstreams.discard(self)
+        self._unit.downstreams.pop(self, None)
         self._reader = None
         turn, self._answering = self._answering, None
         if turn is not None:
@@ -330,7 +330,7 @@ class Downstream(asyncio.Protocol):
 
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
-        self._unit.downstreams.discard(self)
+        self._unit.downstreams.pop(self, None)
         self._answering = self._reader = None
         self.is_held = 0
         self.transport.resume_reading()

@@ -65,7 +65,7 @@ class Pool:
         self._connections = 0  # that stand, idle or leased
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
         self._lessees: deque[Lessee] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
@@ -160,8 +160,8 @@ class Pool:
         self.opening += 1
         self._pools.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._open(lessee))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _open(self, lessee: Lessee | None) -> None:
         try:

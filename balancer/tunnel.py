@@ -209,7 +209,7 @@ class Tunnels:
         self.coarse_now = now
         self._idle = idle
         self._stall = stall
-        self._open: set[Tunnel] = set()
+        self._open: dict[Tunnel, None] = {}  # in order of beginning
         self._bytes_in = self._bytes_out = 0
         self.opened = 0
 
@@ -221,12 +221,12 @@ class Tunnels:
 
     def add(self, tunnel: Tunnel) -> None:
         """It begins."""
-        self._open.add(tunnel)
+        self._open[tunnel] = None
         self.opened += 1
 
     def remove(self, tunnel: Tunnel) -> None:
         """It is over."""
-        self._open.discard(tunnel)
+        self._open.pop(tunnel, None)
         self._bytes_in += tunnel.bytes_in
         self._bytes_out += tunnel.bytes_out
 

@@ -107,7 +107,7 @@ class Unit:
         self.is_draining = False
         self.keeps_clients = True
         self.counts = Counts()
-        self.downstreams: set[Downstream] = set()
+        self.downstreams: dict[Downstream, None] = {}  # in order of arrival: a set's is that of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.coarse_now, timeouts.tunnel_idle, timeouts.body_idle)
         levels = len(gate_rules.levels) if gate_rules is not None else 1
