@@ -291,8 +291,7 @@ class Downstream(asyncio.Protocol):
         timeouts = self._unit.timeouts
         quiet = now - self.quiet_since
         if self._linger_until is not None:
-            if now > self._linger_until:
-                self.transport.abort()
+            self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
         elif self._answering is None and self._reader is not None and self._reader.has_begun:
@@ -306,6 +305,14 @@ class Downstream(asyncio.Protocol):
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
+
+    def _check_linger(self, now: float, quiet: float, until: float) -> None:
+        """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
+        if self.transport.get_write_buffer_size():
+            self._linger_until = now + self._unit.timeouts.linger
+            self._check_reader(now, quiet)
+        elif now > until:
+            self.transport.abort()
 
     def _check_reader(self, now: float, quiet: float) -> None:
         """A client that reads slowly is served slowly; one that takes nothing at all has its time."""

@@ -75,6 +75,14 @@ def plan_of(caller: Caller, **timeouts: float) -> Plan:
     return replace(sound, settings=settings, callers=[caller])
 
 
+def test_a_slow_reader_gets_all_of_an_answer_that_came_early() -> None:
+    """After an answer to half a request the unit reads on for a while; that while begins when the answer is out."""
+    ask = Ask(0, b"POST", Reply(size=60_000, is_early=True), size=20_000, pieces=4, gap=0.3)
+    simulation = Simulation(plan_of(Caller(0, 0.0, 1, room=2000, pace=0.05, asks=[ask]), linger=0.3))
+    simulation.run()
+    assert simulation.ledger.ends[0] == "200"
+
+
 def test_a_connection_that_stands_in_the_turn_in_which_its_time_is_over() -> None:
     """Whether it is closed by the loop or by the worker: it was never counted, so it is not counted out."""
     caller = Caller(0, 0.0, 1, 1 << 20, 0.0, [Ask(0, b"GET", Reply(size=10))])
