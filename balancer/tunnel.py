@@ -29,9 +29,12 @@ RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection by RST: the peer must not take it for an end in good order."""
+    """End a connection by RST: the peer must not take it for an end in good order.
+
+    One that is closing and has nothing left to send has come to such an end.
+    """
     sock = transport.get_extra_info("socket")
-    if sock is not None and not transport.is_closing():
+    if sock is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
     transport.abort()
 

@@ -91,3 +91,11 @@ def test_a_connection_that_stands_in_the_turn_in_which_its_time_is_over() -> Non
     simulation.run()
     assert simulation.ledger.ends[0].startswith("504 of our own")
     assert simulation.unit.pools.by_id["e0"].leased == 0
+
+
+def test_a_closing_connection_whose_reader_stalls_ends_in_a_reset() -> None:
+    """All of the answer is written, a part of it is out, and the rest never will be: no end in good order."""
+    ask = Ask(0, b"GET", Reply(size=60_000), closes=True, client_damage=("response", "stall"))
+    simulation = Simulation(plan_of(Caller(0, 0.0, 1, room=2000, pace=0.05, asks=[ask]), body_idle=1.0))
+    simulation.run()
+    assert simulation.ledger.ends[0] == "cut"
