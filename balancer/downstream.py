@@ -103,7 +103,7 @@ class Downstream(asyncio.Protocol):
         self.client = client = self._meet(address.encode(), authority.encode(), proto)
         self._reader = RequestReader(client, unit.limits, unit.fresh_id)
         unit.counts.connections += 1
-        unit.downstreams.add(self)
+        unit.downstreams[self] = None
 
     def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
         unit = self._unit
@@ -204,7 +204,7 @@ class Downstream(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._unit.downstreams.discard(self)
+        self._unit.downstreams.pop(self, None)
         self._reader = None
         turn, self._answering = self._answering, None
         if turn is not None:
@@ -306,8 +306,7 @@ class Downstream(asyncio.Protocol):
         timeouts = self._unit.timeouts
         quiet = now - self.quiet_since
         if self._linger_until is not None:
-            if now > self._linger_until:
-                self.transport.abort()
+            self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
         elif self._answering is None and self._reader is not None and self._reader.has_begun:
@@ -321,6 +320,14 @@ class Downstream(asyncio.Protocol):
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
+
+    def _check_linger(self, now: float, quiet: float, until: float) -> None:
+        """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
+        if self.transport.get_write_buffer_size():
+            self._linger_until = now + self._unit.timeouts.linger
+            self._check_reader(now, quiet)
+        elif now > until:
+            self.transport.abort()
 
     def _check_reader(self, now: float, quiet: float) -> None:
         """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
@@ -345,7 +352,7 @@ class Downstream(asyncio.Protocol):
 
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
-        self._unit.downstreams.discard(self)
+        self._unit.downstreams.pop(self, None)
         self._answering = self._reader = None
         self.is_held = 0
         self.transport.resume_reading()

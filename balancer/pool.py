@@ -63,7 +63,8 @@ class Pool:
         self._connections = 0  # that stand, idle or leased
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
         self._lessees: deque[Lessee] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_serving = False
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
@@ -111,16 +112,26 @@ class Pool:
             or now - upstream.opened_at > self._pools.limits.max_age
         ):
             upstream.close()
-        elif self._lessees:
-            self.counts.reused += 1
-            upstream.idle_since = now
-            self._lessees.popleft().connected(upstream)
-        else:
-            upstream.idle_since = now
-            self._idle[upstream] = None
+            return
+        upstream.idle_since = now
+        self._idle[upstream] = None
+        if self._lessees and not self._is_serving:
+            self._serve_lessees()
+
+    def _serve_lessees(self) -> None:
+        """One after the other: who has left meanwhile gives it back at once, and a thousand of them would nest."""
+        self._is_serving = True
+        try:
+            while self._lessees and self._idle:
+                self.counts.reused += 1
+                self._lessees.popleft().connected(self._idle.popitem()[0])
+        finally:
+            self._is_serving = False
 
     def connection_closed(self, upstream: Upstream) -> None:
         """ConnectionOwner: it is gone, whoever had it."""
+        if not upstream.is_counted:  # it was never ours: it ended, or its time did, while it was being opened
+            return
         self.counts.closed += 1
         if upstream in self._idle:
             del self._idle[upstream]
@@ -168,8 +179,8 @@ class Pool:
         self.opening += 1
         self._pools.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._open(lessee, tls))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
         try:
@@ -199,13 +210,18 @@ class Pool:
         self.opening -= 1
         self.counts.opened += 1
         self._connections += 1
+        upstream.is_counted = True
         upstream.opened_at = self._pools.coarse_now
+        if upstream.is_closed:
+            self.connection_closed(upstream)
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
-        if lessee is not None:
-            lessee.connected(upstream)
-        else:
+        if lessee is None:
             self.give_back(upstream)
+        elif upstream.is_closed:  # between the handshake and now
+            lessee.connect_failed(ConnectFailed("the worker closed the connection at once"))
+        else:
+            lessee.connected(upstream)
 
 
 class Pools:

@@ -29,9 +29,12 @@ RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection by RST: the peer must not take it for an end in good order."""
+    """End a connection by RST: the peer must not take it for an end in good order.
+
+    One that is closing and has nothing left to send has come to such an end.
+    """
     sock = transport.get_extra_info("socket")
-    if sock is not None and not transport.is_closing():
+    if sock is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
     transport.abort()
 
@@ -209,7 +212,7 @@ class Tunnels:
         self.coarse_now = now
         self.idle = idle
         self.stall = stall
-        self._open: set[Tunnel] = set()
+        self._open: dict[Tunnel, None] = {}  # in order of beginning
         self._bytes_in = self._bytes_out = 0
         self.opened = 0
 
@@ -221,12 +224,12 @@ class Tunnels:
 
     def add(self, tunnel: Tunnel) -> None:
         """It begins."""
-        self._open.add(tunnel)
+        self._open[tunnel] = None
         self.opened += 1
 
     def remove(self, tunnel: Tunnel) -> None:
         """It is over."""
-        self._open.discard(tunnel)
+        self._open.pop(tunnel, None)
         self._bytes_in += tunnel.bytes_in
         self._bytes_out += tunnel.bytes_out
 

@@ -105,7 +105,7 @@ class Unit:
         self.counts = Counts()
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
-        self.downstreams: set[Downstream] = set()
+        self.downstreams: dict[Downstream, None] = {}  # in order of arrival: a set's is that of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
         rules = terms.gate_rules
