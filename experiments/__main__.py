@@ -22,6 +22,7 @@ from experiments.overrides import Overrides, overridden
 from experiments.scenario import Scenario
 from experiments.shelf import DEFAULT, load_scenario, packaged
 from experiments.slow_clients import slow_clients
+from experiments.storm import storm
 
 EPILOG = """\b
 Examples:
@@ -92,6 +93,7 @@ def list_() -> None:
 cli.add_command(bench)
 cli.add_command(slow_clients)
 cli.add_command(from_log)
+cli.add_command(storm)
 
 
 def default_directory(scenario: Scenario) -> Path:
