@@ -19,6 +19,7 @@ from experiments.bench import bench
 from experiments.errors import BadInputError, ExperimentError
 from experiments.from_log import from_log
 from experiments.overrides import Overrides, overridden
+from experiments.rolling import rolling
 from experiments.scenario import Scenario
 from experiments.shelf import DEFAULT, load_scenario, packaged
 from experiments.slow_clients import slow_clients
@@ -94,6 +95,7 @@ cli.add_command(bench)
 cli.add_command(slow_clients)
 cli.add_command(from_log)
 cli.add_command(storm)
+cli.add_command(rolling)
 
 
 def default_directory(scenario: Scenario) -> Path:
