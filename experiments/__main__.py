@@ -21,6 +21,7 @@ from experiments.from_log import from_log
 from experiments.overrides import Overrides, overridden
 from experiments.rolling import rolling
 from experiments.scenario import Scenario
+from experiments.shares import shares
 from experiments.shelf import DEFAULT, load_scenario, packaged
 from experiments.slow_clients import slow_clients
 from experiments.storm import storm
@@ -96,6 +97,7 @@ cli.add_command(slow_clients)
 cli.add_command(from_log)
 cli.add_command(storm)
 cli.add_command(rolling)
+cli.add_command(shares)
 
 
 def default_directory(scenario: Scenario) -> Path:
