@@ -48,7 +48,7 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     # max_fails=1, fail_timeout=1s: the first failure takes a server out, and a second later a request tries it again:
     #   with the default of 10 s nobody would be back within the bound.
     # next_upstream: all that can be repeated. POSTs are not, once they were sent (non_idempotent is off).
-    # POSTs have servers of their own, to which no connection is kept: one that closes under a POST loses it.
+    # One upstream for all: a POST's 503 is no failure to nginx, so only GETs tell whom POSTs should avoid.
     # read_timeout: the only way for a GET to leave a worker that hangs. A POST has no other place to go, and waits.
     # Request bodies are kept (proxy_request_buffering on, the default): without that none can be repeated.
     # least_conn: it sees a worker that hangs fill up, which taking turns does not.
@@ -63,18 +63,13 @@ http {{
   keepalive_timeout 600s;
   keepalive_requests 1000000000;
 {temporary}
-  upstream gets {{
-    zone gets 256k;
+  upstream workers {{
+    zone workers 256k;
     least_conn;
 {servers}
     keepalive 256;
     keepalive_timeout 4s;
     keepalive_requests 1000000000;
-  }}
-  upstream posts {{
-    zone posts 256k;
-    least_conn;
-{servers}
   }}
   server {{
     listen 127.0.0.1:{port};
@@ -91,11 +86,11 @@ http {{
     location / {{
       if ($request_method = POST) {{ return 418; }}
       proxy_read_timeout 1s;
-      proxy_pass http://gets;
+      proxy_pass http://workers;
     }}
     location @posts {{
       proxy_read_timeout 9s;
-      proxy_pass http://posts;
+      proxy_pass http://workers;
     }}
   }}
 }}
