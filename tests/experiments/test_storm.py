@@ -278,13 +278,10 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
 
 
 INHERENT = {
-    "GET": {Ending.CUT, Ending.WORKER_503},
+    "GET": {Ending.CUT},
     "POST": {Ending.CUT, Ending.CLOSED, Ending.WORKER_503, Ending.STATUS_502, Ending.STATUS_504},
 }
-"""What may fail in a storm on any machine: an answer that had begun cannot be asked for again, a POST never can.
-
-A 503 of a worker's own is passed on where nothing repeats it.
-"""
+"""What may fail in a storm on any machine: an answer that had begun cannot be asked for again, a POST never can."""
 
 
 @pytest.mark.timeout(120)
