@@ -27,6 +27,9 @@ class Shares:
     after: float = 0.0
     failed: int = 0
     requests: int = 0
+    was_added: bool = False
+    """Whether the unit was told of a new endpoint; else it knew of one that was not there yet."""
+
     fault: str = ""
 
 
@@ -45,6 +48,7 @@ def shares_of(course: Course, tempo: Tempo) -> Shares:
         after=share_of(course, (ends + tempo.over) / 2 if ends < tempo.over else known_at, tempo.over),
         failed=int((~samples.ok).sum()),
         requests=len(samples),
+        was_added=course.was_added,
     )
 
 

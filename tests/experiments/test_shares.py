@@ -104,7 +104,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
 
 @pytest.mark.timeout(120)
 def test_every_trouble_once(tmp_path: Path) -> None:
-    """Through real processes: each is measured, and the endpoint that is added gets its share."""
+    """Through real processes: each is measured, and an endpoint that is added gets its share."""
     plot, file = tmp_path / "shares.png", tmp_path / "shares.json"
     done = shares(
         "--quick", "--at-once", "4", "--policies", "round-robin", "--plot", str(plot), "--json", str(file)
@@ -113,6 +113,9 @@ def test_every_trouble_once(tmp_path: Path) -> None:
     found = {one["trouble"]: one for one in json.loads(file.read_text(encoding="utf-8"))["shares"]}
     assert set(found) == {"cold", "failing", "slow", "lost"}
     assert {one["fault"] for one in found.values()} == {""}
-    assert found["cold"]["before"] == 0 < found["cold"]["after"]
+    assert found["cold"]["before"] == 0
+    assert (
+        found["cold"]["after"] > 0 or not found["cold"]["was_added"]
+    )  # else it returns when it is looked at
     assert found["lost"]["meanwhile"] < found["lost"]["before"]
     assert plot.read_bytes().startswith(b"\x89PNG")
