@@ -74,6 +74,9 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("workers", "serve"),
         ("workers", "fault"),
         ("experiments", "run"),
+        ("experiments", "storm"),
+        ("experiments", "rolling"),
+        ("experiments", "shares"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:
