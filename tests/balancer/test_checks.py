@@ -316,7 +316,8 @@ async def test_a_worker_that_resets_is_ejected(stage: Stage) -> None:
 async def test_ejection_can_be_switched_off(stage: Stage) -> None:
     """Then it is asked for ever."""
     bad = await stage.worker(BAD)
-    await stage.serve(bad, await stage.worker(response()), ejection={"failures": 0, "success_rate": 0})
+    rules = {"failures": 0, "success_rate": 0}
+    await stage.serve(bad, await stage.worker(response()), ejection=rules, retries=0)
     for _ in range(40):
         await stage.ask(get())
     stage.advance(1.0)

@@ -123,7 +123,10 @@ def test_an_environment_without_endpoints_says_what_is_missing() -> None:
         text=True,
         check=False,
     )
-    assert (ran.returncode, ran.stderr) == (2, "balancer: endpoints: is required\n")
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "balancer: endpoints: is required: [[endpoints]] once or more, or [discovery]\n",
+    )
 
 
 @pytest.fixture

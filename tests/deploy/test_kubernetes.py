@@ -6,7 +6,6 @@ later, a selector that selects nobody or a grace period that is too short, is ch
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import tomllib
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from balancer.config import Settings, load
+from balancer.config import load
 from balancer.probe import PATIENCE
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
@@ -188,8 +187,8 @@ def test_the_tag_is_the_version() -> None:
 
 
 @pytest.mark.parametrize("workers", WORKERS, ids=label_of)
-def test_workers_are_found_by_the_names_that_a_headless_service_gives(workers: Object) -> None:
-    """POD.SERVICE:PORT for each of the replicas, in its region."""
+def test_a_headless_service_stands_before_each_region_s_workers(workers: Object) -> None:
+    """It selects them alone, by their port, and they say the region."""
     name, spec = workers["metadata"]["name"], workers["spec"]
     service = found("Service", spec["serviceName"])
     container = spec["template"]["spec"]["containers"][0]
@@ -197,30 +196,21 @@ def test_workers_are_found_by_the_names_that_a_headless_service_gives(workers: O
     assert list(selected(service["spec"]["selector"])) == [workers]
     (port,) = container["ports"]
     assert [p["targetPort"] for p in service["spec"]["ports"]] == [port["name"]]
-    wanted = {f"http://{name}-{n}.{name}:{port['containerPort']}" for n in range(spec["replicas"])}
-    assert {e.address for e in SETTINGS.endpoints if e.region == name} == wanted
     told = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
     assert told["--region"] == name
 
 
-def test_workers_may_be_found_by_the_names_of_the_services(tmp_path: Path) -> None:
-    """The lines that are commented out, instead of the endpoints: a Service of each region, absolute, and its port."""
-    if "discovery" not in Settings.model_fields:
-        pytest.skip("there is no [discovery] here yet")
-    text = (HERE / "balancer.toml").read_text(encoding="utf-8")
-    path = tmp_path / "balancer.toml"
-    block = text.partition("# Instead of [[endpoints]]")[2].partition("\n")[2]
-    path.write_text(re.sub(r"(?m)^# ", "", block), encoding="utf-8")
-    load(path, {"listen": "127.0.0.1:0"})
-    named = {
-        entry["name"]: entry for entry in tomllib.loads(path.read_text(encoding="utf-8"))["discovery"]["dns"]
-    }
+def test_workers_are_found_by_the_names_of_the_services() -> None:
+    """A headless Service of each region, absolute, and its port."""
+    named = {source.name: source for source in SETTINGS.discovery.dns}
     services = [found("Service", workers["spec"]["serviceName"]) for workers in WORKERS]
     namespace = KUSTOMIZATION["namespace"]
     assert {f"{s['metadata']['name']}.{namespace}.svc.cluster.local" for s in services} == set(named)
-    assert {entry["port"] for entry in named.values()} == {
-        p["port"] for s in services for p in s["spec"]["ports"]
-    }
+    for service in services:
+        name = service["metadata"]["name"]
+        source = named[f"{name}.{namespace}.svc.cluster.local"]
+        assert ([p["port"] for p in service["spec"]["ports"]], source.region) == ([source.port], name)
+        assert service["spec"]["clusterIP"] == "None"
 
 
 # --- rights
