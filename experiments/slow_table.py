@@ -142,10 +142,19 @@ STANDING = {True: "met", False: "MISSED", None: "not judged"}
 def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
     """Whether our unit keeps the bound beside each crowd, in words; None where it cannot be said."""
     return [
-        (row.is_met, f"{STANDING[row.is_met]}: {row.peer} beside {row.kind}: {words(row)}")
+        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, AGAIN)), None))
         for row in rows
         if row.peer.startswith(ours) and row.kind not in (QUIET, AGAIN)
     ]
+
+
+def verdict(row: Row, control: Row | None) -> tuple[bool | None, str]:
+    """Of one row. Where nothing at all makes as much difference as the bound, no p99 can be judged; a failure can."""
+    is_met, said = row.is_met, words(row)
+    noise = control.ratio_p99 if control is not None else None
+    if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
+        is_met, said = None, f"{said}; quiet again: {times(noise)}, so this was not a quiet machine"
+    return is_met, f"{STANDING[is_met]}: {row.peer} beside {row.kind}: {said}"
 
 
 def words(row: Row) -> str:

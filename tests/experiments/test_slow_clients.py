@@ -117,6 +117,17 @@ def test_the_bound(run: Run, is_met: bool) -> None:
     assert [met for met, _ in verdicts(rows_of([CALM, run]), "steelyard")] == [is_met]
 
 
+@pytest.mark.parametrize("p99", [0.0009, 0.0041])
+def test_nothing_is_judged_where_nothing_makes_as_much_difference(p99: float) -> None:
+    """Quiet and quiet again are further apart than the bound: that was the machine. A failed request is no noise."""
+    calm, head = beside(AGAIN, p99=p99, lag=0.0), beside("head", p99=0.01)
+    ((met, said),) = verdicts(rows_of([CALM, calm, head]), "steelyard")
+    assert met is None
+    assert said.endswith("so this was not a quiet machine")
+    ((met, _),) = verdicts(rows_of([CALM, calm, replace(head, ok=99)]), "steelyard")
+    assert met is False
+
+
 def test_without_a_quiet_run_there_is_no_ratio() -> None:
     (row,) = rows_of([beside("body")])
     assert row.ratio_p99 is None
