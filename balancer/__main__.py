@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import click
 
 from balancer.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.errors import ListenFailed, LogFailed
+from balancer.log_output import LogOutput
+from balancer.member import Member
 from balancer.server import new_event_loop, serve
+from balancer.supervisor import Supervisor
 from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
@@ -54,13 +59,40 @@ def cli() -> None:
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
 )
+@click.option(
+    "--processes", type=click.IntRange(1), help="Processes on that port (default $WEB_CONCURRENCY, else 1)."
+)
 @click.option("--seed", type=click.IntRange(0), help="Of the policy's randomness.")
 def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
     settings = load(config, overrides(config, **options))
+    if settings.processes == 1:
+        sys.exit(run(settings))
+    if settings.log.access != "off":
+        LogOutput(settings.log.path).close()  # what is wrong with it is said once, and not by each process
+    gc.collect()
+    gc.freeze()  # what is shared with the children stays shared
+    sys.exit(Supervisor(settings, lambda member: run_as(member, settings), say).run())
+
+
+def run(settings: Settings, member: Member | None = None) -> int:
+    """Serve; returns the exit code."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        is_finished = runner.run(serve(settings, say))
-    sys.exit(0 if is_finished else 1)
+        return 0 if runner.run(serve(settings, say, member)) else 1
+
+
+def run_as(member: Member, settings: Settings) -> int:
+    """Serve as one of several; what goes wrong is told here, for the supervisor does not hear it."""
+    try:
+        return run(member.part_of(settings), member)
+    except (ListenFailed, LogFailed) as error:
+        tell_problem(str(error))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except Exception:
+        traceback.print_exc()
+        return 1
 
 
 @cli.command("check")
@@ -86,9 +118,11 @@ def overrides(
     host: str | None,
     port: int | None,
     seed: int | None,
+    processes: int | None = None,
 ) -> dict[str, Any]:
     """What the command line says, as keys of the configuration."""
     given: dict[str, Any] = {"policy": policy, "home_region": home_region, "seed": seed}
+    given["processes"] = processes
     given = {key: value for key, value in given.items() if value is not None}
     if worker:
         given["endpoints"] = endpoints_from_workers(worker)
@@ -124,9 +158,14 @@ def main() -> None:
 
 
 def fail(message: str) -> None:
+    """The end of the command."""
+    tell_problem(message)
+    sys.exit(2)
+
+
+def tell_problem(message: str) -> None:
     """One line, whatever the message holds."""
     click.echo(f"balancer: {' '.join(message.split())}", err=True)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -6,28 +6,29 @@ a process one port, so control and traffic share it; a request under /-/ is hand
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable
+import os
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import HttpVersion11, web
 from pydantic import SecretStr, ValidationError
 
+from balancer.channel import ORDERS, Channel, Handler, is_inner
 from balancer.client import Client
 from balancer.config import first_problem
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
 from balancer.log_lines import NOT_CONNECTED, TARGET_LIMIT, Entry
+from balancer.merged import merged, merged_metrics, merged_status
 from balancer.metrics import metrics_text
 from balancer.sections import PolicySpec
-from balancer.status import policy_status, unit_status
+from balancer.status import policy_status, process_status, unit_status
 from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from balancer.unit import Unit
 
 BODY_LIMIT = 1 << 20
@@ -35,8 +36,6 @@ BODY_LIMIT = 1 << 20
 
 REFRAMED = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
 FORWARDED_BY_SOMEONE = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HandsOver(Protocol):
@@ -54,8 +53,15 @@ class HandsOver(Protocol):
 class ControlPlane:
     """The application and its aiohttp runner."""
 
-    def __init__(self, unit: Unit, spec: PolicySpec, token: SecretStr | None = None) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        spec: PolicySpec,
+        token: SecretStr | None = None,
+        channel: Channel | None = None,
+    ) -> None:
         self._unit = unit
+        self._channel = channel
         self._spec = spec
         self._token = token.get_secret_value().encode() if token is not None else None
         app = web.Application(middlewares=[self._guard])
@@ -65,18 +71,28 @@ class ControlPlane:
                 web.get("/-/status", self._status),
                 web.get("/-/metrics", self._metrics),
                 web.get("/-/policy", self._policy),
-                web.put("/-/policy", self._put_policy),
+                web.put("/-/policy", self._everywhere(self._put_policy)),
             ]
         )
+        if channel is not None:
+            app.add_routes([web.get(ORDERS, channel.orders)])
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:
         """Get ready for connections."""
         await self._runner.setup()
+        if self._channel is not None:
+            await self._channel.start(self._runner)
 
     async def stop(self) -> None:
         """Finish and close what was handed over."""
         await self._runner.cleanup()
+        if self._channel is not None:
+            self._channel.stop()
+
+    def _everywhere(self, handler: Handler) -> Handler:
+        """What the whole unit is to do, whichever of its processes is asked."""
+        return handler if self._channel is None else self._channel.everywhere(handler)
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Answer `request`, a whole HTTP message, on `transport`, and close it."""
@@ -95,7 +111,7 @@ class ControlPlane:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """To others it looks as if there were nothing here."""
         began_at = self._unit.now()
-        if not (self._has_token(request) or is_local(request)):
+        if not (self._has_token(request) or is_inner(request) or is_local(request)):
             handler = not_found
         try:
             response = await handler(request)
@@ -107,6 +123,8 @@ class ControlPlane:
 
     def _log(self, request: web.Request, response: web.StreamResponse, began_at: float) -> None:
         log = self._unit.access_log
+        if is_inner(request):
+            return
         if log is not None and log.logs_control and log.takes(response.status, None):
             log.add(control_entry(request, response, began_at, self._unit.now()))
 
@@ -124,14 +142,26 @@ class ControlPlane:
         return web.json_response({"healthy": is_up}, status=200 if is_up else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(unit_status(self._unit, self._spec))
+        if self._channel is None:
+            return web.json_response(unit_status(self._unit, self._spec))
+        own = process_status(self._unit, self._spec)
+        if is_inner(request):
+            return web.json_response(own)
+        told = [own, *map(json.loads, await self._channel.gather(request.path))]
+        return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._unit)
+        if self._channel is not None and not is_inner(request):
+            texts = [body, *await self._channel.gather(request.path)]
+            body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _policy(self, request: web.Request) -> web.Response:
-        return web.json_response(policy_status(self._unit, self._spec))
+        own = policy_status(self._unit, self._spec)
+        if self._channel is not None and not is_inner(request):
+            own = merged([own, *map(json.loads, await self._channel.gather(request.path))])
+        return web.json_response(own)
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         """Body: "name", or {"name": …, option: value, …}."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import socket
 from collections.abc import Callable
 from random import Random
 
@@ -15,23 +16,34 @@ from balancer.acceptor import Acceptor, bind
 from balancer.access_log import AccessLog, wall_offset
 from balancer.arrival import Arrivals
 from balancer.bounds import Limits, Timeouts
+from balancer.channel import Channel
 from balancer.config import ListenAddress, Settings
 from balancer.control import ControlPlane
 from balancer.deadlines import Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
+from balancer.ending import Ending
+from balancer.evenness import Evenness
+from balancer.handover import inherited, tell_ready
 from balancer.internal_fields import InternalFields
 from balancer.log_lines import FORMATS
-from balancer.log_output import LogOutput
+from balancer.log_output import LogOutput, complain
+from balancer.member import Member
 from balancer.memory import keep_freed_memory
+from balancer.neighbours import Neighbours
 from balancer.queue_sections import gate_rules
+from balancer.succession import Succession
 from balancer.tls import TlsProblem
-from balancer.unit import Unit
+from balancer.unit import AT_ONCE, Unit
 from policies.router import Clock, MonotonicClock, Router
 
 GC_THRESHOLD = 50_000
 """Allocations between collections of the youngest generation. An exchange leaves no cycles behind, so the default
 of 700 makes the collector look at live connections some dozen times a second for nothing."""
+
+FAREWELL = 10.0
+"""Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered
+with Connection: close; the others find out while nothing is on its way."""
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Unit:
@@ -103,33 +115,42 @@ def open_log(settings: Settings, clock: Clock) -> AccessLog | None:
 class Server:
     """A unit with its socket, its control plane and its sweep."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None, member: Member | None = None) -> None:
         self._settings = settings
         allowed = allowance(descriptor_limit(), descriptors_in_use())
         self._client_limit = min(settings.limits.clients or allowed.clients, allowed.clients)
         self.unit = build(settings, clock or MonotonicClock(), allowed.upstreams)
-        self._control = ControlPlane(self.unit, settings.policy, settings.control.token)
+        self._channel = Channel(member) if member is not None else None
+        self._control = ControlPlane(self.unit, settings.policy, settings.control.token, self._channel)
         self.arrivals = Arrivals(self.unit, self._downstream, settings.server_tls(), settings.proxy_protocol)
-        address = ListenAddress.parse(settings.listen)
-        self._sock = bind(address.host, address.port)
+        self.sock = member.sock if member is not None else listen(settings)
+        self._evenness = None if member is None else Evenness(member.board, member.index)
+        self._neighbours: Neighbours | None = None
+        if member is not None:
+            self._neighbours = Neighbours(self.unit.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
     @property
     def address(self) -> ListenAddress:
         """Where it listens, with the port that it got."""
-        host, port = self._sock.getsockname()[:2]
-        return ListenAddress(host, port)
+        return address_of(self.sock)
 
     async def start(self) -> None:
         """Listen and serve."""
         if self.unit.access_log is not None:
             self.unit.access_log.start()
         await self._control.start()
-        self._acceptor = Acceptor(self._sock, self.unit, self.arrivals, self._client_limit)
-        self._sweep = Sweep(self.unit, self._acceptor.sweep)
+        self._acceptor = Acceptor(self.sock, self.unit, self.arrivals, self._client_limit, self._evenness)
+        self._sweep = Sweep(self.unit, self._look_after)
         self._sweep.start()
         self._acceptor.start()
+
+    def _look_after(self, now: float) -> None:
+        if self._acceptor is not None:
+            self._acceptor.sweep(now)
+        if self._neighbours is not None:
+            self._neighbours.sweep(now)
 
     def _downstream(self) -> Downstream:
         return Downstream(self.unit, self._control)
@@ -146,16 +167,23 @@ class Server:
             self.arrivals.tls.reload()
         self.unit.pools.tls = upstream
 
-    async def stop(self) -> bool:
+    async def stop(self, *, is_patient: bool = False) -> bool:
         """Accept nobody, finish what is in flight within the grace period, close the rest.
 
-        Returns whether all was finished.
+        Who is idle leaves at once; where others serve already, `is_patient`, after a time in which one more request is
+        answered. Returns whether all was finished.
         """
         unit = self.unit
-        unit.drain()
+        grace = self._settings.timeouts.shutdown
+        unit.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
+        for downstream in unit.downstreams:
+            downstream.quiet_since = unit.coarse_now  # whatever was before: the time begins here
         if self._acceptor is not None:
             await self._acceptor.stop()
-        is_finished = await self._drained(self._settings.timeouts.shutdown)
+        if not is_patient:
+            self.arrivals.stop()
+        is_finished = await self._drained(grace)
+        self.arrivals.stop()
         unit.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
         unit.tunnels.abort()
         for downstream in list(unit.downstreams):
@@ -175,10 +203,10 @@ class Server:
         """Close who is idle, wait for the others to leave; False where `grace` seconds were not enough."""
         unit = self.unit
         everybody_left = asyncio.Event()
-        unit.on_client_left = lambda: None if unit.downstreams else everybody_left.set()
+        unit.on_client_left = lambda: everybody_left.set() if self._is_empty else None
         for downstream in list(unit.downstreams):
-            downstream.close_if_quiet(unit.now(), -1.0)
-        if not unit.downstreams:
+            downstream.close_if_quiet(unit.now(), unit.idle_limit)
+        if self._is_empty:
             return True
         try:
             await asyncio.wait_for(everybody_left.wait(), grace)
@@ -186,36 +214,83 @@ class Server:
             return False
         return True
 
+    def hasten(self) -> None:
+        """No more patience: who is idle leaves with the next sweep."""
+        self.unit.idle_limit = AT_ONCE
+        self.arrivals.stop()
 
-async def serve(settings: Settings, say: Callable[[str], None]) -> bool:
-    """Run until SIGTERM or SIGINT; a second signal ends the grace period. Returns whether all was finished."""
-    server = Server(settings)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: say(_reloaded(server)))
+    @property
+    def _is_empty(self) -> bool:
+        return not (self.unit.downstreams or len(self.arrivals))
+
+
+def listen(settings: Settings) -> socket.socket:
+    """The listening socket: the one that was handed over, or a new one. Raises `ListenFailed`."""
+    address = ListenAddress.parse(settings.listen)
+    return inherited(settings.listen) or bind(address.host, address.port)
+
+
+def address_of(sock: socket.socket) -> ListenAddress:
+    """Where it listens."""
+    host, port = sock.getsockname()[:2]
+    return ListenAddress(host, port)
+
+
+async def serve(settings: Settings, say: Callable[[str], None], member: Member | None = None) -> bool:
+    """Run until told to end; returns whether all was finished. As a `member` of several, leave the talking to the
+    supervisor."""
+    server = Server(settings, member=member)
+    loop, ending = asyncio.get_running_loop(), Ending()
+    tell = say if member is None or not member.index else _in_silence  # one of several speaks for all
+    loop.add_signal_handler(signal.SIGHUP, lambda: tell(_reloaded(server)))
+    if member is None:
+        ending.hear_everybody()
+        succession = Succession(server.sock, settings.listen, say, ending.replaced)
+        loop.add_signal_handler(signal.SIGUSR2, succession.begin)
+    else:
+        ending.hear_supervisor()
+        loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     await server.start()
     keep_freed_memory()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD)
-    count = len(settings.endpoints)
-    say(
-        f"balancer ready on {'http' if settings.tls is None else 'https'}://{server.address} "
-        f"(policy {settings.policy.name}, {count} endpoint{'s' if count != 1 else ''})"
-    )
-    await stopping.wait()
-    say(f"balancer stopping: {server.unit.in_flight} in flight")
-    stopping.clear()
-    stop = asyncio.ensure_future(server.stop())
-    again = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((stop, again), return_when=asyncio.FIRST_COMPLETED)
-    again.cancel()
+    if member is None:
+        say(ready_line(settings, server.address))
+        tell_ready()
+    else:
+        member.tell_ready()
+    await ending.begun.wait()
+    if member is None:
+        say(f"balancer stopping: {server.unit.in_flight} in flight")
+    return await _ended(server, ending)
+
+
+async def _ended(server: Server, ending: Ending) -> bool:
+    """Whether everything was finished before somebody lost patience."""
+    ending.on_haste = server.hasten
+    stop = asyncio.ensure_future(server.stop(is_patient=ending.is_patient))
+    cut = asyncio.ensure_future(ending.cut_short.wait())
+    await asyncio.wait((stop, cut), return_when=asyncio.FIRST_COMPLETED)
+    cut.cancel()
     if not stop.done():
         stop.cancel()
         return False
     return stop.result()
+
+
+def ready_line(settings: Settings, address: ListenAddress) -> str:
+    """What whoever started the unit waits for."""
+    count, processes = len(settings.endpoints), settings.processes
+    return (
+        f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
+        f"(policy {settings.policy.name}, {count} endpoint{'s' if count != 1 else ''}"
+        f"{f', {processes} processes' if processes != 1 else ''})"
+    )
+
+
+def _in_silence(line: str) -> None:
+    """Another process says the same."""
 
 
 def _reloaded(server: Server) -> str:

@@ -16,6 +16,7 @@ from balancer.queue_report import concurrency_status, level_status, queue_status
 if TYPE_CHECKING:
     from balancer.sections import PolicySpec
     from balancer.unit import Unit
+    from policies.load import Histogram
     from policies.state import EndpointState
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -140,7 +141,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "share": round(state.share, 3),
         "ejection": ejection_status(unit, state),
         "checks": checks_status(unit, state),
-        "in_flight": state.in_flight,
+        "in_flight": state.in_flight_here,
         "connections": {
             "idle": pool.idle,
             "leased": pool.leased,
@@ -153,14 +154,23 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
             "last_fault": pool.last_fault,
         },
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
-        "latency": {
-            "count": state.histogram.count,
-            "mean": _mean(state),
-            **{f"p{q * 100:g}": state.histogram.quantile(q) for q in QUANTILES},
-        },
+        "latency": summary(state.histogram),
     }
 
 
-def _mean(state: EndpointState) -> float | None:
-    histogram = state.histogram
-    return histogram.total / histogram.count if histogram.count else None
+def summary(histogram: Histogram) -> dict[str, float | None]:
+    """For people."""
+    count = histogram.count
+    return {
+        "count": count,
+        "mean": histogram.total / count if count else None,
+        **{f"p{q * 100:g}": histogram.quantile(q) for q in QUANTILES},
+    }
+
+
+def process_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
+    """The same for another process of the unit, which cannot merge quantiles: with the histograms themselves."""
+    status = unit_status(unit, spec)
+    for endpoint, state in zip(status["endpoints"], unit.router.states, strict=True):
+        endpoint["latency"] = {"counts": state.histogram.counts, "total": state.histogram.total}
+    return status

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from balancer.bounds import Limits, Timeouts
 from balancer.checks import CheckPlan, Checks
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from balancer.downstream import Downstream
     from balancer.sections import PolicySpec
     from policies.hedging import Hedging
+
+AT_ONCE: Final = -1.0
+"""Seconds that nobody has been idle for less than."""
 
 
 @dataclass(slots=True)
@@ -61,7 +64,8 @@ class Unit:
 
     `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
     `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
-    `keeps_clients`: a client may send its next request on the same connection.
+    `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
+    one is kept.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Unit:
         self.date_line = b""
         self.is_draining = False
         self.keeps_clients = True
+        self.idle_limit = timeouts.keep_alive
         self.counts = Counts()
         self.downstreams: set[Downstream] = set()
         self.on_client_left: Callable[[], None] | None = None
@@ -123,10 +128,12 @@ class Unit:
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """A request id that no other process or run will give; without a frame of Python."""
 
-    def drain(self) -> None:
-        """Stop: every client connection ends with the response that it waits for."""
+    def drain(self, idle_limit: float = AT_ONCE) -> None:
+        """Stop: every client connection ends with the response that it waits for, or when it has been idle for
+        `idle_limit` seconds."""
         self.is_draining = True
         self.keeps_clients = False
+        self.idle_limit = idle_limit
 
     def set_crowded(self, is_crowded: bool) -> None:
         """While clients wait in the kernel, those served end after their response: turns go round."""

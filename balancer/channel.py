@@ -1,0 +1,163 @@
+"""How the processes of one unit talk to each other: HTTP on a Unix socket of each, to the same control application.
+
+Rule of this file: whichever process a control request reaches, it is the whole unit that answers or obeys. A route that
+is given to `everywhere` is carried out by every process; `gather` asks all of them for a document. What has been
+ordered is kept, in the order in which it was, and a process that starts later catches up on it from another.
+
+The sockets stand in a directory that only this user may enter, and that is all the proof they ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
+
+from balancer.errors import ListenFailed
+from balancer.member import Member
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+TO_ANSWER = 2.0
+"""Seconds that a process of ours is waited for; one that hangs is left out."""
+
+TO_OBEY = 10.0
+"""The same for what it is to do: it must not be left out, or it would go on by other orders than the rest."""
+
+ORDERS = "/-/orders"
+
+MOST_ORDERS = 1000
+"""Orders that are kept; beyond that the oldest are forgotten."""
+
+
+class Answer(NamedTuple):
+    """What another process said."""
+
+    process: int
+    status: int
+    body: bytes
+    content_type: str
+
+
+class Channel:
+    """The ends of all processes, as one of them has them."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._orders: dict[str, tuple[str, str]] = {}  # target -> method, body; the last one counts
+
+    @property
+    def processes(self) -> int:
+        """How many the unit is to have."""
+        return self._member.of
+
+    def path(self, index: int) -> str:
+        """Where process `index` listens."""
+        return str(self._member.directory / f"{index}.sock")
+
+    async def start(self, runner: web.AppRunner) -> None:
+        """Answer the others. Raises `ListenFailed`."""
+        own = self.path(self._member.index)
+        self._member.directory.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(own)  # of one that was killed
+        try:
+            await web.UnixSite(runner, own).start()
+        except OSError as error:
+            raise ListenFailed(f"cannot listen on {own}: {error.strerror or error}") from None
+        await self._catch_up()
+
+    def stop(self) -> None:
+        """Leave nothing behind; the last one takes the directory along."""
+        with suppress(OSError):
+            os.unlink(self.path(self._member.index))
+        with suppress(OSError):
+            self._member.directory.rmdir()
+
+    # --- asking
+
+    async def ask(
+        self, method: str, target: str, body: bytes = b"", seconds: float = TO_OBEY
+    ) -> list[Answer]:
+        """Let all the others answer, at the same time. Who is not there does not; who takes longer counts as 504."""
+        others = [index for index in range(self._member.of) if index != self._member.index]
+        answers = await asyncio.gather(*(self._ask(index, method, target, body, seconds) for index in others))
+        return [answer for answer in answers if answer is not None]
+
+    async def gather(self, target: str) -> list[bytes]:
+        """What GET of `target` gives at each of the others."""
+        return [
+            answer.body for answer in await self.ask("GET", target, b"", TO_ANSWER) if answer.status == 200
+        ]
+
+    async def _ask(
+        self, index: int, method: str, target: str, body: bytes, seconds: float = TO_OBEY
+    ) -> Answer | None:
+        connector, timeout = UnixConnector(self.path(index)), ClientTimeout(total=seconds)
+        try:
+            async with (
+                ClientSession(connector=connector, timeout=timeout) as session,
+                session.request(method, f"http://process{target}", data=body) as response,
+            ):
+                return Answer(index, response.status, await response.read(), response.content_type)
+        except TimeoutError:
+            late = json.dumps({"error": f"process {index + 1} has not answered within {seconds:g} s"})
+            return Answer(index, 504, late.encode(), "application/json")
+        except (ClientError, OSError):
+            return None
+
+    # --- obeying
+
+    def everywhere(self, handler: Handler) -> Handler:
+        """The same request at every process: carried out here first, and nowhere else if it fails here."""
+
+        async def at_all(request: web.Request) -> web.StreamResponse:
+            answer = await handler(request)
+            if answer.status >= 400:
+                return answer
+            body, target = await request.read(), request.raw_path
+            self._keep(request.method, target, body)
+            if is_inner(request):
+                return answer
+            for other in await self.ask(request.method, target, body):
+                if other.status >= 400:
+                    return web.Response(status=other.status, body=other.body, content_type=other.content_type)
+            return answer
+
+        return at_all
+
+    def _keep(self, method: str, target: str, body: bytes) -> None:
+        self._orders.pop(target, None)
+        self._orders[target] = method, body.decode("utf-8", "replace")
+        if len(self._orders) > MOST_ORDERS:
+            del self._orders[next(iter(self._orders))]
+
+    def forget(self) -> None:
+        """The configuration has been read anew: what was ordered before does not count any more."""
+        self._orders.clear()
+
+    async def orders(self, request: web.Request) -> web.Response:
+        """For a process that has just started."""
+        if not is_inner(request):
+            raise web.HTTPNotFound
+        return web.json_response([[method, target, body] for target, (method, body) in self._orders.items()])
+
+    async def _catch_up(self) -> None:
+        """Do what the others have been told to since they started."""
+        for answer in await self.ask("GET", ORDERS):
+            if answer.status == 200:
+                for method, target, body in json.loads(answer.body):
+                    await self._ask(self._member.index, method, target, body.encode())
+                return
+
+
+def is_inner(request: web.Request) -> bool:
+    """Whether another process of the unit asks."""
+    sock = request.transport.get_extra_info("socket") if request.transport is not None else None
+    return sock is not None and sock.family == socket.AF_UNIX
