@@ -9,6 +9,7 @@ DEMO = results/demo
 COMPILED = .venv-compiled
 FUZZ = .venv-fuzz
 MINUTES ?= 10
+SEEDS ?= 10000
 
 # A checkout that was moved or copied takes its virtual environment along, which then leads back to the old place.
 ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
@@ -23,10 +24,10 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint serve compiled bench fuzz clean stale
+.PHONY: help demo test lint serve compiled bench fuzz faultsim clean stale
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/installed ## install, run the quick experiment, print the table and where the report is
 	@rm -rf $(DEMO)
@@ -51,6 +52,9 @@ bench: compiled ## what forwarding costs beside other proxies, with the compiled
 fuzz: $(FUZZ)/installed ## look for what breaks the data path, ten minutes or MINUTES=…, in a third environment, .venv-fuzz
 	$(FUZZ)/bin/python -m tests.fuzz client --seconds $$(($(MINUTES) * 30))
 	$(FUZZ)/bin/python -m tests.fuzz worker --seconds $$(($(MINUTES) * 30))
+
+faultsim: $(VENV)/installed-dev ## seeded faults against the data path in virtual time, 10000 fresh seeds or SEEDS=…
+	$(RUN) tests.faultsim --seeds $(SEEDS)
 
 clean: ## remove the virtual environment, caches and the demo's results
 	rm -rf $(VENV) $(COMPILED) $(FUZZ) $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -7,17 +7,21 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from balancer.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
+from balancer.endpoint_commands import endpoints
 from balancer.errors import ListenFailed, LogFailed
+from balancer.life import serve
 from balancer.log_output import LogOutput
 from balancer.member import Member
-from balancer.server import new_event_loop, serve
+from balancer.server import new_event_loop
 from balancer.supervisor import Supervisor
+from balancer.watched_file import WatchedFile
 from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
@@ -39,6 +43,7 @@ EPILOG = """\b
 Examples:
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002
   balancer check balancer.toml
+  balancer endpoints drain emea-1
 """
 
 
@@ -65,27 +70,32 @@ def cli() -> None:
 @click.option("--seed", type=click.IntRange(0), help="Of the policy's randomness.")
 def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
-    settings = load(config, overrides(config, **options))
+    given = overrides(config, **options)
+
+    def read() -> Settings:
+        return load(config, given)
+
+    settings = read()
     if settings.processes == 1:
-        sys.exit(run(settings))
+        sys.exit(run(settings, read))
     if settings.log.access != "off":
         LogOutput(settings.log.path).close()  # what is wrong with it is said once, and not by each process
     gc.collect()
     gc.freeze()  # what is shared with the children stays shared
-    sys.exit(Supervisor(settings, lambda member: run_as(member, settings), say).run())
+    sys.exit(Supervisor(settings, lambda member: run_as(member, settings, read), say).run())
 
 
-def run(settings: Settings, member: Member | None = None) -> int:
-    """Serve; returns the exit code."""
+def run(settings: Settings, read: Callable[[], Settings], member: Member | None = None) -> int:
+    """Serve; returns the exit code. `read` gives the configuration as it stands by then."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return 0 if runner.run(serve(settings, say, member)) else 1
+        return 0 if runner.run(serve(settings, read, say, member)) else 1
 
 
-def run_as(member: Member, settings: Settings) -> int:
+def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> int:
     """Serve as one of several; what goes wrong is told here, for the supervisor does not hear it."""
     try:
-        return run(member.part_of(settings), member)
-    except (ListenFailed, LogFailed) as error:
+        return run(member.part_of(settings), lambda: member.part_of(read()), member)
+    except (ConfigError, ListenFailed, LogFailed) as error:
         tell_problem(str(error))
         return 2
     except KeyboardInterrupt:
@@ -93,6 +103,9 @@ def run_as(member: Member, settings: Settings) -> int:
     except Exception:
         traceback.print_exc()
         return 1
+
+
+cli.add_command(endpoints)
 
 
 @cli.command("check")
@@ -108,6 +121,13 @@ def check_command(file: Path) -> None:
     say(f"{file} is valid: policy {settings.policy.name}, listening on {settings.listen}")
     for endpoint in settings.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
+    if settings.discovery.file is not None:
+        for endpoint in WatchedFile(settings.discovery.file).first():
+            say(
+                f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
+            )
+    for name in settings.discovery.dns:
+        say(f"  {name.source}, looked up while it runs")
 
 
 def overrides(

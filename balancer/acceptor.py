@@ -71,7 +71,7 @@ class Acceptor:
         self._waiting: asyncio.TimerHandle | None = None
         self._unit = unit
         self._arrivals = arrivals
-        self._limit = limit
+        self.limit = limit
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
         self._is_listening = False
@@ -80,7 +80,7 @@ class Acceptor:
     @property
     def has_room(self) -> bool:
         """Whether one more client can be served."""
-        return self._clients < self._limit
+        return self._clients < self.limit
 
     @property
     def _clients(self) -> int:

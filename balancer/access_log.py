@@ -76,6 +76,7 @@ class AccessLog:
         self._wakes = Event()
         self._stops = Event()
         self._reopens = False
+        self._successors: deque[tuple[LogOutput, Format]] = deque()  # to go on with, where it was asked for
         self._thread = Thread(target=self._run, name="access-log", daemon=True)
 
     # --- called on the data path
@@ -114,6 +115,22 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
+    def adopt(
+        self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_control: bool
+    ) -> None:
+        """Go on in another output, which is open, and by other rules; what waits is written there, too."""
+        self.logs_control = logs_control
+        self._sample = sample
+        self._drawn_with = f"{sample:g}"
+        self._limit = limit
+        self._successors.append((output, line))
+        self._wakes.set()
+
+    def retire(self) -> None:
+        """Write what waits and close, while everything else goes on."""
+        self._stops.set()
+        self._wakes.set()
+
     def stop(self) -> None:
         """Write what waits, for at most `FLUSH_LIMIT` seconds, and close."""
         if self._stops.is_set():
@@ -136,12 +153,20 @@ class AccessLog:
             if self._reopens:
                 self._reopens = False
                 self._output.reopen()
+            self._succeed()
         self._write_all()
+        self._succeed()
         self._output.close()
+
+    def _succeed(self) -> None:
+        while self._successors:
+            self._output.close()
+            self._output, self._line = self._successors.popleft()
 
     def _write_all(self) -> None:
         while self._queue:
             entries = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            self._succeed()  # afterwards: what was added after `adopt` is not for the old output
             is_written = self._output.write("".join(map(self._format, entries)).encode("ascii"))
             if is_written:
                 self.counts.written += len(entries)

@@ -39,7 +39,7 @@ class Arrivals:
         self.unit = unit
         self.make = make
         self.tls = tls
-        self._proxies = proxies
+        self.proxies = proxies
         self._present: set[Arrival] = set()
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Arrivals:
 
     def protocol(self, address: str) -> asyncio.Protocol:
         """What a connection from this peer begins with."""
-        is_introduced = is_within(address, self._proxies)
+        is_introduced = is_within(address, self.proxies)
         if self.tls is None and not is_introduced:
             return self.make()
         return Arrival(self, is_introduced)

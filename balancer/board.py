@@ -4,7 +4,8 @@ Rule of this file: each process writes its own page and reads the others'; there
 never seen half written, and no two words have to be of the same instant: a mean that is read beside an older count is
 still a mean. A page is found again by `generation`, which changes whenever its rows are given anew.
 
-    page    generation, rows in use, clients + 1  HEADER words
+    page    generation, rows in use, clients + 1,
+            milliseconds of grace                 HEADER words
             the key of the endpoint in each row   `capacity` words, 0 where the row is free
             requests in flight                    `capacity` words
             seven numbers of latency              `capacity` words of each
@@ -21,7 +22,7 @@ CAPACITY = 4096
 """Endpoints that a page has rows for; 288 KiB of addresses, of which what is used becomes memory."""
 
 HEADER = 8
-_GENERATION, _ROWS, _CLIENTS = 0, 1, 2
+_GENERATION, _ROWS, _CLIENTS, _GRACE = 0, 1, 2, 3
 NUMBERS = len(Evidence._fields)
 WORD = 8
 
@@ -64,6 +65,15 @@ class Page:
     @clients.setter
     def clients(self, clients: int | None) -> None:
         self._header[_CLIENTS] = 0 if clients is None else clients + 1
+
+    @property
+    def grace(self) -> float:
+        """Seconds that the process takes at most to end."""
+        return self._header[_GRACE] / 1000
+
+    @grace.setter
+    def grace(self, seconds: float) -> None:
+        self._header[_GRACE] = int(seconds * 1000)
 
     # --- by its own process
 

@@ -22,14 +22,18 @@ class Timeouts:
     tunnel_idle: float = 3600.0
     total: float | None = None
     attempt: float | None = None
+    shutdown: float = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes, but for `fields`, which is their number; None: no bound."""
+    """Bytes, but for the numbers of `fields`, `queue`, `in_flight` and `clients`; None: no bound."""
 
     head: int = 32_768
     fields: int = 100
     target: int = 8_192
     body: int | None = None
     buffer: int = 65_536
+    queue: int = 10_000
+    in_flight: int | None = None
+    clients: int | None = None

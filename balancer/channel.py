@@ -1,8 +1,8 @@
 """How the processes of one unit talk to each other: HTTP on a Unix socket of each, to the same control application.
 
 Rule of this file: whichever process a control request reaches, it is the whole unit that answers or obeys. A route that
-is given to `everywhere` is carried out by every process; `gather` asks all of them for a document. What has been
-ordered is kept, in the order in which it was, and a process that starts later catches up on it from another.
+is given to `everywhere` is carried out by every process, and one given to `whole` answered by every process; the
+answers are told as one. `gather` asks all the others for a document.
 
 The sockets stand in a directory that only this user may enter, and that is all the proof they ask for.
 """
@@ -21,19 +21,15 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, we
 
 from balancer.errors import ListenFailed
 from balancer.member import Member
+from balancer.merged import merged
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 TO_ANSWER = 2.0
 """Seconds that a process of ours is waited for; one that hangs is left out."""
 
 TO_OBEY = 10.0
 """The same for what it is to do: it must not be left out, or it would go on by other orders than the rest."""
-
-ORDERS = "/-/orders"
-
-MOST_ORDERS = 1000
-"""Orders that are kept; beyond that the oldest are forgotten."""
 
 
 class Answer(NamedTuple):
@@ -50,7 +46,6 @@ class Channel:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._orders: dict[str, tuple[str, str]] = {}  # target -> method, body; the last one counts
 
     @property
     def processes(self) -> int:
@@ -71,7 +66,6 @@ class Channel:
             await web.UnixSite(runner, own).start()
         except OSError as error:
             raise ListenFailed(f"cannot listen on {own}: {error.strerror or error}") from None
-        await self._catch_up()
 
     def stop(self) -> None:
         """Leave nothing behind; the last one takes the directory along."""
@@ -112,49 +106,39 @@ class Channel:
         except (ClientError, OSError):
             return None
 
-    # --- obeying
+    # --- as one
+
+    def whole(self, handler: Handler) -> Handler:
+        """A document of all processes; `handler` gives this one's."""
+
+        async def of_all(request: web.Request) -> web.Response:
+            answer = await handler(request)
+            if is_inner(request) or answer.status != 200:
+                return answer
+            return as_one(answer, await self.gather(request.raw_path))
+
+        return of_all
 
     def everywhere(self, handler: Handler) -> Handler:
         """The same request at every process: carried out here first, and nowhere else if it fails here."""
 
-        async def at_all(request: web.Request) -> web.StreamResponse:
+        async def at_all(request: web.Request) -> web.Response:
             answer = await handler(request)
-            if answer.status >= 400:
+            if is_inner(request) or answer.status >= 400:
                 return answer
-            body, target = await request.read(), request.raw_path
-            self._keep(request.method, target, body)
-            if is_inner(request):
-                return answer
-            for other in await self.ask(request.method, target, body):
+            others = await self.ask(request.method, request.raw_path, await request.read())
+            for other in others:
                 if other.status >= 400:
                     return web.Response(status=other.status, body=other.body, content_type=other.content_type)
-            return answer
+            return as_one(answer, [other.body for other in others])
 
         return at_all
 
-    def _keep(self, method: str, target: str, body: bytes) -> None:
-        self._orders.pop(target, None)
-        self._orders[target] = method, body.decode("utf-8", "replace")
-        if len(self._orders) > MOST_ORDERS:
-            del self._orders[next(iter(self._orders))]
 
-    def forget(self) -> None:
-        """The configuration has been read anew: what was ordered before does not count any more."""
-        self._orders.clear()
-
-    async def orders(self, request: web.Request) -> web.Response:
-        """For a process that has just started."""
-        if not is_inner(request):
-            raise web.HTTPNotFound
-        return web.json_response([[method, target, body] for target, (method, body) in self._orders.items()])
-
-    async def _catch_up(self) -> None:
-        """Do what the others have been told to since they started."""
-        for answer in await self.ask("GET", ORDERS):
-            if answer.status == 200:
-                for method, target, body in json.loads(answer.body):
-                    await self._ask(self._member.index, method, target, body.encode())
-                return
+def as_one(answer: web.Response, others: list[bytes]) -> web.Response:
+    """What all of them say, with the status of the first."""
+    own = answer.body if isinstance(answer.body, bytes) else b"{}"
+    return web.json_response(merged([*map(json.loads, (own, *others))]), status=answer.status)
 
 
 def is_inner(request: web.Request) -> bool:

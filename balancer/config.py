@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -25,6 +26,7 @@ from pydantic_settings import (
 )
 
 from balancer.checks import CheckPlan
+from balancer.discovery_sections import DiscoveryConfig, check_unique
 from balancer.fitness_sections import (
     ChecksConfig,
     EjectionConfig,
@@ -49,8 +51,10 @@ from balancer.sections import (
     TlsConfig,
     UpstreamTlsConfig,
 )
+from balancer.sticky_sections import StickyConfig
 from balancer.tls import ServerTls, TlsProblem, UpstreamTls
 from policies.errors import PoliciesError
+from policies.facts import Endpoint
 from policies.fitness import Fitness
 
 ENVIRONMENT_PREFIX = "BALANCER_"
@@ -90,7 +94,8 @@ class Settings(BaseSettings):
     proxy_protocol: tuple[IPvAnyNetwork, ...] = Field(
         default=(), description="networks whose connections must begin with a PROXY header; others never do"
     )
-    endpoints: tuple[EndpointConfig, ...] = Field(min_length=1)
+    endpoints: tuple[EndpointConfig, ...] = ()
+    discovery: DiscoveryConfig = DiscoveryConfig()
     tls: TlsConfig | None = None
     upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
     timeouts: TimeoutsConfig = TimeoutsConfig()
@@ -107,6 +112,7 @@ class Settings(BaseSettings):
     ejection: EjectionConfig = EjectionConfig()
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()
+    sticky: StickyConfig = StickyConfig()
     log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
 
@@ -118,11 +124,9 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        seen: set[str] = set()
-        for at, endpoint in enumerate(self.endpoints):
-            if endpoint.id in seen:
-                raise ValueError(f"endpoints.{at}.id: '{endpoint.id}' is used twice; every id must be unique")
-            seen.add(endpoint.id)
+        if not self.endpoints and not self.discovery.names_somebody:
+            raise ValueError("endpoints: is required: [[endpoints]] once or more, or [discovery]")
+        check_unique(self.endpoints)
         return self
 
     @property
@@ -151,6 +155,8 @@ class Settings(BaseSettings):
         tls = UpstreamTls(self.upstream_tls, by_id, fields)
         for endpoint in self.endpoints:
             tls.of(endpoint.endpoint())
+        if any(name.scheme == "https" for name in self.discovery.dns):
+            tls.of(Endpoint("", "https://localhost", ""))
         return tls
 
 
@@ -186,7 +192,7 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     if "processes" not in overrides and (wanted := os.environ.get("WEB_CONCURRENCY")):
         overrides["processes"] = _so_many(wanted)
     try:
-        settings = _settings_class(document)(**overrides)
+        settings = _read_with(document, overrides)
         settings.policy.make(Random(0))
         settings.server_tls()
         settings.client_tls()
@@ -222,22 +228,31 @@ class Environment(EnvSettingsSource):
             return value
 
 
-def _settings_class(document: dict[str, Any]) -> type[Settings]:
-    """`Settings` with the file's keys below the environment's: pydantic-settings asks the class for its sources."""
+_document: ContextVar[dict[str, Any]] = ContextVar("document")
 
-    class SettingsWithFile(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, document)
 
-    return SettingsWithFile
+class SettingsWithFile(Settings):
+    """`Settings` with the file's keys below the environment's: pydantic-settings asks the class for its sources, and a
+    class for each reading would take longer than all the rest of it."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, _document.get())
+
+
+def _read_with(document: dict[str, Any], overrides: dict[str, Any]) -> Settings:
+    token = _document.set(document)
+    try:
+        return SettingsWithFile(**overrides)
+    finally:
+        _document.reset(token)
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -10,25 +10,30 @@ import asyncio
 import hmac
 import json
 import os
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import HttpVersion11, web
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
-from balancer.channel import ORDERS, Channel, Handler, is_inner
+from balancer.channel import Channel, is_inner
+from balancer.channel import Handler as Route
 from balancer.client import Client
-from balancer.config import first_problem
+from balancer.config import ConfigError, first_problem
+from balancer.endpoint_routes import EndpointRoutes
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
 from balancer.log_lines import NOT_CONNECTED, TARGET_LIMIT, Entry
-from balancer.merged import merged, merged_metrics, merged_status
+from balancer.merged import merged_metrics, merged_status
 from balancer.metrics import metrics_text
 from balancer.sections import PolicySpec
-from balancer.status import policy_status, process_status, unit_status
+from balancer.standing_orders import ORDERS, StandingOrders
+from balancer.status import policy_status, process_status, reload_status, unit_status
 from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
+    from balancer.reload import Reloads
     from balancer.unit import Unit
 
 BODY_LIMIT = 1 << 20
@@ -36,6 +41,8 @@ BODY_LIMIT = 1 << 20
 
 REFRAMED = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
 FORWARDED_BY_SOMEONE = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HandsOver(Protocol):
@@ -54,45 +61,50 @@ class ControlPlane:
     """The application and its aiohttp runner."""
 
     def __init__(
-        self,
-        unit: Unit,
-        spec: PolicySpec,
-        token: SecretStr | None = None,
-        channel: Channel | None = None,
+        self, unit: Unit, reloads: Reloads, token: bytes | None = None, channel: Channel | None = None
     ) -> None:
         self._unit = unit
+        self._reloads = reloads
+        self.token = token
         self._channel = channel
-        self._spec = spec
-        self._token = token.get_secret_value().encode() if token is not None else None
+        self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
         app = web.Application(middlewares=[self._guard])
-        app.add_routes(
-            [
-                web.get("/-/health", self._health),
-                web.get("/-/status", self._status),
-                web.get("/-/metrics", self._metrics),
-                web.get("/-/policy", self._policy),
-                web.put("/-/policy", self._everywhere(self._put_policy)),
-            ]
-        )
-        if channel is not None:
-            app.add_routes([web.get(ORDERS, channel.orders)])
+        app.add_routes(self._routes())
+        app.add_routes(EndpointRoutes(unit, channel).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
+    def _routes(self) -> list[web.RouteDef]:
+        policy: Route = self._policy
+        put_policy: Route = self._put_policy
+        reload: Route = self._reload
+        routes = [
+            web.get("/-/health", self._health),
+            web.get("/-/status", self._status),
+            web.get("/-/metrics", self._metrics),
+        ]
+        if self._channel is not None and self._orders is not None:
+            whole, everywhere = self._channel.whole, self._channel.everywhere
+            policy, put_policy, reload = whole(policy), everywhere(put_policy), everywhere(reload)
+            routes.append(web.get(ORDERS, self._orders.tell))
+        return [
+            *routes,
+            web.get("/-/policy", policy),
+            web.put("/-/policy", put_policy),
+            web.post("/-/reload", reload),
+        ]
+
     async def start(self) -> None:
-        """Get ready for connections."""
+        """Get ready for connections; one of several processes does first what the others have been told."""
         await self._runner.setup()
-        if self._channel is not None:
+        if self._channel is not None and self._orders is not None:
             await self._channel.start(self._runner)
+            await self._orders.catch_up()
 
     async def stop(self) -> None:
         """Finish and close what was handed over."""
         await self._runner.cleanup()
         if self._channel is not None:
             self._channel.stop()
-
-    def _everywhere(self, handler: Handler) -> Handler:
-        """What the whole unit is to do, whichever of its processes is asked."""
-        return handler if self._channel is None else self._channel.everywhere(handler)
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Answer `request`, a whole HTTP message, on `transport`, and close it."""
@@ -114,6 +126,8 @@ class ControlPlane:
         if not (self._has_token(request) or is_inner(request) or is_local(request)):
             handler = not_found
         try:
+            if self._orders is not None:
+                await self._orders.admit(request)
             response = await handler(request)
         except web.HTTPException as error:
             self._log(request, error, began_at)
@@ -130,9 +144,9 @@ class ControlPlane:
 
     def _has_token(self, request: web.Request) -> bool:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if self._token is None or scheme.lower() != "bearer":
+        if self.token is None or scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(given.strip().encode(), self._token)
+        return hmac.compare_digest(given.strip().encode(), self.token)
 
     # --- routes
 
@@ -143,8 +157,8 @@ class ControlPlane:
 
     async def _status(self, request: web.Request) -> web.Response:
         if self._channel is None:
-            return web.json_response(unit_status(self._unit, self._spec))
-        own = process_status(self._unit, self._spec)
+            return web.json_response(unit_status(self._unit))
+        own = process_status(self._unit)
         if is_inner(request):
             return web.json_response(own)
         told = [own, *map(json.loads, await self._channel.gather(request.path))]
@@ -158,10 +172,7 @@ class ControlPlane:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _policy(self, request: web.Request) -> web.Response:
-        own = policy_status(self._unit, self._spec)
-        if self._channel is not None and not is_inner(request):
-            own = merged([own, *map(json.loads, await self._channel.gather(request.path))])
-        return web.json_response(own)
+        return web.json_response(policy_status(self._unit))
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         """Body: "name", or {"name": …, option: value, …}."""
@@ -174,8 +185,15 @@ class ControlPlane:
             return web.json_response({"error": first_problem(error)}, status=422)
         except PoliciesError as error:
             return web.json_response({"error": str(error)}, status=422)
-        self._spec = spec
-        return web.json_response(policy_status(self._unit, self._spec))
+        return web.json_response(policy_status(self._unit))
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The whole configuration again, as on SIGHUP; no body."""
+        try:
+            await self._reloads.run()
+        except ConfigError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        return web.json_response(reload_status(self._unit))
 
 
 async def not_found(request: web.Request) -> web.StreamResponse:
@@ -201,9 +219,12 @@ def is_local(request: web.Request) -> bool:
     """From this machine, on its own behalf.
 
     A proxy on this machine speaks for others, and so does a browser that was led here under another site's name
-    (DNS rebinding): neither counts.
+    (DNS rebinding): neither counts. Nor does another site's page that has the browser send something here: browsers
+    name its origin (Fetch § 3.2) with whatever may change something.
     """
     if any(name in request.headers for name in FORWARDED_BY_SOMEONE):
+        return False
+    if request.headers.get("Origin", f"://{request.host}").partition("://")[2] != request.host:
         return False
     host = request.url.host or ""
     return _is_loopback(request.remote or "") and (host == "localhost" or _is_address(host))

@@ -22,12 +22,21 @@ SLICE = 20
 TICKS_PER_SECOND = round(1 / PERIOD)
 
 
-class Sweep:
-    """Looks at every connection and pool each `PERIOD`; `also` is called with the time at the end of each."""
+def http_date() -> str:
+    """Now, as the field Date says it (RFC 9110 § 5.6.7)."""
+    return formatdate(usegmt=True)
 
-    def __init__(self, unit: Unit, also: Callable[[float], None]) -> None:
+
+class Sweep:
+    """Looks at every connection and pool each `PERIOD`; `also` is called with the time at the end of each, `date`
+    says what date it is."""
+
+    def __init__(
+        self, unit: Unit, also: Callable[[float], None], date: Callable[[], str] = http_date
+    ) -> None:
         self._unit = unit
         self._also = also
+        self._date = date
         self._handle: asyncio.TimerHandle | None = None
         self._ticks = 0
         self._looking: Iterator[None] | None = None  # a look that is under way
@@ -67,7 +76,7 @@ class Sweep:
         """Pauses every `SLICE` connections: a thousand refusals in one go would hold everybody up for 20 ms."""
         unit = self._unit
         unit.coarse_now = now
-        unit.date_line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
+        unit.date_line = b"Date: %b\r\n" % self._date().encode()
         for downstream in departed(unit.downstreams):
             downstream.abort()
         for number, downstream in enumerate(list(unit.downstreams), 1):

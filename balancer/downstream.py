@@ -100,20 +100,34 @@ class Downstream(asyncio.Protocol):
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         address = str(peer[0]) if peer else "unknown"
         authority = f"{own[0]}:{own[1]}" if own else "localhost"
-        is_trusted = unit.trusts(address)
-        self.client = client = Client(
-            address.encode(),
-            authority.encode(),
-            b"http" if transport.get_extra_info("sslcontext") is None else b"https",
+        proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
+        self.client = client = self._meet(address.encode(), authority.encode(), proto)
+        self._reader = RequestReader(client, unit.limits, unit.fresh_id)
+        unit.counts.connections += 1
+        unit.downstreams[self] = None
+
+    def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
+        unit = self._unit
+        is_trusted = unit.trusts(address.decode())
+        return Client(
+            address,
+            authority,
+            proto,
             is_trusted,
             unit.internal_fields,
             unit.says_forwarded,
             unit.allowed_methods,
             unit.gate.fields(is_trusted) if unit.gate is not None else None,
         )
-        self._reader = RequestReader(client, unit.limits, unit.fresh_id)
-        unit.counts.connections += 1
-        unit.downstreams.add(self)
+
+    def adopt_terms(self) -> None:
+        """The unit goes by other terms: so do the requests that begin from now on."""
+        old, limits = self.client, self._unit.limits
+        self.client = self._meet(old.address, old.authority, old.proto)
+        if self._reader is not None:
+            self._reader.adopt(self.client, limits)
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(high=limits.buffer)
 
     def data_received(self, data: bytes) -> None:
         while data and self._reader is not None:  # without one we linger: what comes is dropped
@@ -152,6 +166,7 @@ class Downstream(asyncio.Protocol):
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
         """The offer was declined."""
+        reader.adopt(self.client, self._unit.limits)
         self._reader = reader
         self.data_received(early)
 
@@ -190,7 +205,7 @@ class Downstream(asyncio.Protocol):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._unit.downstreams.discard(self)
+        self._unit.downstreams.pop(self, None)
         self._reader = None
         turn, self._answering = self._answering, None
         if turn is not None:
@@ -292,8 +307,7 @@ class Downstream(asyncio.Protocol):
         timeouts = self._unit.timeouts
         quiet = now - self.quiet_since
         if self._linger_until is not None:
-            if now > self._linger_until:
-                self.transport.abort()
+            self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
             self._check_reader(now, quiet)
         elif self._answering is None and self._reader is not None and self._reader.has_begun:
@@ -307,6 +321,14 @@ class Downstream(asyncio.Protocol):
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
             self._answering.check(now)
+
+    def _check_linger(self, now: float, quiet: float, until: float) -> None:
+        """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
+        if self.transport.get_write_buffer_size():
+            self._linger_until = now + self._unit.timeouts.linger
+            self._check_reader(now, quiet)
+        elif now > until:
+            self.transport.abort()
 
     def _check_reader(self, now: float, quiet: float) -> None:
         """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
@@ -336,7 +358,7 @@ class Downstream(asyncio.Protocol):
 
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
-        self._unit.downstreams.discard(self)
+        self._unit.downstreams.pop(self, None)
         self._answering = self._reader = None
         self.is_held = 0
         self.transport.resume_reading()

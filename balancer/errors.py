@@ -29,6 +29,12 @@ class LogFailed(Exception):
     exit_code = 2
 
 
+class EndpointConflict(Exception):
+    """A command that does not go with the endpoints that there are."""
+
+    status = 409
+
+
 class RequestRejected(ForwardingError):
     """The client's message may not be forwarded (RFC 9112 §§ 2–7); the connection closes after the answer."""
 

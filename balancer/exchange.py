@@ -58,15 +58,15 @@ class Exchange(Forwarding):
             return
         # What follows comes to the same, with half the work and one look at the clock.
         block = response.block
-        if unit.internal_fields is not None:
-            block = unit.internal_fields.without(block)
+        attempt = cast(Attempt, self._attempt)
+        if unit.edits is not None:
+            block = unit.edits.block_of(response, request, self._downstream.client, attempt.assignment)
         if not response.has_date:
             block += unit.date_line
         downstream = self._downstream
         downstream.write(b"".join((response.line, block, b"\r\n", body)))
         self._status = status
         self._bytes_out = size = len(body)
-        attempt = cast(Attempt, self._attempt)
         attempt.first_byte_at = now = unit.now()
         attempt.release(is_clean=True)
         if downstream.is_held:
@@ -98,8 +98,10 @@ class Exchange(Forwarding):
         status, request = response.status, self._request
         unit, fields = self._unit, request.fields
         self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
-        if unit.internal_fields is not None:
-            response = response.with_block(unit.internal_fields.without(response.block))
+        if unit.edits is not None:
+            response = unit.edits.of(
+                response, request, self._downstream.client, cast(Attempt, self._attempt).assignment
+            )
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(response)
             return

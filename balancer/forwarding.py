@@ -102,8 +102,9 @@ class Forwarding(Applicant):
         name = (
             "GET" if method == b"GET" else method.decode()
         )  # most are, and decoding costs more than looking
+        key = None if unit.stickiness is None else unit.stickiness.key(request)
         facts = RequestFacts(
-            name, target.decode("latin-1"), unit.home_region, None, self._attempts, self._tried
+            name, target.decode("latin-1"), unit.home_region, key, self._attempts, self._tried
         )
         try:
             assignment = unit.router.route(facts)

@@ -32,7 +32,7 @@ class Hedges:
     def __init__(self, unit: Unit, hedging: Hedging) -> None:
         self._unit = unit
         self.hedging = hedging
-        self.losers: set[Runner] = set()
+        self.losers: dict[Runner, None] = {}  # in the order in which they lost
         self._wheel: dict[int, list[Attempt]] = {}
         self._ticks: list[int] = []  # a heap of the wheel's keys
         self._timer: asyncio.TimerHandle | None = None

@@ -2,8 +2,8 @@
 
 Rule of this file: by kind, not by name, so that what is added to the status or the metrics is merged without a word
 here. Whole numbers count something and are added; other numbers measure something, and the largest is told; something
-is so where it is so everywhere; lists of things with an `id` are merged thing by thing. The exceptions are `ANYWHERE`,
-`ALIKE`, `LEAST` and `LARGEST`.
+is so where it is so everywhere; lists of things that have a name are merged thing by thing. The exceptions are
+`ANYWHERE`, `ALIKE`, `EACH`, `RATES`, `LEAST` and `LARGEST`.
 """
 
 from __future__ import annotations
@@ -20,17 +20,33 @@ from prometheus_client.registry import Collector
 from balancer.status import summary
 from policies.load import Histogram
 
-ANYWHERE = frozenset({"draining"})
+ANYWHERE = frozenset({"draining", "everywhere", "ejected"})
 """True where it is so in one process."""
 
 ALIKE = frozenset({"max_in_flight", "options"})
 """The same in every process, or that of the first."""
 
-LEAST = frozenset(f"steelyard_endpoint_{name}" for name in ("available", "healthy", "share"))
+EACH = frozenset({"done", "refused", "endpoints"})
+"""Whole numbers of what each process does or sees by itself, so that a sum would count it several times: reloads, and
+the endpoints that a source of discovery names."""
+
+RATES = frozenset({"pace"})
+"""Numbers of something per second, which are added."""
+
+NAMES = ("id", "source", "name")
+"""What things in a list are told apart by."""
+
+LEAST = frozenset(
+    f"steelyard_{name}"
+    for name in (
+        *("endpoint_available", "endpoint_healthy", "endpoint_share"),
+        *("configuration_good", "discovery_good"),
+    )
+)
 """Gauges that are no sums: so where it is so everywhere."""
 
-LARGEST = frozenset({"steelyard_panic", "steelyard_endpoint_ejected"})
-"""And those that are so where it is so anywhere. Gauges of seconds are measures, too."""
+LARGEST = frozenset(f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads"))
+"""And what is so where it is so anywhere, or done by each. Gauges of seconds are measures, too."""
 
 OF_PROCESS = ("pid", "uptime", "clients", "in_flight", "queued", "connections", "requests")
 """What is told of each process."""
@@ -48,10 +64,6 @@ def merged_status(told: Sequence[dict[str, Any]], processes: int, pid: int) -> d
     whole["pid"] = pid
     rows = sorted(({name: one[name] for name in OF_PROCESS} for one in told), key=lambda row: str(row["pid"]))
     whole["processes"] = {"configured": processes, "answering": rows}
-    for endpoint in whole["endpoints"]:
-        latency = endpoint["latency"]
-        histogram = Histogram.of(latency.pop("counts"), latency.pop("total"))
-        endpoint["latency"] = latency | summary(histogram)
     return whole
 
 
@@ -65,19 +77,38 @@ def _merged(name: str, values: list[Any]) -> Any:
     if isinstance(first, bool):
         return any(values) if name in ANYWHERE else all(values)
     if isinstance(first, int | float):
-        return sum(values) if all(isinstance(value, int) for value in values) else max(values)
+        return _merged_numbers(name, values)
     if isinstance(first, dict):
+        if "counts" in first and "total" in first:
+            return summary(_pooled(values))
         names = dict.fromkeys(name for value in values for name in value)
         return {name: _merged(name, [value.get(name) for value in values]) for name in names}
     return _merged_lists(values)
 
 
+def _merged_numbers(name: str, values: list[Any]) -> Any:
+    if name in EACH:
+        return max(values)
+    is_sum = name in RATES or all(isinstance(value, int) for value in values)
+    return sum(values) if is_sum else max(values)
+
+
+def _pooled(histograms: list[dict[str, Any]]) -> Histogram:
+    """One of several that are told as their `counts` and `total`."""
+    counts = [sum(column) for column in zip(*(one["counts"] for one in histograms), strict=True)]
+    return Histogram.of(counts, sum(one["total"] for one in histograms))
+
+
 def _merged_lists(lists: list[list[Any]]) -> list[Any]:
-    """Things with an id, one by one; columns of numbers, place by place; anything else as the first has it."""
+    """Things with a name, one by one; words, each of them once; columns of numbers, place by place; anything else as
+    the first has it."""
     members = [member for one in lists for member in one]
-    if members and all(isinstance(member, dict) and "id" in member for member in members):
-        ids = dict.fromkeys(member["id"] for member in members)
-        return [_merged("", [member for member in members if member["id"] == wanted]) for wanted in ids]
+    if members and all(isinstance(member, str) for member in members):
+        return list(dict.fromkeys(members))
+    for key in NAMES:
+        if members and all(isinstance(member, dict) and key in member for member in members):
+            named = dict.fromkeys(member[key] for member in members)
+            return [_merged("", [member for member in members if member[key] == one]) for one in named]
     if members and all(type(member) is int for member in members) and len({*map(len, lists)}) == 1:
         return [sum(column) for column in zip(*lists, strict=True)]
     return lists[0]

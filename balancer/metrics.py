@@ -17,7 +17,7 @@ from balancer.queue_report import queue_families
 
 if TYPE_CHECKING:
     from balancer.access_log import LogCounts
-    from balancer.unit import Unit
+    from balancer.unit import ReloadCounts, Unit
     from policies.state import EndpointState
 
 PREFIX = "steelyard"
@@ -63,6 +63,14 @@ class UnitCollector(Collector):
             f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
         )
         yield from self._tunnels()
+        yield from reload_families(unit.reload_counts)
+        yield from self._discovery()
+        sticky = CounterMetricFamily(
+            f"{PREFIX}_sticky", "Requests that belong to an endpoint", labels=["placed"]
+        )
+        sticky.add_metric(["kept"], unit.sticky_counts.kept)
+        sticky.add_metric(["moved"], unit.sticky_counts.moved)
+        yield sticky
         yield from queue_families(unit)
         yield from panic_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
@@ -92,6 +100,15 @@ class UnitCollector(Collector):
         for region, seconds in hedging.usual.items():
             late.add_metric([region], seconds)
         yield late
+
+    def _discovery(self) -> Iterator[Metric]:
+        unit = self._unit
+        named = GaugeMetricFamily(f"{PREFIX}_discovered", "Endpoints of a source", labels=["source"])
+        good = GaugeMetricFamily(f"{PREFIX}_discovery_good", "1: the last look was good", labels=["source"])
+        for source in unit.discovery.sources:
+            named.add_metric([source.source], unit.roster.count(source.source))
+            good.add_metric([source.source], source.problem is None)
+        yield from (named, good)
 
     def _tunnels(self) -> Iterator[Metric]:
         tunnels = self._unit.tunnels
@@ -190,6 +207,16 @@ def log_family(counts: LogCounts) -> Metric:
     for result in ("written", "dropped", "lost"):
         family.add_metric([result], getattr(counts, result))
     return family
+
+
+def reload_families(counts: ReloadCounts) -> Iterator[Metric]:
+    """How often the configuration was read again, and whether it was good the last time."""
+    reloads = CounterMetricFamily(f"{PREFIX}_reloads", "Configuration read again", labels=["result"])
+    reloads.add_metric(["done"], counts.done)
+    reloads.add_metric(["refused"], counts.refused)
+    yield reloads
+    is_good = counts.problem is None
+    yield GaugeMetricFamily(f"{PREFIX}_configuration_good", "1: the last reload was not refused", is_good)
 
 
 def _labels(state: EndpointState) -> list[str]:

@@ -67,9 +67,10 @@ class Neighbours:
         states = list(self._router.states)
         members = set(map(id, states))
         for state in self._states:
-            if id(state) not in members and state.told is not None:
-                state.told = None
-                self._page.leave(state.row)
+            if id(state) not in members:
+                if state.told is not None:
+                    self._page.leave(state.row)
+                state.stand_alone()
         for state in states:
             key = self._keys.setdefault(state.id, key_of(state.id))
             if state.told is None:

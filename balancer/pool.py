@@ -15,7 +15,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed
-from balancer.tls import UpstreamTls
+from balancer.tls import ClientTls, UpstreamTls
 from balancer.upstream import Upstream, connect
 from policies.facts import Endpoint
 
@@ -60,12 +60,11 @@ class Pool:
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._pools = pools
-        self._limits = pools.limits
-        self._max_age = pools.limits.max_age
         self._connections = 0  # that stand, idle or leased
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
         self._lessees: deque[Lessee] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_serving = False
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
@@ -107,18 +106,32 @@ class Pool:
     def give_back(self, upstream: Upstream) -> None:
         """The exchange is done with it: keep it if it can serve again."""
         now = self._pools.coarse_now
-        if not upstream.is_reusable or self.is_retired or now - upstream.opened_at > self._max_age:
+        if (
+            not upstream.is_reusable
+            or self.is_retired
+            or now - upstream.opened_at > self._pools.limits.max_age
+        ):
             upstream.close()
-        elif self._lessees:
-            self.counts.reused += 1
-            upstream.idle_since = now
-            self._lessees.popleft().connected(upstream)
-        else:
-            upstream.idle_since = now
-            self._idle[upstream] = None
+            return
+        upstream.idle_since = now
+        self._idle[upstream] = None
+        if self._lessees and not self._is_serving:
+            self._serve_lessees()
+
+    def _serve_lessees(self) -> None:
+        """One after the other: who has left meanwhile gives it back at once, and a thousand of them would nest."""
+        self._is_serving = True
+        try:
+            while self._lessees and self._idle:
+                self.counts.reused += 1
+                self._lessees.popleft().connected(self._idle.popitem()[0])
+        finally:
+            self._is_serving = False
 
     def connection_closed(self, upstream: Upstream) -> None:
         """ConnectionOwner: it is gone, whoever had it."""
+        if not upstream.is_counted:  # it was never ours: it ended, or its time did, while it was being opened
+            return
         self.counts.closed += 1
         if upstream in self._idle:
             del self._idle[upstream]
@@ -130,7 +143,7 @@ class Pool:
         """Close what has been idle too long, oldest first."""
         while self._idle:
             oldest = next(iter(self._idle))
-            if now - oldest.idle_since < self._limits.idle:
+            if now - oldest.idle_since < self._pools.limits.idle:
                 return
             self.close_oldest()
 
@@ -140,11 +153,15 @@ class Pool:
         del self._idle[upstream]
         upstream.close()
 
+    def close_idle(self) -> None:
+        """Keep nothing that nobody uses."""
+        while self._idle:
+            self.close_oldest()
+
     def retire(self) -> None:
         """The endpoint is gone: keep nothing idle, take nothing back."""
         self.is_retired = True
-        while self._idle:
-            self.close_oldest()
+        self.close_idle()
 
     def close(self) -> list[asyncio.Task[None]]:
         """Retire, and cancel what is being opened; returns the tasks to wait for."""
@@ -156,17 +173,18 @@ class Pool:
         return tasks
 
     def _start_opening(self, lessee: Lessee | None) -> None:
+        # Now: when the task begins the endpoint may have been removed, and with it how it is met.
+        tls = self._pools.tls.of(self.endpoint)
         self._pools.make_room()
         self.opening += 1
         self._pools.open_connections += 1
-        task = asyncio.get_running_loop().create_task(self._open(lessee))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = asyncio.get_running_loop().create_task(self._open(lessee, tls))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
-    async def _open(self, lessee: Lessee | None) -> None:
+    async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
         try:
-            tls = self._pools.tls.of(self.endpoint)
-            upstream = await connect(self, self._host, self._port, self._limits.connect_timeout, tls)
+            upstream = await connect(self, self._host, self._port, self._pools.limits.connect_timeout, tls)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
         except BaseException:
@@ -192,13 +210,18 @@ class Pool:
         self.opening -= 1
         self.counts.opened += 1
         self._connections += 1
+        upstream.is_counted = True
         upstream.opened_at = self._pools.coarse_now
+        if upstream.is_closed:
+            self.connection_closed(upstream)
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
-        if lessee is not None:
-            lessee.connected(upstream)
-        else:
+        if lessee is None:
             self.give_back(upstream)
+        elif upstream.is_closed:  # between the handshake and now
+            lessee.connect_failed(ConnectFailed("the worker closed the connection at once"))
+        else:
+            lessee.connected(upstream)
 
 
 class Pools:

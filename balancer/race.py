@@ -140,7 +140,7 @@ class Runner:
         if self.attempt.upstream is None:
             self.end(OutcomeKind.ABANDONED, None, is_clean=False)
         elif self._unit.hedges is not None:
-            self._unit.hedges.losers.add(self)
+            self._unit.hedges.losers[self] = None
 
     def check(self, now: float) -> None:
         """The sweep: a loser has the time that anybody has."""
@@ -156,6 +156,6 @@ class Runner:
         """It is over."""
         self.race = None
         if self._unit.hedges is not None:
-            self._unit.hedges.losers.discard(self)
+            self._unit.hedges.losers.pop(self, None)
         self.attempt.release(is_clean)
         self.attempt.settle(self._unit.router, kind, status, self._unit.now())

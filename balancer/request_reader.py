@@ -38,6 +38,11 @@ class RequestReader:
         self._head = b""  # as far as it has come
         self.rest = b""
 
+    def adopt(self, client: Client, limits: Limits) -> None:
+        """Read the next heads by other terms."""
+        self._heads = RequestHeads(client)
+        self._limits = limits
+
     @property
     def has_begun(self) -> bool:
         """Whether a part of a head has come, and not its end."""

@@ -1,4 +1,4 @@
-"""The life of the forwarding unit: build, listen, serve, drain.
+"""The forwarding unit as a server: build, listen, reload, drain.
 
 Rule of this file: readable aloud. What each part does stands in its own file.
 """
@@ -6,8 +6,6 @@ Rule of this file: readable aloud. What each part does stands in its own file.
 from __future__ import annotations
 
 import asyncio
-import gc
-import signal
 import socket
 from collections.abc import Callable
 from random import Random
@@ -15,31 +13,24 @@ from random import Random
 from balancer.acceptor import Acceptor, bind
 from balancer.access_log import AccessLog, wall_offset
 from balancer.arrival import Arrivals
-from balancer.bounds import Limits, Timeouts
 from balancer.channel import Channel
 from balancer.config import ListenAddress, Settings
 from balancer.control import ControlPlane
-from balancer.deadlines import Sweep
+from balancer.deadlines import SLICE, Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
-from balancer.ending import Ending
 from balancer.evenness import Evenness
-from balancer.handover import inherited, tell_ready
-from balancer.internal_fields import InternalFields
+from balancer.handover import inherited
 from balancer.log_lines import FORMATS
 from balancer.log_output import LogOutput, complain
 from balancer.member import Member
-from balancer.memory import keep_freed_memory
 from balancer.neighbours import Neighbours
-from balancer.queue_sections import gate_rules
-from balancer.succession import Succession
-from balancer.tls import TlsProblem
+from balancer.reload import Prepared, Reloads
+from balancer.sections import LogConfig
+from balancer.terms import terms_of
 from balancer.unit import AT_ONCE, Unit
+from balancer.watched_name import WatchedName
 from policies.router import Clock, MonotonicClock, Router
-
-GC_THRESHOLD = 50_000
-"""Allocations between collections of the youngest generation. An exchange leaves no cycles behind, so the default
-of 700 makes the collector look at live connections some dozen times a second for nothing."""
 
 FAREWELL = 10.0
 """Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered
@@ -49,63 +40,26 @@ with Connection: close; the others find out while nothing is on its way."""
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Unit:
     """The unit that `settings` describe."""
     rng = Random(settings.seed)
-    endpoints = [endpoint.endpoint() for endpoint in settings.endpoints]
-    timeouts, limits = settings.timeouts, settings.limits
+    terms = terms_of(settings)
+    endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
     router = Router(
-        endpoints,
-        settings.policy.make(rng),
-        clock,
-        rng,
-        in_flight_limit=limits.in_flight,
-        concurrency=settings.concurrency.rules(),
-        fitness=settings.fitness(),
+        endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, fitness=terms.fitness
     )
-    return Unit(
-        router,
-        clock,
-        rng,
-        timeouts=Timeouts(
-            head=timeouts.head,
-            request_idle=timeouts.request_idle,
-            keep_alive=timeouts.keep_alive,
-            first_byte=timeouts.first_byte,
-            body_idle=timeouts.body_idle,
-            queue=timeouts.queue,
-            linger=timeouts.linger,
-            tunnel_idle=timeouts.tunnel_idle,
-            attempt=timeouts.attempt,
-            total=timeouts.total,
-        ),
-        pool_limits=settings.pool_limits,
-        upstream_limit=upstream_limit,
-        queue_limit=limits.queue,
-        queue_is_adaptive=settings.queue.order == "adaptive",
-        gate_rules=gate_rules(settings.queue, settings.shedding),
-        limits=Limits(limits.head, limits.fields, limits.target, limits.body, limits.buffer),
-        retries=settings.retry.retries(settings.retries),
-        hedging=settings.hedging.hedging(),
-        home_region=settings.home_region,
-        trusted_proxies=settings.trusted_proxies,
-        internal_fields=InternalFields(settings.headers.internal) if settings.headers.internal else None,
-        says_forwarded=settings.headers.forwarded,
-        allowed_methods=frozenset(method.encode() for method in settings.http.allow),
-        access_log=open_log(settings, clock),
-        upstream_tls=settings.client_tls(),
-        check_plan=settings.check_plan(),
-    )
+    log = terms.log
+    access_log = None
+    if log.access != "off":
+        access_log = open_log(log, LogOutput(log.path), clock, terms.policy.name, Random(settings.seed))
+    return Unit(router, clock, rng, terms, upstream_limit=upstream_limit, access_log=access_log)
 
 
-def open_log(settings: Settings, clock: Clock) -> AccessLog | None:
-    """The access log that `settings` ask for. Raises `LogFailed`."""
-    log = settings.log
-    if log.access == "off":
-        return None
+def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
+    """An access log such as `log` asks for, to an output that is open."""
     return AccessLog(
-        LogOutput(log.path),
+        output,
         FORMATS[log.access],
         offset=wall_offset(clock),
-        policy=settings.policy.name,
-        rng=Random(settings.seed),
+        policy=policy,
+        rng=rng,
         sample=log.sample,
         limit=log.queue,
         logs_control=log.control,
@@ -113,17 +67,27 @@ def open_log(settings: Settings, clock: Clock) -> AccessLog | None:
 
 
 class Server:
-    """A unit with its socket, its control plane and its sweep."""
+    """A unit with its socket, its control plane and its sweep. `read` gives the configuration as it stands when the
+    server is told to reload; `member` says which of several processes it is."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None, member: Member | None = None) -> None:
-        self._settings = settings
-        allowed = allowance(descriptor_limit(), descriptors_in_use())
-        self._client_limit = min(settings.limits.clients or allowed.clients, allowed.clients)
-        self.unit = build(settings, clock or MonotonicClock(), allowed.upstreams)
-        self._channel = Channel(member) if member is not None else None
-        self._control = ControlPlane(self.unit, settings.policy, settings.control.token, self._channel)
-        self.arrivals = Arrivals(self.unit, self._downstream, settings.server_tls(), settings.proxy_protocol)
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        read: Callable[[], Settings] | None = None,
+        member: Member | None = None,
+    ) -> None:
+        self._clock = clock or MonotonicClock()
+        self._allowed = allowance(descriptor_limit(), descriptors_in_use())
+        self.unit = build(settings, self._clock, self._allowed.upstreams)
+        terms = self.unit.terms
+        self.unit.discovery.adopt(terms.discovery, terms.upstream_tls_config)
+        self.reloads = Reloads(self.unit, settings, read or (lambda: settings), self._put_in_force)
+        channel = Channel(member) if member is not None else None
+        self._control = ControlPlane(self.unit, self.reloads, terms.token, channel)
+        self.arrivals = Arrivals(self.unit, self._downstream, terms.server_tls, terms.proxy_protocol)
         self.sock = member.sock if member is not None else listen(settings)
+        self._page = None if member is None else member.board.pages[member.index]
         self._evenness = None if member is None else Evenness(member.board, member.index)
         self._neighbours: Neighbours | None = None
         if member is not None:
@@ -140,32 +104,92 @@ class Server:
         """Listen and serve."""
         if self.unit.access_log is not None:
             self.unit.access_log.start()
-        await self._control.start()
+        await self.unit.discovery.start(self.unit.now())
+        await self._control.start()  # last: what was ordered of endpoints needs to know them
+        self._tell_grace()
         self._acceptor = Acceptor(self.sock, self.unit, self.arrivals, self._client_limit, self._evenness)
-        self._sweep = Sweep(self.unit, self._look_after)
+        self._sweep = Sweep(self.unit, self._look)
         self._sweep.start()
         self._acceptor.start()
 
-    def _look_after(self, now: float) -> None:
+    def _look(self, now: float) -> None:
+        """With every sweep."""
         if self._acceptor is not None:
             self._acceptor.sweep(now)
         if self._neighbours is not None:
             self._neighbours.sweep(now)
+        self.unit.discovery.tick(now)
+
+    def _tell_grace(self) -> None:
+        """The supervisor kills who takes longer, and reads no configuration again."""
+        if self._page is not None:
+            self._page.grace = self.unit.timeouts.shutdown
 
     def _downstream(self) -> Downstream:
         return Downstream(self.unit, self._control)
 
-    def reload(self) -> None:
-        """Open the access log anew; read certificates, keys and CAs again for connections that come from now on.
+    @property
+    def _client_limit(self) -> int:
+        """Clients that may be connected at once: as many as descriptors allow, or fewer."""
+        return min(self.unit.limits.clients or self._allowed.clients, self._allowed.clients)
 
-        Raises `TlsProblem`, and then keeps the certificates that it has.
-        """
-        if self.unit.access_log is not None:
-            self.unit.access_log.reopen()
-        upstream = self._settings.client_tls()
-        if self.arrivals.tls is not None:
-            self.arrivals.tls.reload()
-        self.unit.pools.tls = upstream
+    # --- other terms
+
+    async def reload(self) -> None:
+        """Read the configuration and all files that it names again, and go by it. Raises `ConfigError`, and then goes
+        on by what it has. What is in flight ends as it began."""
+        await self.reloads.run()
+
+    async def _put_in_force(self, prepared: Prepared) -> None:
+        """All at once, but for clients that are connected, who are many."""
+        is_met_alike = prepared.terms.meets_clients_like(self.unit.terms)
+        gone = self._adopt(prepared)
+        await self.unit.discovery.close(gone)
+        if not is_met_alike:
+            await self._meet_again(list(self.unit.downstreams))
+
+    def _adopt(self, prepared: Prepared) -> list[WatchedName]:
+        """Returns the names that need not be looked up any more. What may be wrong has been tried before, and is tried
+        here before anything else happens: raises `TlsProblem`, `ConfigError` or `PoliciesError`."""
+        unit, terms = self.unit, prepared.terms
+        unit.roster.warm(terms)
+        if terms.policy != unit.policy:
+            unit.use_policy(terms.policy)
+        gone = unit.discovery.adopt(terms.discovery, terms.upstream_tls_config)
+        self._adopt_log(terms.log, prepared.output)
+        unit.adopt(terms)
+        unit.roster.adopt(terms)
+        self.arrivals.tls, self.arrivals.proxies = terms.server_tls, terms.proxy_protocol
+        self._control.token = terms.token
+        self._tell_grace()
+        if self._acceptor is not None:
+            self._acceptor.limit = self._client_limit
+        return gone
+
+    def _adopt_log(self, log: LogConfig, output: LogOutput | None) -> None:
+        unit = self.unit
+        old = unit.access_log
+        if log.access == "off":
+            unit.access_log = None
+            if old is not None:
+                old.retire()
+        elif output is None:
+            if old is not None:
+                old.reopen()
+        elif old is not None:
+            old.adopt(
+                output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_control=log.control
+            )
+        else:
+            unit.access_log = open_log(log, output, self._clock, unit.policy.name, Random())
+            unit.access_log.start()
+
+    async def _meet_again(self, downstreams: list[Downstream]) -> None:
+        """Some in each turn of the loop: ten thousand at once would hold everybody up."""
+        for number, downstream in enumerate(downstreams, 1):
+            downstream.adopt_terms()
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """Accept nobody, finish what is in flight within the grace period, close the rest.
@@ -174,7 +198,7 @@ class Server:
         answered. Returns whether all was finished.
         """
         unit = self.unit
-        grace = self._settings.timeouts.shutdown
+        grace = unit.timeouts.shutdown
         unit.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
         for downstream in unit.downstreams:
             downstream.quiet_since = unit.coarse_now  # whatever was before: the time begins here
@@ -194,6 +218,7 @@ class Server:
             self._sweep.stop()
         unit.checks.stop()
         await self._control.stop()
+        await unit.discovery.stop()
         await unit.pools.close()
         if unit.access_log is not None:
             unit.access_log.stop()
@@ -234,71 +259,6 @@ def address_of(sock: socket.socket) -> ListenAddress:
     """Where it listens."""
     host, port = sock.getsockname()[:2]
     return ListenAddress(host, port)
-
-
-async def serve(settings: Settings, say: Callable[[str], None], member: Member | None = None) -> bool:
-    """Run until told to end; returns whether all was finished. As a `member` of several, leave the talking to the
-    supervisor."""
-    server = Server(settings, member=member)
-    loop, ending = asyncio.get_running_loop(), Ending()
-    tell = say if member is None or not member.index else _in_silence  # one of several speaks for all
-    loop.add_signal_handler(signal.SIGHUP, lambda: tell(_reloaded(server)))
-    if member is None:
-        ending.hear_everybody()
-        succession = Succession(server.sock, settings.listen, say, ending.replaced)
-        loop.add_signal_handler(signal.SIGUSR2, succession.begin)
-    else:
-        ending.hear_supervisor()
-        loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
-    await server.start()
-    keep_freed_memory()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
-    if member is None:
-        say(ready_line(settings, server.address))
-        tell_ready()
-    else:
-        member.tell_ready()
-    await ending.begun.wait()
-    if member is None:
-        say(f"balancer stopping: {server.unit.in_flight} in flight")
-    return await _ended(server, ending)
-
-
-async def _ended(server: Server, ending: Ending) -> bool:
-    """Whether everything was finished before somebody lost patience."""
-    ending.on_haste = server.hasten
-    stop = asyncio.ensure_future(server.stop(is_patient=ending.is_patient))
-    cut = asyncio.ensure_future(ending.cut_short.wait())
-    await asyncio.wait((stop, cut), return_when=asyncio.FIRST_COMPLETED)
-    cut.cancel()
-    if not stop.done():
-        stop.cancel()
-        return False
-    return stop.result()
-
-
-def ready_line(settings: Settings, address: ListenAddress) -> str:
-    """What whoever started the unit waits for."""
-    count, processes = len(settings.endpoints), settings.processes
-    return (
-        f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
-        f"(policy {settings.policy.name}, {count} endpoint{'s' if count != 1 else ''}"
-        f"{f', {processes} processes' if processes != 1 else ''})"
-    )
-
-
-def _in_silence(line: str) -> None:
-    """Another process says the same."""
-
-
-def _reloaded(server: Server) -> str:
-    try:
-        server.reload()
-    except TlsProblem as error:
-        return f"balancer keeps the certificates that it has: {error}"
-    return "balancer has reloaded certificates and access log"
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

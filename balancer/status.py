@@ -14,7 +14,6 @@ from balancer import exchange
 from balancer.queue_report import concurrency_status, level_status, queue_status
 
 if TYPE_CHECKING:
-    from balancer.sections import PolicySpec
     from balancer.unit import Unit
     from policies.load import Histogram
     from policies.state import EndpointState
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 QUANTILES = (0.5, 0.9, 0.99)
 
 
-def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
+def unit_status(unit: Unit) -> dict[str, Any]:
     """The whole of /-/status. Durations in seconds."""
     counts = unit.counts
     return {
@@ -51,10 +50,29 @@ def unit_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
             "bytes_out": unit.tunnels.bytes_out,
         },
         "access_log": log_status(unit),
-        "policy": policy_status(unit, spec),
+        "reload": reload_status(unit),
+        "policy": policy_status(unit),
         "panic": panic_status(unit),
+        "sticky": asdict(unit.sticky_counts) if unit.stickiness is not None else None,
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
+        "leaving": leaving_status(unit),
+        "discovery": [
+            {
+                "source": source.source,
+                "endpoints": unit.roster.count(source.source),
+                "problem": source.problem,
+            }
+            for source in unit.discovery.sources
+        ],
     }
+
+
+def leaving_status(unit: Unit) -> list[dict[str, Any]]:
+    """Endpoints that were removed and still have requests in flight."""
+    return [
+        {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
+        for state in unit.roster.leaving
+    ]
 
 
 def log_status(unit: Unit) -> dict[str, int] | None:
@@ -78,16 +96,22 @@ def hedging_status(unit: Unit) -> dict[str, Any] | None:
     }
 
 
+def reload_status(unit: Unit) -> dict[str, Any]:
+    """How often the configuration was read again, what was wrong with it the last time, and which keys wait for the
+    next start."""
+    return asdict(unit.reload_counts)
+
+
 def build() -> str:
     """Whether requests pass through the source as it is or through the extension made of it (`setup.py`)."""
     return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
-def policy_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
+def policy_status(unit: Unit) -> dict[str, Any]:
     """The policy in force, and how often it had to be stood in for."""
     return {
-        "name": spec.name,
-        "options": spec.options,
+        "name": unit.policy.name,
+        "options": unit.policy.options,
         "routed": unit.router.routed,
         "demoted": unit.router.demoted,
         "last_fault": unit.router.last_fault,
@@ -133,6 +157,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "region": endpoint.region,
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
+        "source": unit.roster.member(endpoint.id).source,
         "concurrency": concurrency_status(state),
         "state": state.standing.value,
         "available": state.available,
@@ -168,9 +193,13 @@ def summary(histogram: Histogram) -> dict[str, float | None]:
     }
 
 
-def process_status(unit: Unit, spec: PolicySpec) -> dict[str, Any]:
+def process_status(unit: Unit) -> dict[str, Any]:
     """The same for another process of the unit, which cannot merge quantiles: with the histograms themselves."""
-    status = unit_status(unit, spec)
-    for endpoint, state in zip(status["endpoints"], unit.router.states, strict=True):
-        endpoint["latency"] = {"counts": state.histogram.counts, "total": state.histogram.total}
-    return status
+    endpoints = [process_endpoint_status(unit, state) for state in unit.router.states]
+    return unit_status(unit) | {"endpoints": endpoints}
+
+
+def process_endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
+    """One endpoint, in the same way."""
+    histogram = state.histogram
+    return endpoint_status(unit, state) | {"latency": {"counts": histogram.counts, "total": histogram.total}}

@@ -23,8 +23,9 @@ from balancer.child import Child
 from balancer.config import Settings
 from balancer.ending import CUT_SHORT, REPLACED, STOPPED
 from balancer.handover import TOLD_IN_VAIN, Successor, tell_ready, told_replaced
+from balancer.life import ready_line
 from balancer.member import Member
-from balancer.server import address_of, listen, ready_line
+from balancer.server import address_of, listen
 from balancer.signals import Signals
 
 SPARE_TIME = 5.0
@@ -146,7 +147,8 @@ class Supervisor:
             in_flight = sum(page.total_in_flight for page in self._board.pages)
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
-        self._kill_at = time.monotonic() + self._settings.timeouts.shutdown + SPARE_TIME
+        grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
+        self._kill_at = time.monotonic() + grace + SPARE_TIME
         self._tell(number)
 
     def _tell(self, number: int) -> None:
@@ -184,7 +186,8 @@ class Supervisor:
                 child.hear()
         if not self._is_ready and not self._is_stopping and all(child.is_ready for child in self._children):
             self._is_ready = True
-            self._say(ready_line(self._settings, address_of(self._sock)))
+            endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
+            self._say(ready_line(self._settings, address_of(self._sock), endpoints))
             tell_ready()
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)

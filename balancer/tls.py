@@ -7,13 +7,13 @@ connection meets it. A context is never changed: reading again makes new ones, f
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from balancer.certificate_names import dns_names, is_named
-from balancer.sections import CertificateConfig, TlsConfig, UpstreamTlsConfig
+from balancer.sections import CertificateConfig, EndpointConfig, TlsConfig, UpstreamTlsConfig
 from policies.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -33,16 +33,11 @@ class TlsProblem(Exception):
 
 
 class ServerTls:
-    """What clients are met with: `context` is that of the connections that come now."""
+    """What clients are met with, as the files were when it was made."""
 
     def __init__(self, config: TlsConfig) -> None:
         """Raises `TlsProblem`."""
-        self._config = config
         self.context = _server_context(config)
-
-    def reload(self) -> None:
-        """Read all files again. Raises `TlsProblem`, and then changes nothing."""
-        self.context = _server_context(self._config)
 
 
 def _server_context(config: TlsConfig) -> ssl.SSLContext:
@@ -127,9 +122,20 @@ class UpstreamTls:
         if url.scheme != "https":
             return None
         config = self._by_id.get(endpoint.id, self._default)
-        if config not in self._contexts:
-            self._contexts[config] = _client_context(config, self._fields.get(endpoint.id, "upstream_tls."))
-        return ClientTls(self._contexts[config], config.server_name or url.hostname or "")
+        files = config.model_copy(update={"server_name": None})
+        if files not in self._contexts:
+            self._contexts[files] = _client_context(config, self._fields.get(endpoint.id, "upstream_tls."))
+        return ClientTls(self._contexts[files], config.server_name or url.hostname or "")
+
+    def of_these(self, endpoints: Iterable[EndpointConfig]) -> UpstreamTls:
+        """The same for other endpoints; contexts that there are serve them, too. Raises `TlsProblem`."""
+        endpoints = list(endpoints)
+        by_id = {endpoint.id: endpoint.tls for endpoint in endpoints if endpoint.tls is not None}
+        other = UpstreamTls(self._default, by_id, {id_: self._fields.get(id_, "tls.") for id_ in by_id})
+        other._contexts = self._contexts
+        for endpoint in endpoints:
+            other.of(endpoint.endpoint())
+        return other
 
 
 def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:

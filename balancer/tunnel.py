@@ -29,9 +29,12 @@ RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection by RST: the peer must not take it for an end in good order."""
+    """End a connection by RST: the peer must not take it for an end in good order.
+
+    One that is closing and has nothing left to send has come to such an end.
+    """
     sock = transport.get_extra_info("socket")
-    if sock is not None and not transport.is_closing():
+    if sock is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
     transport.abort()
 
@@ -207,9 +210,9 @@ class Tunnels:
 
     def __init__(self, now: float, idle: float, stall: float) -> None:
         self.coarse_now = now
-        self._idle = idle
-        self._stall = stall
-        self._open: set[Tunnel] = set()
+        self.idle = idle
+        self.stall = stall
+        self._open: dict[Tunnel, None] = {}  # in order of beginning
         self._bytes_in = self._bytes_out = 0
         self.opened = 0
 
@@ -221,12 +224,12 @@ class Tunnels:
 
     def add(self, tunnel: Tunnel) -> None:
         """It begins."""
-        self._open.add(tunnel)
+        self._open[tunnel] = None
         self.opened += 1
 
     def remove(self, tunnel: Tunnel) -> None:
         """It is over."""
-        self._open.discard(tunnel)
+        self._open.pop(tunnel, None)
         self._bytes_in += tunnel.bytes_in
         self._bytes_out += tunnel.bytes_out
 
@@ -244,7 +247,7 @@ class Tunnels:
         """Look at every deadline."""
         self.coarse_now = now
         for tunnel in self:
-            tunnel.check(now, self._idle, self._stall)
+            tunnel.check(now, self.idle, self.stall)
 
     def abort(self) -> None:
         """Close all of them now."""

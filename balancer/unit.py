@@ -14,26 +14,28 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from balancer.bounds import Limits, Timeouts
-from balancer.checks import CheckPlan, Checks
+from balancer.checks import Checks
+from balancer.discovery import Discovery
 from balancer.errors import ForwardingError
-from balancer.gate import Gate, GateRules
+from balancer.gate import Gate
 from balancer.hedges import Hedges
-from balancer.internal_fields import InternalFields
-from balancer.networks import Network, is_within
-from balancer.pool import PoolLimits, Pools
-from balancer.retries import Retries
-from balancer.tls import UpstreamTls
+from balancer.networks import is_within
+from balancer.pool import Pools
+from balancer.roster import Roster
 from balancer.tunnel import Tunnels
 from balancer.waiting import WaitQueue
-from policies.facts import Endpoint, Region
+from policies.facts import Endpoint
+from policies.policy import Policy
 from policies.router import Clock, Router
+from policies.sticky import StickyCounts
 
 if TYPE_CHECKING:
     from balancer.access_log import AccessLog
     from balancer.downstream import Downstream
     from balancer.sections import PolicySpec
-    from policies.hedging import Hedging
+    from balancer.stickiness import ResponseEdits, Stickiness
+    from balancer.sticky_sections import StickyConfig
+    from balancer.terms import Terms
 
 AT_ONCE: Final = -1.0
 """Seconds that nobody has been idle for less than."""
@@ -59,13 +61,24 @@ class Counts:
         self.errors[error.reason] += 1
 
 
+@dataclass(slots=True)
+class ReloadCounts:
+    """Since the start. `problem` is what was wrong the last time, None if it was good; `waiting` are the keys that
+    have other values now, which only the next start takes up."""
+
+    done: int = 0
+    refused: int = 0
+    problem: str | None = None
+    waiting: tuple[str, ...] = ()
+
+
 class Unit:
     """Everything that one process forwards with.
 
     `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
     `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
     `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
-    one is kept.
+    one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
     """
 
     def __init__(
@@ -73,24 +86,10 @@ class Unit:
         router: Router,
         clock: Clock,
         rng: Random,
+        terms: Terms,
         *,
-        timeouts: Timeouts,
-        pool_limits: PoolLimits,
         upstream_limit: int | None = None,
-        queue_limit: int = 10_000,
-        queue_is_adaptive: bool = False,
-        gate_rules: GateRules | None = None,
-        limits: Limits | None = None,
-        retries: Retries | None = None,
-        hedging: Hedging | None = None,
-        home_region: Region | None = None,
-        trusted_proxies: tuple[Network, ...] = (),
-        internal_fields: InternalFields | None = None,
-        says_forwarded: bool = False,
-        allowed_methods: frozenset[bytes] = frozenset(),
         access_log: AccessLog | None = None,
-        upstream_tls: UpstreamTls | None = None,
-        check_plan: CheckPlan | None = None,
     ) -> None:
         self.router = router
         self.clock = clock
@@ -98,35 +97,60 @@ class Unit:
         self.now = clock.now
         self.coarse_now = clock.now()
         self.started_at = self.coarse_now
-        self.timeouts = timeouts
-        self.limits = limits or Limits()
+        self.policy = terms.policy
+        self._inner = router.policy
+        self._sticky: StickyConfig | None = None
         self.access_log = access_log
-        self.retries = retries or Retries()
-        self.hedges = Hedges(self, hedging) if hedging is not None else None
-        self.home_region = home_region
-        self.internal_fields = internal_fields
-        self.says_forwarded = says_forwarded
-        self.allowed_methods = allowed_methods
+        self.hedges = Hedges(self, terms.hedging) if terms.hedging is not None else None
         self.date_line = b""
         self.is_draining = False
         self.keeps_clients = True
-        self.idle_limit = timeouts.keep_alive
         self.counts = Counts()
-        self.downstreams: set[Downstream] = set()
+        self.reload_counts = ReloadCounts()
+        self.sticky_counts = StickyCounts()
+        self.downstreams: dict[Downstream, None] = {}  # in order of arrival: a set's is that of addresses
         self.on_client_left: Callable[[], None] | None = None
-        self.tunnels = Tunnels(self.coarse_now, timeouts.tunnel_idle, timeouts.body_idle)
-        levels = len(gate_rules.levels) if gate_rules is not None else 1
-        self.queue = WaitQueue(router, clock.now, queue_limit, timeouts.queue, levels, queue_is_adaptive)
-        self.gate: Gate | None = None
-        if gate_rules is not None:
-            self.gate = Gate(gate_rules, router, self.queue, clock.now)
-        self.pools = Pools(self.coarse_now, pool_limits, upstream_limit, upstream_tls)
+        self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
+        rules = terms.gate_rules
+        levels = len(rules.levels) if rules is not None else 1
+        self.queue = WaitQueue(
+            router, clock.now, terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive
+        )
+        self.gate = Gate(rules, router, self.queue, clock.now) if rules is not None else None
+        self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls)
         self.pools.replace([state.endpoint for state in router.states])
-        self.checks = Checks(router, self.pools, check_plan or CheckPlan())
-        self._trusted = trusted_proxies
+        self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """A request id that no other process or run will give; without a frame of Python."""
+        self.roster = Roster(self, terms)
+        self.discovery = Discovery(self.roster)
+        self.adopt(terms)
+
+    def adopt(self, terms: Terms) -> None:
+        """Go by these from now on: all of them but for endpoints and policy, which may have been changed since."""
+        self.terms = terms
+        self.timeouts = terms.timeouts
+        if not self.is_draining:
+            self.idle_limit = terms.timeouts.keep_alive
+        self.limits = terms.limits
+        self.retries = terms.retries
+        self.home_region = terms.home_region
+        self.internal_fields = terms.internal_fields
+        self.stickiness: Stickiness | None = terms.stickiness
+        self.edits: ResponseEdits | None = terms.edits
+        self.says_forwarded = terms.says_forwarded
+        self.allowed_methods = terms.allowed_methods
+        self._trusted = terms.trusted_proxies
+        self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
+        self.pools.limits, self.pools.tls = terms.pools, terms.upstream_tls
+        self.checks.use(terms.check_plan)
+        self.router.use_fitness(terms.fitness)
+        self.queue.line.limit, self.queue.timeout = terms.limits.queue, terms.timeouts.queue
+        if terms.sticky != self._sticky:
+            self._sticky = terms.sticky
+            self._use(self._inner)
+        self.router.limit(terms.limits.in_flight)  # last: whoever waited may go at once
 
     def drain(self, idle_limit: float = AT_ONCE) -> None:
         """Stop: every client connection ends with the response that it waits for, or when it has been idle for
@@ -141,9 +165,17 @@ class Unit:
 
     def use_policy(self, spec: PolicySpec) -> None:
         """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""
-        self.router.set_policy(spec.make(self._rng))
+        self._use(spec.make(self._rng))
+        self.policy = spec
         if self.access_log is not None:
             self.access_log.policy_changed(self.now(), spec.name)
+
+    def _use(self, policy: Policy) -> None:
+        self._inner = policy
+        stickiness = self.stickiness
+        self.router.set_policy(
+            policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
+        )
 
     def trusts(self, address: str) -> bool:
         """Whether forwarding fields from this peer are believed."""

@@ -80,7 +80,7 @@ class ConnectionOwner(Protocol):
 
 class Upstream(asyncio.Protocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow;
-    `idle_since` is the owner's, in seconds."""
+    `idle_since`, in seconds, and `is_counted` are the owner's."""
 
     __slots__ = (
         "_body",
@@ -97,6 +97,7 @@ class Upstream(asyncio.Protocol):
         "_sink",
         "idle_since",
         "is_closed",
+        "is_counted",
         "is_reusable",
         "opened_at",
         "transport",
@@ -119,7 +120,7 @@ class Upstream(asyncio.Protocol):
         self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
-        self.is_closed = False
+        self.is_closed = self.is_counted = False
         self.opened_at = self.idle_since = 0.0
 
     # --- towards the worker

@@ -19,9 +19,12 @@ from experiments.bench import bench
 from experiments.errors import BadInputError, ExperimentError
 from experiments.from_log import from_log
 from experiments.overrides import Overrides, overridden
+from experiments.rolling import rolling
 from experiments.scenario import Scenario
+from experiments.shares import shares
 from experiments.shelf import DEFAULT, load_scenario, packaged
 from experiments.slow_clients import slow_clients
+from experiments.storm import storm
 
 EPILOG = """\b
 Examples:
@@ -92,6 +95,9 @@ def list_() -> None:
 cli.add_command(bench)
 cli.add_command(slow_clients)
 cli.add_command(from_log)
+cli.add_command(storm)
+cli.add_command(rolling)
+cli.add_command(shares)
 
 
 def default_directory(scenario: Scenario) -> Path:

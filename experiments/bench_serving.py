@@ -9,8 +9,9 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from random import Random
 
 from experiments import bench_cpu, processes
 from experiments.bench_cases import Case
@@ -20,6 +21,7 @@ from experiments.processes import Child
 
 READY_WITHIN = 20.0
 LOOK_AGAIN = 0.05
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @asynccontextmanager
@@ -70,6 +72,27 @@ def free_ports(count: int) -> Iterator[int]:
     for found in sockets:
         found.close()
     yield from ports
+
+
+def lasting_ports(count: int) -> Iterator[int]:
+    """Ports of the loopback that stay ours while nobody listens on them: the kernel gives them to no connection.
+
+    A worker that is killed and started again would now and then find the port of `free_ports` taken by a client.
+    """
+    taken = set[int]()
+    while len(taken) < count:
+        port = Random().randrange(10_000, max(20_000, lowest_ephemeral()))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            taken.add(port)
+    yield from taken
+
+
+def lowest_ephemeral() -> int:
+    """Where the ports begin that connections are made from (ip(7)); 32768 where the kernel does not say."""
+    try:
+        return int(EPHEMERAL.read_text(encoding="ascii").split()[0])
+    except OSError:
+        return 32_768
 
 
 def folder_in(folder: Path, name: str) -> Path:

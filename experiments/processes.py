@@ -72,6 +72,10 @@ class Child:
         """The last lines of its standard error, for a message; empty when it wrote none."""
         return f": {' | '.join(self._tail)}" if self._tail else ""
 
+    async def gone(self) -> None:
+        """Wait until it has ended, whoever ended it."""
+        await self._process.wait()
+
     async def stop(self) -> None:
         """SIGTERM, a grace, SIGKILL; returns when the process is gone."""
         if self.is_running:

@@ -261,6 +261,13 @@ class Router:
         if was_empty and self._available and self.on_available is not None:
             self.on_available()
 
+    def limit(self, in_flight: int | None) -> None:
+        """Let as many requests be in flight from now on; None: any number."""
+        had_room = self.has_room
+        self._limit = inf if in_flight is None else in_flight
+        if not had_room and self.has_room and self.on_available is not None:
+            self.on_available()
+
     def set_healthy(self, endpoint_id: str, is_healthy: bool, *, is_reachable: bool = True) -> None:
         """What checks have found, and whether they could ask at all. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)

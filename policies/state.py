@@ -107,11 +107,12 @@ class EndpointState:
 
     def limit_found(self) -> None:
         """Bring `limit` in line with what is stated, what was found out, and what a slow start allows."""
-        stated, found = self._stated_limit(), self.concurrency
-        self.limit = min(stated, self._most)
-        if found is not None:  # by what the whole unit has in flight
-            ours = found.limit if self.parts == 1 else max(1.0, found.limit / self.parts)
-            self.limit = min(self.limit, ours)
+        found, most = self.concurrency, self._most
+        if found is not None and found.limit < most:
+            most = found.limit
+        if most < inf:  # both are of the whole unit
+            most = share(int(most), self.part, self.parts)
+        self.limit = min(self._stated_limit(), most)
 
     def _stated_limit(self) -> float:
         """What this process has of the endpoint's `max_in_flight`; `inf` where there is none."""
@@ -151,6 +152,12 @@ class EndpointState:
             self.busy_since = now
         self.in_flight += elsewhere - self.elsewhere
         self.elsewhere = elsewhere
+
+    def stand_alone(self) -> None:
+        """Nobody else is to know of it any more, nor to be heard of."""
+        self.told = None
+        self.in_flight -= self.elsewhere
+        self.elsewhere = 0
 
     def warm(self, share: float, most: float) -> None:
         """It gets this share of its weight, and holds at most so many requests; 1 and `inf`: it is warm."""

@@ -70,9 +70,13 @@ def test_every_room_has_a_console_script(room: str) -> None:
     [
         ("balancer", "serve"),
         ("balancer", "check"),
+        ("balancer", "endpoints"),
         ("workers", "serve"),
         ("workers", "fault"),
         ("experiments", "run"),
+        ("experiments", "storm"),
+        ("experiments", "rolling"),
+        ("experiments", "shares"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:
@@ -96,9 +100,15 @@ def test_documents_show_commands_that_exist(page: Path) -> None:
         room, command, *words = shlex.split(line)
         commands = group_of(room).commands
         assert command in commands, line
-        known = {option for parameter in commands[command].params for option in parameter.opts}
+        known = {option for parameter in options_of(commands[command], words) for option in parameter.opts}
         given = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert given <= known, line
+
+
+def options_of(command: click.Command, words: list[str]) -> list[click.Parameter]:
+    """Its own, and those of the command within it that `words` name."""
+    within = command.commands if isinstance(command, click.Group) else {}
+    return [*command.params, *(option for word in words if word in within for option in within[word].params)]
 
 
 def test_the_readme_shows_commands_at_all() -> None:

@@ -299,6 +299,8 @@ class Stage:
         self._workers: list[ScriptedWorker] = []
         self._held: list[socket.socket] = []
         self.server: Server | None = None
+        self.settings: Settings
+        self.read: Callable[[], Settings] = lambda: self.settings
 
     @property
     def unit(self) -> Unit:
@@ -354,9 +356,20 @@ class Stage:
             for i, address in enumerate(addresses)
         ]
         defaults = {"listen": "127.0.0.1:0", "policy": "round-robin", "seed": 1, "endpoints": endpoints}
-        self.server = Server(Settings(**{**defaults, **settings}), self.clock)
+        self.settings = Settings(**{**defaults, **settings})
+        self.server = Server(self.settings, self.clock, self._read)
         await self.server.start()
         return self.server
+
+    def _read(self) -> Settings:
+        return self.read()
+
+    async def reload(self, **settings: Any) -> None:
+        """The configuration has other keys now, and the server is told to read it."""
+        assert self.server is not None
+        given = self.settings.model_dump(exclude_unset=True)
+        self.settings = Settings(**{**given, **settings})
+        await self.server.reload()
 
     async def client(
         self,

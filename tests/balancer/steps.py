@@ -49,7 +49,7 @@ class Step:
     """Seconds that pass when the first endpoint has the request; then it is hedged."""
 
 
-def downstreams(stage: Stage) -> set[Downstream]:
+def downstreams(stage: Stage) -> dict[Downstream, None]:
     return stage.unit.downstreams
 
 

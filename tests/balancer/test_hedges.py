@@ -14,7 +14,6 @@ from balancer.exchange import Exchange
 from balancer.hedges import TICK
 from balancer.metrics import metrics_text
 from balancer.race import Race
-from balancer.sections import PolicySpec
 from balancer.status import unit_status
 from tests.balancer.conftest import (
     Script,
@@ -334,7 +333,7 @@ async def test_it_is_reported(stage: Stage, hedged: Hedged) -> None:
     """In status and metrics."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    told = unit_status(stage.unit, PolicySpec())["hedging"]
+    told = unit_status(stage.unit)["hedging"]
     late_after = told.pop("late_after")
     assert late_after == {"r": pytest.approx(1.1, rel=0.01)}
     assert told == {"hedged": 1, "won": 1, "denied": 0, "withheld": 0, "losers": 1}

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.merged import merged, merged_metrics, merged_status
 from balancer.metrics import metrics_text
-from balancer.sections import PolicySpec
-from balancer.status import process_status, unit_status
+from balancer.status import process_status, summary, unit_status
+from policies.load import Histogram
 from tests.balancer.conftest import Stage, get, response
 
 
@@ -27,7 +27,9 @@ from tests.balancer.conftest import Stage, get, response
         ([[{"id": "a", "n": 1}], [{"id": "b", "n": 5}, {"id": "a", "n": 2}]],
          [{"id": "a", "n": 3}, {"id": "b", "n": 5}]),
         ([[1, 2], [3, 4]], [4, 6]),
-        ([["a"], ["b"]], ["a"]),
+        ([["a", "b"], ["b", "c"]], ["a", "b", "c"]),
+        ([[{"name": "a", "n": 1}], [{"name": "a", "n": 2}]], [{"name": "a", "n": 3}]),
+        ([[[1]], [[2]]], [[1]]),
         ([[], []], []),
     ],
 )  # fmt: skip
@@ -41,6 +43,23 @@ def test_the_exceptions() -> None:
     assert merged([{"draining": True}, {"draining": False}]) == {"draining": True}
     assert merged([{"max_in_flight": 8}, {"max_in_flight": 8}]) == {"max_in_flight": 8}
     assert merged([{"options": {"choices": 3}}] * 2) == {"options": {"choices": 3}}
+    assert merged([{"ejected": True}, {"ejected": False}]) == {"ejected": True}
+    assert merged([{"done": 2}, {"done": 1}]) == {"done": 2}
+    assert merged([{"pace": 1.5}, {"pace": 2.0}]) == {"pace": 3.5}
+    sources = [{"source": "file f", "endpoints": 3, "problem": problem} for problem in (None, "gone")]
+    assert merged([{"discovery": [source]} for source in sources]) == {"discovery": [sources[1]]}
+
+
+def test_latencies_are_pooled() -> None:
+    """Of one second and three of three: quantiles and mean are of all four."""
+    one, other = Histogram(), Histogram()
+    one.record(1.0)
+    for _ in range(3):
+        other.record(3.0)
+    told = [{"latency": {"counts": each.counts, "total": each.total}} for each in (one, other)]
+    both = Histogram.of([sum(pair) for pair in zip(one.counts, other.counts, strict=True)], 10.0)
+    assert merged(told) == {"latency": summary(both)}
+    assert (both.count, summary(both)["mean"]) == (4, 2.5)
 
 
 async def test_the_status_of_two(stage: Stage) -> None:
@@ -48,9 +67,8 @@ async def test_the_status_of_two(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     for _ in range(3):
         await stage.ask(get())
-    spec = PolicySpec()
-    one, alone = process_status(stage.unit, spec), unit_status(stage.unit, spec)
-    whole = merged_status([one, process_status(stage.unit, spec)], 4, 99)
+    one, alone = process_status(stage.unit), unit_status(stage.unit)
+    whole = merged_status([one, process_status(stage.unit)], 4, 99)
     assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
     assert whole["endpoints"][0]["outcomes"]["ok"] == 6
     latency = whole["endpoints"][0]["latency"]
@@ -74,8 +92,17 @@ async def test_the_metrics_of_two(stage: Stage) -> None:
     assert list(whole) == list(alone)
     for name in alone:
         available = "available" in name[0]
-        once = available or name[0].endswith(("_healthy", "_share", "_panic", "_ejected"))
+        once = name[0].removeprefix("steelyard_").removeprefix("endpoint_") in ONCE
         assert whole[name] == (0 if available and "w1" in name[1] else alone[name] * (1 if once else 2)), name
+
+
+ONCE = frozenset(
+    {
+        *("available", "healthy", "share", "panic", "ejected", "configuration_good", "discovery_good"),
+        *("discovered", "reloads_total"),
+    }
+)
+"""Samples that are no sums."""
 
 
 def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:

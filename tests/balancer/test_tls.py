@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from balancer.certificate_names import dns_names, is_named
-from balancer.tls import TlsProblem
+from balancer.config import ConfigError
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response
 
@@ -452,12 +452,12 @@ async def test_reload(stage: Stage, shelf: Shelf) -> None:
     fresh = shelf.pair(NAME, "fresh.example.org")
     for kind in ("certificate", "key"):
         shutil.copy(fresh[kind], pair[kind])
-    server.reload()
+    await server.reload()
     assert await names_of(stage, shelf.client(), NAME) == {NAME, "fresh.example.org"}
     assert (await client.ask(get())).status == 200
     shutil.copy(shelf.folder / "broken.pem", pair["certificate"])
-    with pytest.raises(TlsProblem, match=r"^tls.certificate: .*no certificate"):
-        server.reload()
+    with pytest.raises(ConfigError, match=r"^tls.certificate: .*no certificate"):
+        await server.reload()
     assert await names_of(stage, shelf.client(), NAME) == {NAME, "fresh.example.org"}
     assert (await client.ask(get())).status == 200
 

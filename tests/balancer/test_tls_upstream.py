@@ -159,7 +159,7 @@ async def test_reload_reads_the_authority_again(stage: Stage, shelf: Shelf, tmp_
     server = await stage.serve(worker, upstream_tls={"ca": str(old.ca)}, retries=0)
     assert (await stage.ask(get())).status == 502
     old.ca.write_bytes(shelf.ca.read_bytes())
-    server.reload()
+    await server.reload()
     assert (await stage.ask(get())).body == b"believed"
 
 

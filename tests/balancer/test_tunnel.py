@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from balancer.metrics import metrics_text
-from balancer.sections import PolicySpec
 from balancer.status import unit_status
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
 
@@ -599,7 +598,7 @@ async def test_tunnels_are_shown(stage: Stage, party: Party) -> None:
     client, worker = await party.meet(early=b"abc")
     await worker.exactly(3)
     for is_open in (1, 0):
-        status = unit_status(stage.unit, PolicySpec())["tunnels"]
+        status = unit_status(stage.unit)["tunnels"]
         assert status == {"open": is_open, "opened": 1, "bytes_in": 3, "bytes_out": 5}
         text = metrics_text(stage.unit)[0].decode()
         assert f"steelyard_tunnels {is_open}.0" in text

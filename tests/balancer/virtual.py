@@ -12,7 +12,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
+
+
+class Due(Protocol):
+    """What a timer runs: a handle of asyncio's, or something leaner."""
+
+    def cancelled(self) -> bool: ...
+    def _run(self) -> None: ...
+
 
 Dial = Callable[[Callable[[], asyncio.Protocol], str, int], "asyncio.Future[Any]"]
 
@@ -31,8 +39,8 @@ class VirtualLoop:
         self.loop = cast(asyncio.AbstractEventLoop, self)
         self._at = at
         self._dial = dial
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: deque[Due] = deque()
+        self._timers: list[tuple[float, int, Due]] = []
         self._order = count()
         self._faults: list[dict[str, Any]] = []
 

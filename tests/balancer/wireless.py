@@ -274,8 +274,9 @@ class Wireless:
     """A unit, its clients and its workers. As a context it is where the unit's code runs.
 
     `workers` holds the connections that the unit has opened, in that order; `worker_script` is put on each as its
-    `on_received`. `dialling` says what becomes of the next ones: "accept", "refuse", "hang". `options` are of the
-    configuration, its tables as tuples of pairs: `retries=0, timeouts=(("head", 1.0),)`.
+    `on_received`. `dialling` says what becomes of the next ones: "accept", "refuse", "hang", or "end": accept and
+    close at once. `options` are of the configuration, its tables as tuples of pairs:
+    `retries=0, timeouts=(("head", 1.0),)`.
     """
 
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
@@ -344,12 +345,14 @@ class Wireless:
         future = self.loop.create_future()
         if self.dialling == "refuse":
             future.set_exception(ConnectionRefusedError(111, "Connection refused"))
-        elif self.dialling == "accept":
+        elif self.dialling != "hang":
             peer = Peer()
             peer.on_received = self.worker_script
             self.workers.append(peer)
             protocol = factory()
             future.set_result((self._connect(peer, protocol, (host, port)), protocol))
+            if self.dialling == "end":
+                peer.end()
         return future
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from policies import contract, registry
 from policies.available import Available
-from policies.contract import ContractBroken, Trial, endpoints
-from policies.facts import Outcome, RequestFacts
+from policies.contract import ContractBroken, ManualClock, Trial, endpoints
+from policies.errors import NoEndpointAvailable
+from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import Policy, PolicyMaker
+from policies.router import Router
 from policies.state import EndpointState
 
 
@@ -93,6 +95,23 @@ def test_every_policy_of_ours_has_a_row() -> None:
 def test_policy_keeps_the_contract(name: str) -> None:
     """It does what all must do, and as well as its row says."""
     judge(maker(name), EXPECTED[name])
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_policy_outlives_a_time_without_endpoints(name: str) -> None:
+    """Discovery may have found nobody yet, and an operator may take out the last one."""
+    rng = Random(1)
+    router = Router([], maker(name)(rng), ManualClock(), rng)
+    for weights in ((1.0, 2.0), (), (3.0,)):
+        router.tick()
+        with pytest.raises(NoEndpointAvailable):
+            router.route(RequestFacts())
+        router.replace(endpoints(*weights))
+        if weights:
+            assignment = router.route(RequestFacts())
+            router.replace([])
+            router.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1))
+    assert (router.demoted, router.last_fault, router.in_flight) == (0, None, 0)
 
 
 class WithReplacement:

@@ -327,3 +327,20 @@ def test_a_state_describes_itself() -> None:
     r.set_enabled("here-0", False)
     r.set_healthy("here-0", False)
     assert repr(r.states[:2]) == "[<here-0 0 in flight draining unhealthy>, <here-1 0 in flight>]"
+
+
+def test_the_limit_in_all_may_change() -> None:
+    """Lower: those who are too many end first. Higher: whoever waits is told, once there is room."""
+    clock, rng = ManualClock(), Random(1)
+    router = Router(endpoints(1, 1), First(), clock, rng, in_flight_limit=2)
+    told: list[bool] = []
+    router.on_available = lambda: told.append(router.has_room)
+    held = [router.route(FACTS), router.route(FACTS)]
+    router.limit(1)
+    router.settle(held.pop(), outcome())
+    assert (router.has_room, told) == (False, [])
+    router.limit(2)
+    assert (router.has_room, told) == (True, [True])
+    router.limit(None)
+    assert told == [True]
+    router.settle(held.pop(), outcome())

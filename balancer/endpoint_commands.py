@@ -1,0 +1,153 @@
+"""`balancer endpoints …`: the endpoints of a unit that runs, over its control plane.
+
+Rule of this file: what the unit says is passed on; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import click
+
+PATIENCE = 10.0
+"""Seconds for the unit's answer."""
+
+EPILOG = """\b
+Examples:
+  balancer endpoints list
+  balancer endpoints add emea-3 http://10.0.0.7:8080 --region emea
+  balancer endpoints drain emea-1
+  balancer endpoints weight emea-2 0.5
+  balancer endpoints --unit https://balancer.example.org --token … remove emea-1
+"""
+
+
+class UnitClient:
+    """A unit that runs. Raises `click.ClickException` with one line for whatever goes wrong."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = url.rstrip("/")
+        self._token = token
+
+    def ask(self, method: str, path: str = "", body: dict[str, Any] | None = None) -> Any:
+        """The document that it answers with."""
+        data = json.dumps(body).encode() if body is not None else None
+        try:
+            request = Request(f"{self._url}/-/endpoints{path}", data, self._fields(), method=method)
+            with urlopen(request, timeout=PATIENCE) as answer:
+                return json.loads(answer.read())
+        except HTTPError as error:
+            raise click.ClickException(self._problem(error.code, error.read())) from None
+        except (URLError, OSError, ValueError) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            raise click.ClickException(f"--unit: no answer from {self._url}: {reason}") from None
+
+    def _fields(self) -> dict[str, str]:
+        fields = {"Content-Type": "application/json"}
+        if self._token is not None:
+            fields["Authorization"] = f"Bearer {self._token}"
+        return fields
+
+    def _problem(self, status: int, body: bytes) -> str:
+        try:
+            return str(json.loads(body)["error"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        if status == 404:
+            return f"--unit: {self._url} lets only its own machine and those with its token in; see --token"
+        return f"--unit: {self._url} answers {status}"
+
+
+@click.group("endpoints", epilog=EPILOG)
+@click.option("--unit", default="http://127.0.0.1:8080", show_default=True, help="Where it listens.")
+@click.option(
+    "--token", envvar="BALANCER_CONTROL__TOKEN", help="Its control.token; also from the environment."
+)
+@click.pass_context
+def endpoints(context: click.Context, unit: str, token: str | None) -> None:
+    """List and change the endpoints of a unit that runs; no request is lost."""
+    context.obj = UnitClient(unit, token)
+
+
+@endpoints.command("list")
+@click.pass_obj
+def list_command(unit: UnitClient) -> None:
+    """Each with its state, weight, requests in flight, and who named it."""
+    told = unit.ask("GET")
+    for each in told["endpoints"]:
+        click.echo(line_of(each))
+    for each in told["leaving"]:
+        click.echo(f"{each['id']:<24} leaving   in flight {each['in_flight']:<5} {each['address']}")
+
+
+def line_of(each: dict[str, Any]) -> str:
+    """One endpoint."""
+    state = each["state"] if each["state"] != "up" or each["available"] else "up, full or unfit"
+    return (
+        f"{each['id']:<24} {state:<9} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
+        f"{each['region']:<10} {each['address']} ({each['source']})"
+    )
+
+
+@endpoints.command("add")
+@click.argument("name")
+@click.argument("address")
+@click.option("--region", help="Default: default.")
+@click.option("--weight", type=float, help="Share relative to the others; default: 1.")
+@click.option("--max-in-flight", type=int, help="Most requests at once; default: no limit.")
+@click.pass_obj
+def add_command(unit: UnitClient, /, name: str, address: str, **options: Any) -> None:
+    """Let a worker take requests from now on; it stays until it is removed or the unit ends."""
+    given = {key: value for key, value in options.items() if value is not None}
+    click.echo(line_of(unit.ask("POST", body={"id": name, "address": address, **given})))
+
+
+@endpoints.command("remove")
+@click.argument("name")
+@click.pass_obj
+def remove_command(unit: UnitClient, name: str) -> None:
+    """Take it out; what is in flight there ends as it would have."""
+    told = unit.ask("DELETE", f"/{quote(name, safe='')}")
+    click.echo(f"{told['id']:<24} removed   in flight {told['in_flight']}")
+
+
+def change(unit: UnitClient, name: str, **keys: Any) -> None:
+    """Say it, and show what came of it."""
+    click.echo(line_of(unit.ask("PATCH", f"/{quote(name, safe='')}", keys)))
+
+
+@endpoints.command("drain")
+@click.argument("name")
+@click.pass_obj
+def drain_command(unit: UnitClient, name: str) -> None:
+    """No new requests; those in flight end."""
+    change(unit, name, state="draining")
+
+
+@endpoints.command("down")
+@click.argument("name")
+@click.pass_obj
+def down_command(unit: UnitClient, name: str) -> None:
+    """As drain, and idle connections are closed at once."""
+    change(unit, name, state="down")
+
+
+@endpoints.command("up")
+@click.argument("name")
+@click.pass_obj
+def up_command(unit: UnitClient, name: str) -> None:
+    """It takes requests again."""
+    change(unit, name, state="up")
+
+
+@endpoints.command("weight")
+@click.argument("name")
+@click.argument("weight", type=float)
+@click.pass_obj
+def weight_command(unit: UnitClient, name: str, weight: float) -> None:
+    """Its share relative to the others, until the next reload."""
+    change(unit, name, weight=weight)

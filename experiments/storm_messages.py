@@ -1,0 +1,130 @@
+"""What is asked and answered in a storm: every byte follows from the request's number.
+
+Rule of this file: pure functions, shared by the workers and by whoever judges their answers. No two requests have the
+same content, so an answer that was meant for another, or that lost or gained a byte, cannot pass for the right one. The
+answer to a POST also follows from the body that the worker got: it proves both directions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from math import log2
+from random import Random
+
+LEAST, MOST = 16, 16_384
+"""Bytes of a body, in either direction; sizes between them are as likely by their logarithm."""
+
+NAME_FIELD = b"X-Storm-Worker"
+ID_FIELD = b"X-Storm-Id"
+TARGET = re.compile(rb"/storm/([gp]\d+)/(\d+)\Z")
+ANSWERED = re.compile(
+    rb"\r\n%b: ([\w-]+)\r\n%b: ([gp]\d+)\r\n" % (NAME_FIELD, ID_FIELD),
+    re.IGNORECASE,
+)
+
+
+class Ending(IntEnum):
+    """What became of a request, as its client saw it."""
+
+    OK = 0
+    WORKER_503 = 1  # the worker's own answer, passed on
+    STATUS_502 = 2  # from here to OTHER_STATUS the proxy's own answers
+    STATUS_503 = 3
+    STATUS_504 = 4
+    OTHER_STATUS = 5
+    CLOSED = 6  # the connection ended before the first byte of an answer
+    CUT = 7  # it ended in the middle of one
+    TIMEOUT = 8
+    REFUSED = 9  # no connection to the proxy
+    CROSSED = 10  # an answer to somebody else
+    CORRUPT = 11  # the right answer, with other bytes
+    UNFINISHED = 12
+
+    @property
+    def words(self) -> str:
+        return WORDS[self]
+
+
+WORDS = {
+    Ending.OK: "answered",
+    Ending.WORKER_503: "503 from the worker",
+    Ending.STATUS_502: "502",
+    Ending.STATUS_503: "503",
+    Ending.STATUS_504: "504",
+    Ending.OTHER_STATUS: "another status",
+    Ending.CLOSED: "closed without an answer",
+    Ending.CUT: "cut short",
+    Ending.TIMEOUT: "timed out",
+    Ending.REFUSED: "no connection",
+    Ending.CROSSED: "somebody else's answer",
+    Ending.CORRUPT: "corrupted",
+    Ending.UNFINISHED: "unfinished",
+}
+STATUSES = {502: Ending.STATUS_502, 503: Ending.STATUS_503, 504: Ending.STATUS_504}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One request; sizes in bytes. A GET has no body."""
+
+    number: int
+    is_post: bool
+    body_size: int
+    answer_size: int
+
+    @property
+    def id(self) -> bytes:
+        return b"%b%07d" % (b"p" if self.is_post else b"g", self.number)
+
+    @property
+    def body(self) -> bytes:
+        return body_of(self.id, self.body_size) if self.is_post else b""
+
+    @property
+    def answer(self) -> bytes:
+        """The only body that answers it."""
+        return answer_of(self.id, self.body, self.answer_size)
+
+    def message(self, port: int) -> bytes:
+        """The whole request."""
+        method, body = (b"POST", self.body) if self.is_post else (b"GET", b"")
+        length = b"Content-Length: %d\r\n" % len(body) if self.is_post else b""
+        head = b"%b /storm/%b/%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%b\r\n"
+        return head % (method, self.id, self.answer_size, port, length) + body
+
+
+def questions(count: int, posts: float, seed: int) -> list[Question]:
+    """`count` requests, a share `posts` of them POSTs."""
+    rng = Random(f"{seed}:questions")
+    return [Question(number, rng.random() < posts, size_from(rng), size_from(rng)) for number in range(count)]
+
+
+def size_from(rng: Random) -> int:
+    return round(2 ** rng.uniform(log2(LEAST), log2(MOST)))
+
+
+def body_of(identity: bytes, size: int) -> bytes:
+    """The body of a POST."""
+    return hashlib.shake_128(b"body " + identity).digest(size)
+
+
+def answer_of(identity: bytes, body: bytes, size: int) -> bytes:
+    """The body of the answer to a request that arrived with `body`."""
+    return hashlib.shake_128(b"answer " + identity + b" " + body).digest(size)
+
+
+def judged(question: Question, head: bytes, body: bytes) -> tuple[Ending, bytes]:
+    """What a whole response is worth, and which worker gave it; nobody for an answer of the proxy's own."""
+    said = ANSWERED.search(head)
+    status = int(head[9:12])
+    if said is None:
+        return (Ending.CORRUPT if status < 400 else STATUSES.get(status, Ending.OTHER_STATUS)), b""
+    name, identity = said.groups()
+    if identity != question.id:
+        return Ending.CROSSED, name
+    if status != 200:
+        return (Ending.WORKER_503 if status == 503 else Ending.CORRUPT), name
+    return (Ending.OK if body == question.answer else Ending.CORRUPT), name

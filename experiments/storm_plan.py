@@ -1,0 +1,101 @@
+"""What befalls whom, and when: a schedule drawn from a seed.
+
+Rule of this file: pure. The regions are struck one after the other, each by every fault once, in an order of its own.
+Over the regions each fault strikes the first worker, the second, and both at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+
+REGIONS = ("north", "south", "west")
+WORKERS = tuple(f"{region}-{number}" for region in REGIONS for number in range(2))
+KILLED, STOPPED = "killed", "stopped"
+FAULTS = {
+    KILLED: "SIGKILL, and started again",
+    STOPPED: "SIGSTOP, and SIGCONT",
+    "cut": "answers end in a reset at a random byte",
+    "busy": "503 at once",
+    "drip": "answers take a second, piece by piece",
+    "fickle": "closes connections that are idle, and under the request's feet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One fault, in seconds from the first request: from `at` to `until`."""
+
+    at: float
+    until: float
+    fault: str
+    workers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.at:5.1f} s  {' and '.join(self.workers)}: {FAULTS[self.fault]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long everything lasts, in seconds; `rate` in requests per second, `posts` the share of POSTs."""
+
+    rate: float = 500.0
+    posts: float = 0.2
+    quiet: float = 20.0
+    """At the beginning: what is normal is measured here."""
+
+    storm: float = 120.0
+    episodes: int = 18
+    lasts: float = 2.5
+
+    @property
+    def seconds(self) -> float:
+        return self.quiet + self.storm
+
+    @property
+    def every(self) -> float:
+        """From the beginning of a fault to that of the next."""
+        return self.storm / self.episodes
+
+    @property
+    def count(self) -> int:
+        """Requests of a run."""
+        return round(self.rate * self.seconds)
+
+
+QUICK = Pace(rate=150.0, quiet=3.0, storm=15.0, episodes=6, lasts=1.2)
+
+
+def schedule(pace: Pace, seed: int) -> list[Episode]:
+    """The storm of this seed."""
+    rng = Random(f"{seed}:storm")
+    extents = {fault: rng.sample(range(len(REGIONS)), len(REGIONS)) for fault in FAULTS}
+    order = [
+        (fault, victims(region, extents[fault][number]))
+        for number, region in enumerate(REGIONS)
+        for fault in rng.sample(list(FAULTS), len(FAULTS))
+    ]
+    # A short storm takes each fault once, from one region after the other.
+    chosen = order if pace.episodes >= len(order) else one_of_each(order)
+    starts = [pace.quiet + number * pace.every for number in range(pace.episodes)]
+    return [
+        Episode(at, at + pace.lasts, fault, workers)
+        for at, (fault, workers) in zip(starts, chosen, strict=False)
+    ]
+
+
+def one_of_each(order: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Every fault once, regions in turn."""
+    found: dict[str, tuple[str, ...]] = {}
+    per_region = len(FAULTS)
+    for number, fault in enumerate(islice(dict(order), per_region)):
+        first = number % len(REGIONS) * per_region
+        found[fault] = dict(order[first : first + per_region])[fault]
+    return list(found.items())
+
+
+def victims(region: str, extent: int) -> tuple[str, ...]:
+    """The first worker of a region, the second, or both."""
+    both = tuple(worker for worker in WORKERS if worker.startswith(f"{region}-"))
+    return both if extent == len(both) else (both[extent],)

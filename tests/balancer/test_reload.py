@@ -1,0 +1,328 @@
+"""Another configuration while requests pass: all that can change does, what is wrong changes nothing, none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.config import ConfigError, load
+from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.test_control import TOKEN, local, status
+
+RELOAD = local(b"/-/reload", method=b"POST")
+
+
+def endpoint(worker: ScriptedWorker, name: str = "w0", **keys: Any) -> dict[str, Any]:
+    return {"id": name, "address": f"http://127.0.0.1:{worker.port}", "region": "r", **keys}
+
+
+async def holding(stage: Stage, go: asyncio.Event, body: bytes = b"held") -> ScriptedWorker:
+    """A worker that answers when `go` is set."""
+
+    async def script(wire: Wire) -> None:
+        while True:
+            await wire.request()
+            await go.wait()
+            await wire.send(response(body))
+
+    return await stage.worker(script)
+
+
+def patient(body: bytes) -> Script:
+    """Answers every request, and waits for the next one for as long as the test may take."""
+
+    async def script(wire: Wire) -> None:
+        wire.patience = 60.0
+        while True:
+            await wire.request()
+            await wire.send(response(body))
+
+    return script
+
+
+async def test_endpoints(stage: Stage) -> None:
+    """New ones are used, those that stay keep what is known of them, those gone finish what they have."""
+    go = asyncio.Event()
+    old, stays = await holding(stage, go), await stage.worker(response(b"stays"))
+    await stage.serve(old, stays)
+    first, second = await stage.client(), await stage.client()
+    await first.send(get())
+    await stage.eventually(lambda: old.requests)
+    assert (await second.ask(get())).body == b"stays"
+    fresh = await stage.worker(response(b"fresh"))
+    await stage.reload(endpoints=[endpoint(stays, "w1", weight=2), endpoint(fresh, "w2")])
+    assert sorted([(await second.ask(get())).body for _ in range(3)]) == [b"fresh", b"stays", b"stays"]
+    assert stage.outcomes("w1") == {"ok": 3}
+    told = await status(stage)
+    assert [each["id"] for each in told["endpoints"]] == ["w1", "w2"]
+    assert told["leaving"] == [{"id": "w0", "address": f"http://127.0.0.1:{old.port}", "in_flight": 1}]
+    go.set()
+    assert (await first.response()).body == b"held"
+    assert (await status(stage))["leaving"] == []
+
+
+async def test_policy_and_seldom_changed_bounds(stage: Stage) -> None:
+    """In force at once; what is the same stays the object that it was, with all that it has learned."""
+    await stage.serve(await stage.worker(response()))
+    policy = stage.unit.router.policy
+    await stage.reload(retries=0, home_region="r", timeouts={"first_byte": 7}, pool={"idle": 1})
+    unit = stage.unit
+    assert (unit.retries.limit, unit.home_region, unit.timeouts.first_byte, unit.pools.limits.idle) == (
+        0,
+        "r",
+        7,
+        1,
+    )
+    assert unit.router.policy is policy
+    await stage.reload(policy="random")
+    assert unit.router.policy is not policy
+    assert (await status(stage))["policy"]["name"] == "random"
+
+
+async def test_a_policy_put_at_run_time_lasts_until_the_next_reload(stage: Stage) -> None:
+    """The configuration says what it says."""
+    await stage.serve(await stage.worker(response()))
+    assert (await stage.ask(local(b"/-/policy", method=b"PUT", body=b'"random"'))).status == 200
+    await stage.reload()
+    assert (await status(stage))["policy"]["name"] == "round-robin"
+
+
+async def test_more_room_lets_those_go_who_wait(stage: Stage) -> None:
+    """A higher limit of requests in flight, and likewise of one endpoint, serves the queue at once."""
+    go = asyncio.Event()
+    worker = await holding(stage, go)
+    await stage.serve(worker, limits={"in_flight": 1})
+    clients = [await stage.client() for _ in range(3)]
+    for client in clients:
+        await client.send(get())
+    await stage.eventually(lambda: len(stage.unit.queue) == 2)
+    await stage.reload(limits={"in_flight": 2})
+    await stage.eventually(lambda: len(worker.requests) == 2)
+    assert len(stage.unit.queue) == 1
+    await stage.reload(limits={}, endpoints=[endpoint(worker, max_in_flight=3)])
+    await stage.eventually(lambda: len(worker.requests) == 3)
+    go.set()
+    assert [(await client.response()).status for client in clients] == [200] * 3
+
+
+async def test_less_room(stage: Stage) -> None:
+    """A smaller queue refuses the next one, not those that wait."""
+    go = asyncio.Event()
+    worker = await holding(stage, go)
+    await stage.serve(worker, max_in_flight=1)
+    clients = [await stage.client() for _ in range(2)]
+    for client in clients:
+        await client.send(get())
+    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.reload(limits={"queue": 0})
+    assert (await stage.ask(get())).status == 503
+    go.set()
+    assert [(await client.response()).status for client in clients] == [200] * 2
+
+
+async def test_connections_that_stand_go_by_the_new_terms(stage: Stage) -> None:
+    """A client need not connect again to be believed, to be bounded, or to have its internal fields taken out."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    said = get(b"/", b"X-Forwarded-For: 192.0.2.1", b"X-Internal: 1")
+    await client.ask(said)
+    await stage.reload(
+        trusted_proxies=["127.0.0.0/8"], headers={"internal": ["x-internal"]}, limits={"body": 10}
+    )
+    await client.ask(said)
+    before, after = worker.requests
+    assert (before.value(b"X-Forwarded-For"), before.value(b"X-Internal")) == (b"127.0.0.1", b"1")
+    assert (after.value(b"X-Forwarded-For"), after.value(b"X-Internal")) == (b"192.0.2.1, 127.0.0.1", None)
+    assert (await client.ask(post(b"x" * 11))).status == 413
+
+
+async def test_a_request_in_the_middle_of_its_head(stage: Stage) -> None:
+    """It is read on where it was, and by the new terms."""
+    worker = await stage.worker(response())
+    await stage.serve(worker)
+    client = await stage.client()
+    request = get(b"/", b"X-Internal: 1")
+    await client.send(request[:30])
+    await stage.eventually(lambda: any(each.head_at for each in stage.unit.downstreams))
+    await stage.reload(headers={"internal": ["x-internal"]})
+    assert (await client.ask(request[30:])).status == 200
+    assert worker.requests[0].value(b"X-Internal") is None
+
+
+async def test_the_limit_of_clients(stage: Stage) -> None:
+    """Those who are too many now stay; the next one waits."""
+    await stage.serve(await stage.worker(response()))
+    first, second = await stage.client(), await stage.client()
+    for client in (first, second):
+        assert (await client.ask(get())).status == 200
+    await stage.reload(limits={"clients": 1})
+    third = await stage.client()
+    await third.send(get())
+    assert (await first.ask(get())).value(b"Connection") == b"close"
+    assert (await second.ask(get())).value(b"Connection") == b"close"
+    assert (await third.response()).status == 200
+
+
+async def test_the_token(stage: Stage) -> None:
+    """From the next request on."""
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    asked = local(b"/-/health", b"Via: somebody", b"Authorization: Bearer " + TOKEN.encode())
+    assert (await stage.ask(asked)).status == 200
+    await stage.reload(control={"token": TOKEN[::-1]})
+    assert (await stage.ask(asked)).status == 404
+
+
+async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
+    """Switched on, moved to another file with what it has counted, and switched off, while a request is in flight."""
+    go = asyncio.Event()
+    worker = await holding(stage, go)
+    await stage.serve(worker)
+    one, two = tmp_path / "one", tmp_path / "two"
+    await stage.reload(log={"access": "json", "path": str(one)})
+    client = await stage.client()
+    await client.send(get(b"/first"))
+    await stage.eventually(lambda: worker.requests)
+    await stage.reload(log={"access": "text", "path": str(two)})
+    go.set()
+    await client.response()
+    await stage.eventually(lambda: two.exists() and two.read_bytes())
+    assert b"path=/first" in two.read_bytes().replace(b'"', b"")
+    assert one.read_bytes() == b""
+    log = stage.unit.access_log
+    assert log is not None
+    assert log.counts.written == 1
+    await stage.reload(log={"access": "off"})
+    await client.ask(get(b"/second"))
+    assert stage.unit.access_log is None
+    assert b"/second" not in two.read_bytes()
+
+
+async def test_a_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path) -> None:
+    """It is said in one line, by the answer and in the status, and forgotten when a good one came."""
+    worker = await stage.worker(response(b"still here"))
+    await stage.serve(worker)
+    path, good = tmp_path / "balancer.toml", stage.read
+    path.write_text("[timeouts]\nhead = -1\n")
+    stage.read = lambda: load(path, {})
+    unit = stage.unit
+    before = (unit.terms, unit.router.policy, unit.roster.members)
+    answer = await stage.ask(RELOAD)
+    assert (answer.status, list(json.loads(answer.body))) == (422, ["error"])
+    problem = json.loads(answer.body)["error"]
+    assert "endpoints" in problem or "timeouts.head" in problem
+    assert (unit.terms, unit.router.policy, unit.roster.members) == before
+    assert (await status(stage))["reload"] == {"done": 0, "refused": 1, "problem": problem, "waiting": []}
+    metrics = (await stage.ask(local(b"/-/metrics"))).body
+    assert b"steelyard_configuration_good 0.0" in metrics
+    assert b'steelyard_reloads_total{result="refused"} 1.0' in metrics
+    stage.read = good
+    answer = await stage.ask(RELOAD)
+    told: dict[str, Any] = {"done": 1, "refused": 1, "problem": None, "waiting": []}
+    assert (answer.status, json.loads(answer.body)) == (200, told)
+    assert (await stage.ask(get())).body == b"still here"
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"log": {"access": "json", "path": "/nowhere/at/all"}}, r"^log\.path: cannot open /nowhere/at/all"),
+        ({"tls": {"certificate": "/none.pem"}}, r"^tls\.certificate: cannot read /none\.pem"),
+        ({"policy": {"name": "random", "sped": 1}}, r"policy"),
+    ],
+)
+async def test_files_that_cannot_be_had(stage: Stage, keys: dict[str, Any], named: str) -> None:
+    """Whatever the keys name is tried before anything is changed."""
+    await stage.serve(await stage.worker(response()), timeouts={"head": 3})
+    with pytest.raises(ConfigError, match=named):
+        await stage.reload(timeouts={"head": 9}, **keys)
+    assert stage.unit.timeouts.head == 3
+    assert (await stage.ask(get())).status == 200
+
+
+async def test_what_only_a_start_can_change_is_said(stage: Stage) -> None:
+    """The address to listen on; all else of the same configuration is taken up."""
+    await stage.serve(await stage.worker(response()))
+    await stage.reload(listen="127.0.0.1:1", retries=3)
+    assert (await status(stage))["reload"]["waiting"] == ["listen"]
+    assert stage.unit.retries.limit == 3
+    await stage.reload(listen="127.0.0.1:0")
+    assert (await status(stage))["reload"]["waiting"] == []
+
+
+async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) -> None:
+    """Twenty of them, every one with other endpoints, policy, bounds, log and trust, while GETs and POSTs pass."""
+    workers = [await stage.worker(patient(b"%d" % number)) for number in range(3)]
+    await stage.serve(*workers)
+    answers: list[Message] = []
+    is_over = False
+
+    async def asks(client: Wire) -> None:
+        while not is_over:
+            answers.append(await client.ask(get()))
+            answers.append(await client.ask(post(b"body")))
+
+    clients = [await stage.client() for _ in range(8)]
+    async with asyncio.TaskGroup() as group:
+        for client in clients:
+            group.create_task(asks(client))
+        for turn in range(20):
+            seen = len(answers)
+            named = [endpoint(worker, f"w{n}") for n, worker in enumerate(workers) if n != turn % 3]
+            await stage.reload(
+                endpoints=named,
+                policy=("random", "least-in-flight", "round-robin")[turn % 3],
+                limits={"in_flight": 4 + turn % 8, "body": 100 + turn},
+                log={"access": ("off", "text", "json")[turn % 3], "path": str(tmp_path / f"log-{turn % 2}")},
+                trusted_proxies=["127.0.0.0/8"] if turn % 2 else [],
+            )
+            await stage.eventually(lambda seen=seen: len(answers) > seen + 16)  # type: ignore[misc]
+        is_over = True
+    assert {answer.status for answer in answers} == {200}
+    assert stage.unit.counts.errors == {}
+    assert (await status(stage))["reload"]["done"] == 20
+
+
+async def test_sighup(stage: Stage, tmp_path: Path) -> None:
+    """As a program: the file is read again with the options of the command line, and each verdict is one line."""
+    one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
+    path = tmp_path / "balancer.toml"
+
+    def write(worker: ScriptedWorker, more: str = "") -> None:
+        table = f'[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{worker.port}"\n'
+        path.write_text(f'policy = "random"\n{more}\n{table}')
+
+    write(one)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "balancer", "serve", "--config", str(path), "--port", "0"),
+        stdout=-1,
+        stderr=-1,
+    )
+    assert process.stdout is not None
+    try:
+        ready = await process.stdout.readline()
+        port = int(ready.split(b" ")[3].rpartition(b":")[2])
+        client = Wire(*await asyncio.open_connection("127.0.0.1", port))
+        assert (await client.ask(get())).body == b"one"
+        for more, line in (
+            ("retries = 99", b"balancer keeps the configuration that it has: retries: "),
+            ("listen = '127.0.0.1:1'", b"balancer has reloaded\n"),
+            ("seed = 5", b"balancer has reloaded; only the next start changes: seed\n"),
+        ):
+            write(two, more)
+            process.send_signal(signal.SIGHUP)
+            assert (await process.stdout.readline()).startswith(line)
+            assert (await client.ask(get())).body == (b"one" if "retries" in more else b"two")
+        await client.close()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -1,0 +1,64 @@
+"""Fault simulation: python -m tests.faultsim [SEED …] [--seeds N] [--processes N] [--journal] [--shrink]
+
+With seeds, each is run once; `--journal` prints what happens, `--shrink` what is left of a failing run when nothing can
+be taken out of it. Without, so many seeds that nobody has chosen are run, in so many processes; those that fail are
+printed with what replays them. `make faultsim` is the latter.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from random import SystemRandom
+
+from tests.faultsim.draw import draw
+from tests.faultsim.plan import Plan
+from tests.faultsim.search import SEEDS, fault_of, kind_of, search
+from tests.faultsim.shrink import shrunk
+
+
+def arguments() -> Namespace:
+    """What the command line asks for."""
+    parser = ArgumentParser(prog="python -m tests.faultsim")
+    parser.add_argument("given", nargs="*", type=int, metavar="SEED")
+    parser.add_argument("--seeds", type=int, default=500, help="how many, where none are given")
+    parser.add_argument("--first", type=int, help="count from this one instead of a fresh one")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--journal", action="store_true", help="print what happens")
+    parser.add_argument("--shrink", action="store_true", help="take out of a failing run what can go")
+    return parser.parse_args()
+
+
+def replay(seed: int, journal: bool, shrink: bool) -> bool:
+    """Show one seed; whether all held."""
+    plan = draw(seed)
+    fault = fault_of(plan, print if journal and not shrink else None)
+    if fault is not None and shrink:
+        plan = shrunk(plan, lambda smaller: kind_of(fault_of(smaller)) == kind_of(fault))
+        show(plan)
+        fault = fault_of(plan, print)
+    print(f"seed {seed}: {fault or 'holds'}")
+    return fault is None
+
+
+def show(plan: Plan) -> None:
+    """What is left of it."""
+    print(
+        f"settings {plan.settings}\nhosts {plan.hosts}, grain {plan.grain:g} s, idle closes {plan.idle_closes}"
+    )
+    for caller in plan.callers:
+        print(f"client {caller.number} from {caller.starts:.3f} s, {caller.depth} ahead: {caller.asks}")
+    for ask in plan.asks:
+        print(f"{ask} {ask.size} B, damage {ask.client_damage} {ask.worker_damage}, {ask.reply}")
+    for fault in plan.faults:
+        print(f"at {fault.at:.3f} s: {fault}")
+
+
+if __name__ == "__main__":
+    asked = arguments()
+    if asked.given:
+        held = [replay(seed, asked.journal, asked.shrink) for seed in asked.given]
+        sys.exit(not all(held))
+    fresh = SystemRandom().randrange(SEEDS) if asked.first is None else asked.first
+    sys.exit(not search(fresh, asked.seeds, asked.processes))

@@ -1,0 +1,250 @@
+"""From a seed to a plan.
+
+Rule of this file: all that is drawn is drawn here, once, from one generator, and in an order that depends on the seed
+alone. A mechanism of the unit is switched on by a row of `SWITCHES`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from balancer.config import Settings
+from tests.faultsim.plan import Ask, Caller, Damage, Fault, Plan, Reply
+
+SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("retries", (0, 1, 1, 2, 3)),
+    ("timeouts.total", (None, None, None, 2.0, 4.0)),
+    ("limits.queue", (0, 2, 10, 10_000)),
+    ("limits.in_flight", (None, None, None, 3, 10)),
+    ("limits.buffer", (4096, 16_384, 65_536)),
+    ("limits.body", (None, None, None, 100_000)),
+    ("headers.forwarded", (False, True)),
+    ("pool.max_age", (2.0, 300.0)),
+    ("timeouts.attempt", (None, 0.2, 0.5)),
+    ("retry.share", (0.0, 0.2, 1.0)),
+    ("retry.per_second", (0.0, 10.0)),
+    ("retry.body", (0, 65_536)),
+    ("hedging.enabled", (False, True)),
+    ("hedging.quantile", (0.5, 0.95)),
+    ("hedging.share", (0.05, 0.5)),
+    ("queue.order", ("fifo", "adaptive")),
+    ("concurrency.adaptive", (False, True)),
+    ("concurrency.minimum", (1, 4)),
+    ("concurrency.initial", (4, 20)),
+    ("ejection.failures", (0, 2, 5)),
+    ("ejection.latency", (0.0, 3.0)),
+    ("ejection.time", (1.0, 30.0)),
+    ("panic.share", (0.0, 0.5)),
+    ("slow_start.window", (0.0, 3.0)),
+)
+"""A setting's path and what it may be; one that this unit does not have is left out."""
+
+BINDING = frozenset(
+    ("timeouts.total", "timeouts.attempt", "limits.queue", "limits.body", "concurrency.adaptive")
+)
+"""Those by which requests fail even where nothing goes wrong."""
+
+TIMES: tuple[tuple[str, float, float], ...] = (
+    ("head", 0.5, 2),
+    ("request_idle", 0.5, 2),
+    ("keep_alive", 1, 10),
+    ("connect", 0.2, 1),
+    ("first_byte", 0.5, 2),
+    ("body_idle", 0.5, 2),
+    ("queue", 0.3, 2),
+    ("linger", 0.3, 1),
+)
+"""Timeouts and their bounds."""
+
+POLICIES: tuple[dict[str, Any], ...] = (
+    {"name": "random"},
+    {"name": "round-robin"},
+    {"name": "region-round-robin"},
+    {"name": "single-region", "region": "r0"},
+    {"name": "least-in-flight"},
+    {"name": "latency-weighted"},
+    {"name": "region-aware"},
+)
+
+METHODS = (b"GET", b"GET", b"GET", b"GET", b"HEAD", b"PUT", b"DELETE", b"POST", b"POST", b"POST")
+STATUSES = (200, 200, 200, 200, 200, 200, 201, 204, 304, 404, 500, 503)
+SIZES = (0, 1, 20, 200, 200, 200, 1000, 1000, 5000, 20_000, 66_000, 300_000)
+SIZES_WEIGHTS = (4, 4, 10, 20, 20, 20, 20, 20, 6, 3, 1.5, 0.5)
+
+CLIENT_STAGES = ("head", "body", "waiting", "response")
+CLIENT_KINDS = ("reset", "leave", "half-close", "stall")
+WORKER_STAGES = ("head", "body", "whole", "begun", "middle", "last", "ended")
+WORKER_KINDS = ("reset", "reset", "fin", "fin", "hang", "garbage")
+
+FAULTS = (
+    *("down", "down", "reset", "reset", "close idle", "close idle", "refuse", "hang", "slam"),
+    *("freeze", "cut", "cut"),
+    *("slow", "replace", "disable", "policy", "cut clients"),
+)
+
+BEGINS, LASTS = 0.5, 8.0
+"""When things go wrong, and until when clients begin."""
+
+
+def draw(seed: int) -> Plan:
+    """The plan of this seed."""
+    rng = Random(seed)
+    regions = [f"r{number}" for number in range(rng.randint(1, 3))]
+    endpoints = rng.randint(1, 8)
+    hosts = [regions[number % len(regions)] for number in range(endpoints + rng.randint(0, 2))]
+    is_calm = rng.random() < 0.1
+    callers = _callers(rng, 0.0 if is_calm else rng.choice((0.0, 0.02, 0.1, 0.3)), is_calm)
+    faults = [] if is_calm else sorted(_faults(rng, hosts, endpoints), key=lambda fault: fault.at)
+    return Plan(
+        seed=seed,
+        settings=_settings(rng, hosts[:endpoints], is_calm),
+        hosts=hosts,
+        grain=rng.choice((0.0, 0.0001, 0.001, 0.005)),
+        delays={region: rng.choice((0.0002, 0.001, 0.01, 0.04)) for region in regions},
+        idle_closes={}
+        if is_calm
+        else {n: rng.uniform(0.02, 4) for n in range(len(hosts)) if rng.random() < 0.4},
+        callers=callers,
+        faults=faults,
+        stops_at=rng.uniform(BEGINS, LASTS) if not is_calm and rng.random() < 0.15 else None,
+        is_logged=rng.random() < 0.25,
+        upstream_limit=rng.choice((None, None, None, 4)),
+        is_calm=is_calm,
+    )
+
+
+def _settings(rng: Random, regions: list[str], is_calm: bool) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "seed": rng.getrandbits(30),
+        "policy": rng.choice(POLICIES),
+        "home_region": rng.choice((None, "r0")),
+        "timeouts": {
+            name: 30.0 if is_calm else round(rng.uniform(low, high), 3) for name, low, high in TIMES
+        },
+        "pool": {"idle": round(rng.uniform(0.3, 4), 3)},
+        "endpoints": [_endpoint(rng, number, region, is_calm) for number, region in enumerate(regions)],
+    }
+    for path, choices in SWITCHES:
+        choice = rng.choice(choices)
+        if choice is not None and not (is_calm and path in BINDING):
+            _switch(settings, path.split("."), choice)
+    return settings
+
+
+def _switch(settings: dict[str, Any], path: list[str], choice: Any) -> None:
+    section, _, key = ".".join(path).rpartition(".")
+    fields = Settings.model_fields
+    if section:
+        fields = getattr(fields[section].annotation, "model_fields", {}) if section in fields else {}
+    if key in fields:
+        (settings.setdefault(section, {}) if section else settings)[key] = choice
+
+
+def _endpoint(rng: Random, number: int, region: str, is_calm: bool) -> dict[str, Any]:
+    limit = rng.choice((None, None, 1, 2, 8))
+    return {
+        "id": f"e{number}",
+        "address": address_of(number),
+        "region": region,
+        "weight": rng.choice((1.0, 1.0, 0.2, 3.0)),
+        "max_in_flight": None if is_calm else limit,
+    }
+
+
+def address_of(host: int) -> str:
+    """Where a host is met."""
+    return f"http://10.0.0.{host}:80"
+
+
+def _callers(rng: Random, damaged: float, is_calm: bool) -> list[Caller]:
+    callers: list[Caller] = []
+    number = 0
+    for caller in range(rng.randint(8, 30)):
+        asks = [_ask(rng, number + turn, damaged, is_calm) for turn in range(rng.randint(2, 20))]
+        number += len(asks)
+        is_slow = rng.random() < 0.1
+        callers.append(
+            Caller(
+                number=caller,
+                starts=rng.uniform(0, LASTS * 0.6),
+                depth=rng.choice((1, 1, 1, 1, 2, 5)),
+                room=rng.choice((2000, 16_000)) if is_slow else 1 << 20,
+                pace=rng.uniform(0.005, 0.05) if is_slow else 0.0,
+                asks=asks,
+            )
+        )
+    return callers
+
+
+def _ask(rng: Random, number: int, damaged: float, is_calm: bool) -> Ask:
+    method = rng.choice(METHODS)
+    has_body = method in (b"PUT", b"POST") or rng.random() < 0.03
+    closes = rng.random() < 0.03
+    return Ask(
+        number=number,
+        method=method,
+        reply=_reply(rng, has_body and not is_calm),
+        size=rng.choices(SIZES, SIZES_WEIGHTS)[0] if has_body else 0,
+        is_chunked=has_body and rng.random() < 0.3,
+        pieces=1 if rng.random() < 0.7 else rng.randint(2, 4),
+        gap=0.0 if rng.random() < 0.8 else rng.uniform(0, 0.2),
+        think=0.0 if rng.random() < 0.3 else rng.expovariate(8),
+        is_http10=not has_body and rng.random() < 0.04,
+        closes=closes,
+        client_damage=_damage(rng, damaged / 4, CLIENT_STAGES, CLIENT_KINDS),
+        worker_damage=tuple(_damage(rng, damaged, WORKER_STAGES, WORKER_KINDS) for _ in range(3))
+        if damaged
+        else (),
+    )
+
+
+def _damage(rng: Random, share: float, stages: tuple[str, ...], kinds: tuple[str, ...]) -> Damage | None:
+    return (rng.choice(stages), rng.choice(kinds)) if rng.random() < share else None
+
+
+def _reply(rng: Random, may_be_early: bool) -> Reply:
+    luck = rng.random()
+    return Reply(
+        status=rng.choice(STATUSES),
+        framing="length" if luck < 0.7 else "chunked" if luck < 0.93 else "close",
+        size=rng.choices(SIZES, SIZES_WEIGHTS)[0],
+        pieces=1 if rng.random() < 0.6 else rng.randint(2, 5),
+        gap=0.0 if rng.random() < 0.9 else rng.uniform(0, 0.15),
+        service=0.0 if rng.random() < 0.3 else rng.expovariate(30),
+        has_interim=rng.random() < 0.03,
+        closes=rng.random() < 0.04,
+        is_early=may_be_early and rng.random() < 0.1,
+    )
+
+
+def _faults(rng: Random, hosts: list[str], endpoints: int) -> list[Fault]:
+    return [_fault(rng, hosts, endpoints) for _ in range(rng.choice((0, 1, 2, 4, 8)))]
+
+
+def _fault(rng: Random, hosts: list[str], endpoints: int) -> Fault:
+    kind = rng.choice(FAULTS)
+    struck = [rng.randrange(len(hosts))]
+    if rng.random() < 0.25:  # the whole region
+        struck = [number for number, region in enumerate(hosts) if region == hosts[struck[0]]]
+    detail: Any = None
+    if kind in ("cut", "cut clients"):
+        detail = rng.choice(("in", "out", "both"))
+    elif kind == "policy":
+        detail = rng.choice(POLICIES)
+    elif kind == "replace":
+        detail = _other_endpoints(rng, hosts, endpoints)
+    if kind in ("policy", "replace", "cut clients"):
+        struck = []
+    return Fault(rng.uniform(BEGINS, LASTS), rng.choice((0.05, 0.5, 2.0)), kind, tuple(struck), detail)
+
+
+def _other_endpoints(rng: Random, hosts: list[str], endpoints: int) -> list[dict[str, Any]]:
+    """Some of the ids, some of them at another host."""
+    ids = [number for number in range(endpoints + 1) if rng.random() < 0.7]
+    rng.shuffle(ids)
+    others = []
+    for number in ids:
+        host = number if number < len(hosts) and rng.random() < 0.7 else rng.randrange(len(hosts))
+        others.append(_endpoint(rng, number, hosts[host], False) | {"address": address_of(host)})
+    return others

@@ -1,0 +1,139 @@
+"""What befalls hosts, the way to them, and the unit: each fault as a pair of a beginning and an end.
+
+Rule of this file: whatever begins ends, and then all is as it was before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from balancer.sections import EndpointConfig, PolicySpec
+from policies.errors import PoliciesError
+from tests.faultsim.plan import Fault
+
+if TYPE_CHECKING:
+    from tests.faultsim.simulation import Simulation
+    from tests.faultsim.workers import Host
+
+SLOWER = 20
+
+
+def begin(simulation: Simulation, fault: Fault) -> None:
+    """Let it happen, and end when its time is over."""
+    end = KINDS[fault.kind](simulation, fault)
+    simulation.timeline.after(fault.lasts, simulation.heal, fault, end)
+
+
+def _hosts(simulation: Simulation, fault: Fault) -> list[Host]:
+    return [simulation.hosts[number] for number in fault.hosts]
+
+
+def _dialling(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    for host in _hosts(simulation, fault):
+        host.dialling = fault.kind if fault.kind in ("hang", "slam") else "refuse"
+        if fault.kind == "down":
+            for end in host.alive():
+                end.reset()
+
+    def over() -> None:
+        for host in _hosts(simulation, fault):
+            host.dialling = "accept"
+
+    return over
+
+
+def _reset(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    for host in _hosts(simulation, fault):
+        for end in host.alive():
+            end.reset()
+    return lambda: None
+
+
+def _close_idle(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    for host in _hosts(simulation, fault):
+        for end in host.alive():
+            if end.is_idle:
+                end.leave()
+    return lambda: None
+
+
+def _freeze(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    for host in _hosts(simulation, fault):
+        host.freeze()
+
+    def over() -> None:
+        for host in _hosts(simulation, fault):
+            host.thaw()
+
+    return over
+
+
+def _cut(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    for host in _hosts(simulation, fault):
+        host.route.cut(fault.detail)
+
+    def over() -> None:
+        for host in _hosts(simulation, fault):
+            host.route.heal()
+
+    return over
+
+
+def _cut_clients(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    simulation.client_route.cut(fault.detail)
+    return simulation.client_route.heal
+
+
+def _slow(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    for host in _hosts(simulation, fault):
+        host.route.delay *= SLOWER
+
+    def over() -> None:
+        for host in _hosts(simulation, fault):
+            host.route.delay /= SLOWER
+
+    return over
+
+
+def _replace(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    before = list(simulation.endpoints)
+    simulation.replace([EndpointConfig(**one).endpoint() for one in fault.detail])
+    return lambda: simulation.replace(before)
+
+
+def _disable(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    ids = [f"e{number}" for number in fault.hosts]
+
+    def enable(is_enabled: bool) -> None:
+        for endpoint_id in ids:
+            try:
+                simulation.unit.router.set_enabled(endpoint_id, is_enabled)
+            except PoliciesError:  # it has been replaced meanwhile
+                continue
+
+    enable(False)
+    return lambda: enable(True)
+
+
+def _policy(simulation: Simulation, fault: Fault) -> Callable[[], None]:
+    before = simulation.policy
+    simulation.use_policy(PolicySpec(**fault.detail))
+    return lambda: simulation.use_policy(before)
+
+
+KINDS: dict[str, Callable[[Simulation, Fault], Callable[[], None]]] = {
+    "down": _dialling,
+    "refuse": _dialling,
+    "hang": _dialling,
+    "slam": _dialling,
+    "reset": _reset,
+    "close idle": _close_idle,
+    "freeze": _freeze,
+    "cut": _cut,
+    "cut clients": _cut_clients,
+    "slow": _slow,
+    "replace": _replace,
+    "disable": _disable,
+    "policy": _policy,
+}

@@ -1,0 +1,131 @@
+"""Messages as the other ends read them: a reader that owes nothing to the unit's.
+
+Rule of this file: it knows what the ends of a simulation send, and takes nothing else. Bodies are compared with what
+they must be while they come, and not kept.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+CHUNKED: Final = -1
+UNTIL_CLOSE: Final = -2
+
+LONGEST: Final = 300_000
+"""Bytes of a body."""
+
+_BLOCK: Final = memoryview(Random(7).randbytes(2 * LONGEST))
+
+
+class Wrong(AssertionError):
+    """Something does not hold."""
+
+
+def content(number: int, turn: int, size: int) -> bytes:
+    """What request `number` brings (turn 0), or is answered with the n-th time that it is executed."""
+    at = (number * 7919 + turn * 104_729) % LONGEST
+    return bytes(_BLOCK[at : at + size])
+
+
+class Content:
+    """A body while it comes: which, and how much of it. Raises `Wrong` at the first byte that is not its own."""
+
+    __slots__ = ("_at", "_name", "size")
+
+    def __init__(self, number: int, turn: int) -> None:
+        self._name = (number, turn)
+        self._at = (number * 7919 + turn * 104_729) % LONGEST
+        self.size = 0
+
+    def add(self, piece: bytes) -> None:
+        """The next bytes."""
+        at = self._at + self.size
+        if _BLOCK[at : at + len(piece)] != piece:
+            raise Wrong(
+                f"the body of {self._name} is not its own, within {len(piece)} bytes from {self.size}"
+            )
+        self.size += len(piece)
+
+
+class Reader:
+    """Splits what comes into heads and bodies. `is_amid`: a message has begun and not ended."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._left = 0  # of the body, or of the chunk
+        self._is_in_body = self._is_chunked = False
+        self._awaits = ""  # of a chunked body: its "size", "data", "end" or "trailer"
+
+    def head(self, head: bytes) -> int:
+        """A head has come, to its last line's end; returns how long its body is, or how it ends."""
+        raise NotImplementedError
+
+    def piece(self, data: bytes) -> None:
+        """Bytes of its body."""
+        raise NotImplementedError
+
+    def whole(self) -> None:
+        """Its end has come."""
+        raise NotImplementedError
+
+    @property
+    def is_amid(self) -> bool:
+        return self._is_in_body or bool(self._rest)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes as they come."""
+        if self._rest:
+            data = self._rest + data
+        at = 0
+        while at < len(data):
+            step = self._body(data, at) if self._is_in_body else self._head(data, at)
+            if step < 0:
+                break
+            at = step
+        self._rest = data[at:]
+
+    def _head(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n\r\n", at)
+        if end < 0:
+            return -1
+        self._left = size = self.head(data[at : end + 2])
+        self._is_in_body = size != 0
+        self._is_chunked = size == CHUNKED
+        self._awaits = "size"
+        if not size:
+            self.whole()
+        return end + 4
+
+    def _body(self, data: bytes, at: int) -> int:
+        if self._is_chunked and self._awaits != "data":
+            return self._chunk_line(data, at)
+        size = min(self._left, len(data) - at) if self._left != UNTIL_CLOSE else len(data) - at
+        self.piece(data[at : at + size])
+        if self._left != UNTIL_CLOSE:
+            self._left -= size
+            if not self._left:
+                self._awaits = "end"
+                if not self._is_chunked:
+                    self._end()
+        return at + size
+
+    def _chunk_line(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            return -1
+        line = data[at:end]
+        if self._awaits == "size":
+            self._left = int(line, 16)
+            self._awaits = "data" if self._left else "trailer"
+        elif line:
+            raise Wrong(f"no end of a chunk, or a trailer: {line!r}")
+        elif self._awaits == "end":
+            self._awaits = "size"
+        else:
+            self._end()
+        return end + 2
+
+    def _end(self) -> None:
+        self._is_in_body = False
+        self.whole()

@@ -1,0 +1,324 @@
+"""Connections across a network that delays, cuts and resets: the unit's end is a transport, the other an `End`.
+
+Rule of this file: bytes keep their order within a direction, and nothing else is promised. What is sent arrives later;
+a cut holds it up until it is healed, as TCP would repeat it; a reset destroys what has not been read. What each side
+may have under way is bounded, so whoever does not read stops whoever sends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final, cast
+from zlib import crc32
+
+from tests.balancer import wireless
+from tests.balancer.wireless import QUIET, Peer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tests.faultsim.timeline import Timeline
+
+FIN: Final = b""
+RST: Final = None
+Piece = bytes | None
+
+READ: Final = 65_536
+"""Bytes that one read may bring: what a loop of ours asks the kernel for, at most a quarter of it."""
+
+_draw = Random(8).random
+JITTER: Final = tuple(0.25 + 1.5 * _draw() if _draw() < 0.9 else 2 + 3 * _draw() for _ in range(1021))
+"""Times the delay: mostly near it, now and then far above."""
+
+READABLE, _writable = os.pipe()
+os.write(_writable, b"x")
+
+
+def hung_up() -> int:
+    """A descriptor of which the kernel says that its other end is gone."""
+    left, right = os.pipe()
+    os.close(right)
+    return left
+
+
+GONE: Final = tuple(hung_up() for _ in range(16))
+
+
+class Route:
+    """The way between the unit and one machine: how long it takes, and which directions pass."""
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+        self.passes_in = self.passes_out = True  # to the unit, from the unit
+        self._waiting: list[Callable[[], None]] = []
+
+    def cut(self, directions: str) -> None:
+        """Nothing passes any more: "in", "out" or "both"."""
+        self.passes_in &= directions == "out"
+        self.passes_out &= directions == "in"
+
+    def heal(self) -> None:
+        """All passes again, and what was held up first."""
+        self.passes_in = self.passes_out = True
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Until it is healed."""
+        self._waiting.append(go_on)
+
+
+class Socket(wireless.Socket):
+    """What the unit asks the kernel of a connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.descriptor = QUIET
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+
+class Wire(wireless.Wire):
+    """The unit's end. `room` is what may be on its way before the transport has to keep it."""
+
+    def __init__(
+        self, timeline: Timeline, end: End, protocol: asyncio.Protocol, address: tuple[str, int], room: int
+    ) -> None:
+        super().__init__(timeline, cast(Peer, end), protocol, address)
+        self._end = end
+        self._room = room
+        self._failure: OSError | None = None
+        self._has_sent_fin = False
+        self._socket = Socket()
+        self._extra["socket"] = self._socket
+
+    # --- asyncio.Transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._must_be_alive()
+        if self._is_ended:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._is_lost or not data:
+            return
+        self._end.told(bytes(data))
+        if self._failure is not None:
+            self._lose(self._failure)
+            return
+        if not self._buffer and len(data) <= self._room:
+            self._room -= len(data)
+            self._end.carry(bytes(data))
+            return
+        self._buffer += data
+        self.drain(0)
+        if len(self._buffer) > self._high and not self._is_full and self._protocol is not None:
+            self._is_full = True
+            self._protocol.pause_writing()
+
+    def drain(self, size: int) -> None:
+        """The kernel takes what it has room for."""
+        self._room += size
+        buffer = self._buffer
+        if buffer and self._room and not self._is_lost:
+            taken = bytes(buffer[: self._room])
+            self._room -= len(taken)
+            del buffer[: len(taken)]
+            self._end.carry(taken)
+        if self._is_full and len(buffer) <= self._low and self._protocol is not None:
+            self._is_full = False
+            self._protocol.resume_writing()
+        if not buffer and self._is_ended and not self._has_sent_fin:
+            self._has_sent_fin = True
+            self._end.carry(FIN)
+        if not buffer and self._is_closing:
+            self._lose(None)
+
+    # --- the network
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the unit has given it up, or been told of its end."""
+        return self._is_lost
+
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether the kernel holds as much as it may that the unit has not read."""
+        return len(self._inbox) > 1
+
+    def arrive(self, data: bytes) -> None:
+        super().arrive(data)
+        if self._inbox:
+            self._socket.descriptor = READABLE
+
+    def fail(self, error: OSError) -> None:
+        """A reset has come. Who neither reads nor writes hears of it when it does."""
+        if self._is_reading or self._buffer:
+            self._lose(error)
+        elif not self._is_lost:
+            self._failure = error
+            self._socket.descriptor = GONE[self._end.number % len(GONE)]
+
+    def _deliver(self) -> None:
+        super()._deliver()
+        if self._inbox:
+            return
+        if self._failure is not None and self._is_reading:
+            self._lose(self._failure)
+            return
+        if self._failure is None:
+            self._socket.descriptor = QUIET
+        self._end.make_room()
+
+    def _lose(self, error: OSError | None) -> None:
+        if self._is_lost:
+            return
+        if error is None:  # whoever closes with bytes unread resets, and so does SO_LINGER
+            if self._socket.is_abortive or self._failure is not None or any(self._inbox):
+                self._end.carry(RST)
+            elif not self._has_sent_fin:
+                self._end.carry(FIN)
+        super()._lose(error)
+
+
+class End:
+    """The other end of a connection: a client, or a worker that the unit has connected to.
+
+    `pace` is what it takes a piece to be read here, in seconds; `is_over`: nothing more can happen to it.
+    """
+
+    def __init__(self, timeline: Timeline, route: Route, number: int, pace: float = 0.0) -> None:
+        self.timeline = timeline
+        self.route = route
+        self.number = number
+        self.note: Callable[[str], None] | None = None  # whom it tells what it takes
+        self.wire: Wire | None = None
+        self.ending: str | None = None  # as the unit ended its side, known here or not
+        self.is_over = self.is_deaf = False
+        self._pace = pace
+        self._draws = number * 131
+        self._out: deque[tuple[Piece, float]] = deque()
+        self._coming: deque[Piece] = deque()
+        self._is_pushing = self._is_arriving = self._is_waiting_for_room = False
+
+    # --- for those who play it
+
+    def received(self, data: bytes) -> None:
+        """Bytes have come from the unit."""
+
+    def ended(self, by_reset: bool) -> None:
+        """The unit sends no more."""
+
+    def told(self, data: bytes) -> None:
+        """The unit has written this; from now on a part of it may have been received."""
+
+    def send(self, piece: Piece, after: float = 0.0) -> None:
+        """Bytes, an end or a reset, so many seconds after what was sent before it."""
+        if self.is_over:
+            return
+        self._out.append((piece, after))
+        if not self._is_pushing:
+            self._is_pushing = True
+            self.timeline.after(self._delay() + after, self._push)
+
+    def reset(self) -> None:
+        """Give up at once: what was not sent is not."""
+        if not self.is_over:
+            self._out.clear()
+            self.send(RST)
+            self.is_over = True
+
+    def leave(self) -> None:
+        """Close in good order; what comes later is refused."""
+        self.send(FIN)
+        self.is_over = True
+
+    def hear(self) -> None:
+        """Read again."""
+        self.is_deaf = False
+        if self._coming and not self._is_arriving:
+            self._is_arriving = True
+            self.timeline.after(self._delay(), self._arrive)
+
+    # --- the way to the unit
+
+    def _delay(self) -> float:
+        self._draws += 1
+        return self.route.delay * JITTER[self._draws % len(JITTER)]
+
+    def _push(self) -> None:
+        wire = self.wire
+        if not self._out or wire is None:
+            self._is_pushing = False
+        elif not self.route.passes_in:
+            self.route.wait(self._push)
+        elif wire.is_stuffed and self._out[0][0] is not RST:
+            self._is_waiting_for_room = True
+        else:
+            piece, _ = self._out.popleft()
+            if self._out:
+                self.timeline.after(self._delay() * 0.1 + self._out[0][1], self._push)
+            else:
+                self._is_pushing = False
+            self._meet(wire, piece)
+
+    def _meet(self, wire: Wire, piece: Piece) -> None:
+        if wire.is_lost:
+            if piece and not self.is_over:  # the kernel there knows no such connection
+                self._out.clear()
+                self.carry(RST)
+        elif piece is RST:
+            wire.fail(ConnectionResetError(104, "Connection reset by peer"))
+        else:
+            wire.arrive(piece)
+
+    def make_room(self) -> None:
+        """The unit has read what there was."""
+        if self._is_waiting_for_room:
+            self._is_waiting_for_room = False
+            self.timeline.after(0.0, self._push)
+
+    # --- the way from the unit
+
+    def carry(self, piece: Piece) -> None:
+        """The unit's kernel sends it."""
+        if piece is RST and self.number % 2:  # it overtakes
+            self._coming.clear()
+        self._coming.append(piece)
+        if not self._is_arriving and (not self.is_deaf or piece is RST):
+            self._is_arriving = True
+            self.timeline.after(self._delay() + self._pace, self._arrive)
+
+    def _arrive(self) -> None:
+        if not self._coming:
+            self._is_arriving = False
+            return
+        if not self.route.passes_out:
+            self.route.wait(self._arrive)
+            return
+        if self.is_deaf and RST not in self._coming:
+            self._is_arriving = False
+            return
+        piece = self._coming.popleft()
+        if self._coming:
+            self.timeline.after(self._delay() * 0.1 + self._pace, self._arrive)
+        else:
+            self._is_arriving = False
+        self._take(piece)
+
+    def _take(self, piece: Piece) -> None:
+        wire = cast(Wire, self.wire)
+        if self.is_over:
+            if piece:
+                wire.fail(ConnectionResetError(104, "Connection reset by peer"))
+        elif piece:
+            if self.note is not None:
+                self.note(f"{self} takes {len(piece)} bytes, {crc32(piece):08x}")
+            self.received(piece)
+            if not wire.is_lost:
+                wire.drain(len(piece))
+        else:
+            self.ended(by_reset=piece is RST)

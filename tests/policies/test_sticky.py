@@ -1,0 +1,135 @@
+"""Stickiness around any policy: one key, one endpoint, while it can take requests; shares by weight; little moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from policies.contract import ManualClock
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.random_choice import RandomChoice
+from policies.router import Router
+from policies.sticky import DEPTH, ByRendezvous, ByToken, Placement, Sticky
+
+
+def endpoints(count: int, weight: float = 1.0, limit: int | None = None) -> list[Endpoint]:
+    return [Endpoint(f"w{n}", f"http://w{n}", "r", weight, limit) for n in range(count)]
+
+
+def router(placement: Placement, members: list[Endpoint]) -> Router:
+    rng = Random(1)
+    return Router(members, Sticky(RandomChoice(rng), placement), ManualClock(), rng)
+
+
+def placed(router: Router, key: str | None, tried: frozenset[str] = frozenset()) -> str:
+    """Where a request goes that is over at once."""
+    assignment = router.route(RequestFacts(key=key, tried=tried))
+    router.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, 0.0, 0.0))
+    return assignment.endpoint.id
+
+
+KEYS = [f"user-{number}" for number in range(2000)]
+
+
+def test_one_key_goes_to_one_endpoint() -> None:
+    """In any order of requests, and in any unit."""
+    first, second = router(ByRendezvous(), endpoints(5)), router(ByRendezvous(), endpoints(5)[::-1])
+    assert [placed(first, key) for key in KEYS] == [placed(second, key) for key in KEYS[::-1]][::-1]
+
+
+def test_keys_are_shared_by_weight() -> None:
+    """Within four standard deviations."""
+    members = [*endpoints(3), Endpoint("heavy", "http://heavy", "r", 3.0)]
+    counts = Counter(placed(router_, key) for router_ in [router(ByRendezvous(), members)] for key in KEYS)
+    for endpoint in members:
+        share = endpoint.weight / 6
+        deviation = (share * (1 - share) * len(KEYS)) ** 0.5
+        assert abs(counts[endpoint.id] - share * len(KEYS)) < 4 * deviation
+
+
+def test_only_the_keys_of_who_goes_or_comes_move() -> None:
+    """Nobody else's."""
+    one = router(ByRendezvous(), endpoints(6))
+    before = {key: placed(one, key) for key in KEYS}
+    one.replace(endpoints(5))
+    after = {key: placed(one, key) for key in KEYS}
+    assert all(after[key] == before[key] for key in KEYS if before[key] != "w5")
+    assert len({after[key] for key in KEYS if before[key] == "w5"}) == 5
+    one.replace(endpoints(6))
+    assert {key: placed(one, key) for key in KEYS} == before
+
+
+@pytest.mark.parametrize("how", ["disabled", "unhealthy", "tried"])
+def test_an_endpoint_that_cannot_take_it(how: str) -> None:
+    """Its keys go to the others, each to one of them, and come back; the others' stay where they are."""
+    one = router(ByRendezvous(), endpoints(5))
+    before = {key: placed(one, key) for key in KEYS}
+    tried = frozenset({"w2"}) if how == "tried" else frozenset()
+    if how == "disabled":
+        one.set_enabled("w2", False)
+    elif how == "unhealthy":
+        one.set_healthy("w2", False)
+    during = [{key: placed(one, key, tried) for key in KEYS} for _ in range(2)]
+    assert during[0] == during[1]
+    assert "w2" not in during[0].values()
+    assert all(during[0][key] == before[key] for key in KEYS if before[key] != "w2")
+    one.set_enabled("w2", True)
+    one.set_healthy("w2", True)
+    assert {key: placed(one, key) for key in KEYS} == before
+
+
+def test_a_full_endpoint() -> None:
+    """The next one takes what it cannot."""
+    one = router(ByRendezvous(), endpoints(3, limit=1))
+    held = [one.route(RequestFacts(key="k")) for _ in range(3)]
+    assert len({assignment.endpoint.id for assignment in held}) == 3
+
+
+def test_when_all_that_a_key_prefers_are_gone() -> None:
+    """The inner policy places it, so nothing is lost."""
+    one = router(ByRendezvous(), endpoints(DEPTH + 2))
+    for _ in range(DEPTH):
+        one.set_enabled(placed(one, "k"), False)
+    assert {placed(one, "k") for _ in range(50)} == {state.id for state in one.available}
+    assert len(one.available) == 2
+
+
+def test_without_a_key_the_inner_policy_places_it() -> None:
+    one = router(ByRendezvous(), endpoints(4))
+    assert len({placed(one, None) for _ in range(100)}) == 4
+
+
+def token(endpoint_id: str) -> str:
+    return f"token of {endpoint_id}"
+
+
+def test_tokens() -> None:
+    """Name their endpoint; an unknown one, or one whose endpoint cannot take it, is the inner policy's."""
+    one = router(ByToken(token), endpoints(4))
+    assert {placed(one, token("w3")) for _ in range(20)} == {"w3"}
+    assert len({placed(one, "token of nobody") for _ in range(100)}) == 4
+    one.set_enabled("w3", False)
+    assert {placed(one, token("w3")) for _ in range(100)} == {"w0", "w1", "w2"}
+    one.replace(endpoints(3))
+    assert {placed(one, token("w3")) for _ in range(100)} == {"w0", "w1", "w2"}
+
+
+def test_hooks_are_the_inner_policy_s() -> None:
+    """Those that it has, and no others."""
+
+    class Inner(RandomChoice):
+        def __init__(self) -> None:
+            super().__init__(Random(1))
+            self.seen: list[str] = []
+
+        def observe(self, state: object, outcome: object, now: float) -> None:
+            self.seen.append("observe")
+
+    inner = Inner()
+    one = Router(endpoints(2), Sticky(inner, ByRendezvous()), ManualClock(), Random(1))
+    placed(one, "k")
+    one.tick()
+    assert inner.seen == ["observe"]
+    assert one.last_fault is None
