@@ -106,3 +106,11 @@ def test_keys_are_the_same_everywhere_and_apart() -> None:
     assert key_of("emea-0") == 7964864234008886091
     assert len({key_of(f"worker-{at}") for at in range(CAPACITY)}) == CAPACITY
     assert 0 not in {key_of(f"worker-{at}") for at in range(CAPACITY)}
+
+
+def test_grace() -> None:
+    """How long a process may take to end outlives it: the next one begins as it did."""
+    board = Board(2, 8)
+    board.pages[1].grace = 12.5
+    board.pages[1].clear()
+    assert [page.grace for page in board.pages] == [0.0, 12.5]

@@ -11,10 +11,13 @@ import pytest
 from balancer.board import Board
 from balancer.neighbours import LONGEST, SHORTEST, SLICE, Neighbours
 from policies import registry
+from policies.concurrency import ConcurrencyRules
 from policies.contract import ManualClock
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.fitness import Fitness
 from policies.router import Assignment, Router
 from policies.shares import share
+from policies.slow_start import SlowStart
 
 FACTS = RequestFacts(region="r")
 
@@ -29,7 +32,11 @@ class Unit:
         capacity: int = 64,
         policy: str = "round-robin",
         endpoints: int = 0,
+        concurrency: ConcurrencyRules | None = None,
+        slow_start: float = 0.0,
     ) -> None:
+        self._concurrency = concurrency
+        self._slow_start = slow_start
         self.clock = ManualClock()
         self.said: list[str] = []
         self.board = Board(processes, capacity)
@@ -44,7 +51,15 @@ class Unit:
         ]
 
     def router(self, policy: str, seed: int) -> Router:
-        return Router(self.endpoints, registry.make(policy, {}, Random(seed)), self.clock, Random(seed))
+        rng = Random(seed)
+        return Router(
+            self.endpoints,
+            registry.make(policy, {}, rng),
+            self.clock,
+            rng,
+            concurrency=self._concurrency,
+            fitness=Fitness(rng, slow_start=SlowStart(self._slow_start)),
+        )
 
     def settle(self, index: int, assignment: Assignment, kind: OutcomeKind = OutcomeKind.OK) -> None:
         now = self.clock.now()
@@ -268,3 +283,47 @@ def mean_latency(processes: int, *, sees: bool) -> float:
         heappush(ends, (free[name], next(number), index, assignment))
         heappush(ends, (now + rng.expovariate(0.9 * 10 / service), next(number), 0, None))
     return sum(latencies) / len(latencies) / service
+
+
+def test_a_limit_that_was_found_is_divided() -> None:
+    """It is found from what the whole unit has in flight, so each process has its share of it, as of one that is
+    stated; the smaller of the two counts."""
+    unit = Unit(None, 4, processes=2, concurrency=ConcurrencyRules(initial=9))
+    limits = [[router.find(f"e{at}").limit for router in unit.routers] for at in range(2)]
+    assert sorted(limits[0]) == [4, 5]
+    assert limits[1] == [2, 2]
+
+
+def test_a_slow_start_is_divided() -> None:
+    """What one that is new may hold follows from what the others hold, of the whole unit: as much as if it were one
+    process, but for rounding."""
+    limits = []
+    for processes in (1, 2):
+        unit = Unit(None, processes=processes, slow_start=10.0)
+        for turn in range(80):
+            unit.routers[turn % processes].route(FACTS)
+        unit.look()
+        for router in unit.routers:
+            router.replace([*unit.endpoints, Endpoint("new", "http://new", "r")])
+        unit.clock.time += 1.0
+        for router in unit.routers:
+            router.tick()
+        limits.append([router.find("new").limit for router in unit.routers])
+    assert sum(limits[1]) == limits[0][0]
+    assert abs(limits[1][0] - limits[1][1]) <= 1
+
+
+def test_who_is_gone_has_only_our_own() -> None:
+    """What others have there is not heard of any more: it would be in flight for ever."""
+    unit = Unit(None, None)
+    state, other = (router.find("e0") for router in unit.routers)
+    mine = unit.routers[0].route(RequestFacts(region="r", tried=frozenset({"e1"})))
+    theirs = unit.routers[1].route(RequestFacts(region="r", tried=frozenset({"e1"})))
+    unit.look()
+    assert state.in_flight == other.in_flight == 2
+    for router in unit.routers:
+        router.replace(unit.endpoints[1:])
+    assert state.in_flight == other.in_flight == 1
+    unit.settle(0, mine)
+    unit.settle(1, theirs)
+    assert state.in_flight == other.in_flight == 0
