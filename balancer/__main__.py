@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,11 @@ import click
 from balancer.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.endpoint_commands import endpoints
 from balancer.errors import ListenFailed, LogFailed
-from balancer.server import new_event_loop, serve
+from balancer.life import serve
+from balancer.log_output import LogOutput
+from balancer.member import Member
+from balancer.server import new_event_loop
+from balancer.supervisor import Supervisor
 from balancer.watched_file import WatchedFile
 from policies import registry
 
@@ -57,13 +64,45 @@ def cli() -> None:
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
 )
+@click.option(
+    "--processes", type=click.IntRange(1), help="Processes on that port (default $WEB_CONCURRENCY, else 1)."
+)
 @click.option("--seed", type=click.IntRange(0), help="Of the policy's randomness.")
 def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
     given = overrides(config, **options)
+
+    def read() -> Settings:
+        return load(config, given)
+
+    settings = read()
+    if settings.processes == 1:
+        sys.exit(run(settings, read))
+    if settings.log.access != "off":
+        LogOutput(settings.log.path).close()  # what is wrong with it is said once, and not by each process
+    gc.collect()
+    gc.freeze()  # what is shared with the children stays shared
+    sys.exit(Supervisor(settings, lambda member: run_as(member, settings, read), say).run())
+
+
+def run(settings: Settings, read: Callable[[], Settings], member: Member | None = None) -> int:
+    """Serve; returns the exit code. `read` gives the configuration as it stands by then."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        is_finished = runner.run(serve(lambda: load(config, given), say))
-    sys.exit(0 if is_finished else 1)
+        return 0 if runner.run(serve(settings, read, say, member)) else 1
+
+
+def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> int:
+    """Serve as one of several; what goes wrong is told here, for the supervisor does not hear it."""
+    try:
+        return run(member.part_of(settings), lambda: member.part_of(read()), member)
+    except (ConfigError, ListenFailed, LogFailed) as error:
+        tell_problem(str(error))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except Exception:
+        traceback.print_exc()
+        return 1
 
 
 cli.add_command(endpoints)
@@ -99,9 +138,11 @@ def overrides(
     host: str | None,
     port: int | None,
     seed: int | None,
+    processes: int | None = None,
 ) -> dict[str, Any]:
     """What the command line says, as keys of the configuration."""
     given: dict[str, Any] = {"policy": policy, "home_region": home_region, "seed": seed}
+    given["processes"] = processes
     given = {key: value for key, value in given.items() if value is not None}
     if worker:
         given["endpoints"] = endpoints_from_workers(worker)
@@ -137,9 +178,14 @@ def main() -> None:
 
 
 def fail(message: str) -> None:
+    """The end of the command."""
+    tell_problem(message)
+    sys.exit(2)
+
+
+def tell_problem(message: str) -> None:
     """One line, whatever the message holds."""
     click.echo(f"balancer: {' '.join(message.split())}", err=True)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

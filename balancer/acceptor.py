@@ -12,6 +12,7 @@ import socket
 
 from balancer.arrival import Arrivals
 from balancer.errors import ListenFailed
+from balancer.evenness import PAUSE, Evenness
 from balancer.unit import Unit
 
 BACKLOG = 4096
@@ -56,9 +57,18 @@ def bound_unsent(sock: socket.socket, size: int) -> None:
 class Acceptor:
     """Hands new connections to the protocols of `arrivals`, at most `limit` at a time."""
 
-    def __init__(self, sock: socket.socket, unit: Unit, arrivals: Arrivals, limit: int) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        unit: Unit,
+        arrivals: Arrivals,
+        limit: int,
+        evenness: Evenness | None = None,
+    ) -> None:
         bound_unsent(sock, unit.limits.buffer)
         self._sock = sock
+        self._evenness = evenness  # with other processes that accept from the same socket
+        self._waiting: asyncio.TimerHandle | None = None
         self._unit = unit
         self._arrivals = arrivals
         self.limit = limit
@@ -70,20 +80,29 @@ class Acceptor:
     @property
     def has_room(self) -> bool:
         """Whether one more client can be served."""
-        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving) < self.limit
+        return self._clients < self.limit
+
+    @property
+    def _clients(self) -> int:
+        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving)
 
     def start(self) -> None:
         """Begin to accept."""
+        self._note()
         self._listen()
 
     async def stop(self) -> None:
-        """Accept nobody any more; connections still in the backlog are closed by the kernel."""
+        """Accept nobody any more; connections still in the backlog are closed by the kernel, unless another process
+        has the socket as well."""
         self._pause()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._evenness is not None:
+            self._evenness.leave()
         self._unit.on_client_left = None
         self._sock.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
-        self._arrivals.stop()
 
     def sweep(self, now: float) -> None:
         """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first.
@@ -118,28 +137,52 @@ class Acceptor:
             self._loop.remove_reader(self._sock.fileno())
 
     def _client_left(self) -> None:
+        self._note()
         if not self._is_listening and self.has_room:
             self._listen()
 
+    def _note(self) -> None:
+        if self._evenness is not None:
+            self._evenness.note(self._clients)
+
+    def _leave_to_others(self) -> None:
+        """For a moment; whoever is still there after it is ours."""
+        self._pause()
+        self._waiting = self._loop.call_later(PAUSE, self._take_one)
+
+    def _take_one(self) -> None:
+        self._waiting = None
+        if self.has_room:
+            self._listen()
+            self._accept()
+
     def _ready(self) -> None:
         for _ in range(BATCH):
-            if not self.has_room:
-                self._pause()
-                self._unit.set_crowded(self._somebody_waits())
+            if self._evenness is not None and self._evenness.is_ahead(self._clients):
+                self._leave_to_others()
                 return
-            try:
-                client, address = self._sock.accept()
-            except (BlockingIOError, ConnectionAbortedError):
+            if not self._accept():
                 return
-            except (
-                OSError
-            ):  # a descriptor short after all: somebody else's; try again when one of ours is free
-                self._pause()
-                return
-            client.setblocking(False)
-            task = self._loop.create_task(self._arrive(client, address[0]))
-            self._arriving.add(task)
-            task.add_done_callback(self._arriving.discard)
+
+    def _accept(self) -> bool:
+        """Take a client; whether there was one, and there may be more."""
+        if not self.has_room:
+            self._pause()
+            self._unit.set_crowded(self._somebody_waits())
+            return False
+        try:
+            client, address = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return False
+        except OSError:  # a descriptor short after all: somebody else's; try again when one of ours is free
+            self._pause()
+            return False
+        client.setblocking(False)
+        task = self._loop.create_task(self._arrive(client, address[0]))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+        self._note()
+        return True
 
     async def _arrive(self, client: socket.socket, address: str) -> None:
         try:

@@ -59,6 +59,8 @@ from policies.fitness import Fitness
 
 ENVIRONMENT_PREFIX = "BALANCER_"
 
+MOST_PROCESSES = 256
+
 
 class ConfigError(Exception):
     """One line: the field and what is allowed there. Exit code 2."""
@@ -75,6 +77,12 @@ class Settings(BaseSettings):
 
     listen: str = Field(
         default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
+    )
+    processes: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PROCESSES,
+        description="of the unit, on one port; $WEB_CONCURRENCY stands for it",
     )
     home_region: Name | None = Field(default=None, description="where this unit's requests come from")
     policy: PolicySpec = PolicySpec()
@@ -174,12 +182,15 @@ class ListenAddress:
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     """Read the file, let the environment and then `overrides` replace its keys, and check the whole.
 
-    Raises `ConfigError`. Heroku's $PORT stands for `listen` on all addresses, unless the command line says more.
+    Raises `ConfigError`. Heroku's $PORT stands for `listen` on all addresses, and its $WEB_CONCURRENCY for `processes`,
+    unless the command line says more.
     """
     document = read_file(path) if path is not None else {}
     overrides = dict(overrides)
     if "listen" not in overrides and (port := os.environ.get("PORT")):
         overrides["listen"] = _all_addresses(port)
+    if "processes" not in overrides and (wanted := os.environ.get("WEB_CONCURRENCY")):
+        overrides["processes"] = _so_many(wanted)
     try:
         settings = _read_with(document, overrides)
         settings.policy.make(Random(0))
@@ -199,6 +210,12 @@ def _all_addresses(port: str) -> str:
         return str(ListenAddress.parse(f"0.0.0.0:{port}"))
     except ValueError:
         raise ConfigError(f"PORT: must be a port of 0–65535, got '{port}'") from None
+
+
+def _so_many(wanted: str) -> int:
+    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= MOST_PROCESSES:
+        return int(wanted)
+    raise ConfigError(f"WEB_CONCURRENCY: must be a whole number of 1–{MOST_PROCESSES}, got '{wanted}'")
 
 
 class Environment(EnvSettingsSource):

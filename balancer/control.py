@@ -6,8 +6,10 @@ a process one port, so control and traffic share it; a request under /-/ is hand
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
+import os
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
@@ -15,20 +17,22 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import HttpVersion11, web
 from pydantic import ValidationError
 
+from balancer.channel import Channel, is_inner
+from balancer.channel import Handler as Route
 from balancer.client import Client
 from balancer.config import ConfigError, first_problem
 from balancer.endpoint_routes import EndpointRoutes
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.fields import without
 from balancer.log_lines import NOT_CONNECTED, TARGET_LIMIT, Entry
+from balancer.merged import merged_metrics, merged_status
 from balancer.metrics import metrics_text
 from balancer.sections import PolicySpec
-from balancer.status import policy_status, reload_status, unit_status
+from balancer.standing_orders import ORDERS, StandingOrders
+from balancer.status import policy_status, process_status, reload_status, unit_status
 from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
-    import asyncio
-
     from balancer.reload import Reloads
     from balancer.unit import Unit
 
@@ -56,31 +60,51 @@ class HandsOver(Protocol):
 class ControlPlane:
     """The application and its aiohttp runner."""
 
-    def __init__(self, unit: Unit, reloads: Reloads, token: bytes | None = None) -> None:
+    def __init__(
+        self, unit: Unit, reloads: Reloads, token: bytes | None = None, channel: Channel | None = None
+    ) -> None:
         self._unit = unit
         self._reloads = reloads
         self.token = token
+        self._channel = channel
+        self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
         app = web.Application(middlewares=[self._guard])
-        app.add_routes(
-            [
-                web.get("/-/health", self._health),
-                web.get("/-/status", self._status),
-                web.get("/-/metrics", self._metrics),
-                web.get("/-/policy", self._policy),
-                web.put("/-/policy", self._put_policy),
-                web.post("/-/reload", self._reload),
-            ]
-        )
-        app.add_routes(EndpointRoutes(unit).routes())
+        app.add_routes(self._routes())
+        app.add_routes(EndpointRoutes(unit, channel).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
+    def _routes(self) -> list[web.RouteDef]:
+        policy: Route = self._policy
+        put_policy: Route = self._put_policy
+        reload: Route = self._reload
+        routes = [
+            web.get("/-/health", self._health),
+            web.get("/-/status", self._status),
+            web.get("/-/metrics", self._metrics),
+        ]
+        if self._channel is not None and self._orders is not None:
+            whole, everywhere = self._channel.whole, self._channel.everywhere
+            policy, put_policy, reload = whole(policy), everywhere(put_policy), everywhere(reload)
+            routes.append(web.get(ORDERS, self._orders.tell))
+        return [
+            *routes,
+            web.get("/-/policy", policy),
+            web.put("/-/policy", put_policy),
+            web.post("/-/reload", reload),
+        ]
+
     async def start(self) -> None:
-        """Get ready for connections."""
+        """Get ready for connections; one of several processes does first what the others have been told."""
         await self._runner.setup()
+        if self._channel is not None and self._orders is not None:
+            await self._channel.start(self._runner)
+            await self._orders.catch_up()
 
     async def stop(self) -> None:
         """Finish and close what was handed over."""
         await self._runner.cleanup()
+        if self._channel is not None:
+            self._channel.stop()
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Answer `request`, a whole HTTP message, on `transport`, and close it."""
@@ -99,9 +123,11 @@ class ControlPlane:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """To others it looks as if there were nothing here."""
         began_at = self._unit.now()
-        if not (self._has_token(request) or is_local(request)):
+        if not (self._has_token(request) or is_inner(request) or is_local(request)):
             handler = not_found
         try:
+            if self._orders is not None:
+                await self._orders.admit(request)
             response = await handler(request)
         except web.HTTPException as error:
             self._log(request, error, began_at)
@@ -111,6 +137,8 @@ class ControlPlane:
 
     def _log(self, request: web.Request, response: web.StreamResponse, began_at: float) -> None:
         log = self._unit.access_log
+        if is_inner(request):
+            return
         if log is not None and log.logs_control and log.takes(response.status, None):
             log.add(control_entry(request, response, began_at, self._unit.now()))
 
@@ -128,10 +156,19 @@ class ControlPlane:
         return web.json_response({"healthy": is_up}, status=200 if is_up else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(unit_status(self._unit))
+        if self._channel is None:
+            return web.json_response(unit_status(self._unit))
+        own = process_status(self._unit)
+        if is_inner(request):
+            return web.json_response(own)
+        told = [own, *map(json.loads, await self._channel.gather(request.path))]
+        return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._unit)
+        if self._channel is not None and not is_inner(request):
+            texts = [body, *await self._channel.gather(request.path)]
+            body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _policy(self, request: web.Request) -> web.Response:

@@ -24,6 +24,7 @@ from balancer.request_head import Request
 from balancer.request_reader import RequestReader
 from balancer.tunnel import reset
 from balancer.turn import Refusal, Turn
+from balancer.unread import has_unread
 
 if TYPE_CHECKING:
     from balancer.control import ControlPlane
@@ -314,8 +315,8 @@ class Downstream(asyncio.Protocol):
                 error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
                 self._refuse(error, self._reader.head)
         elif self._answering is None:
-            if quiet > timeouts.keep_alive or self._unit.is_draining:
-                self.transport.close()
+            if quiet > self._unit.idle_limit:
+                self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
         else:
@@ -341,10 +342,15 @@ class Downstream(asyncio.Protocol):
         """Give the descriptor to somebody who waits for one."""
         has_begun = self._reader is not None and self._reader.has_begun
         is_idle = self._answering is None and not has_begun and self._linger_until is None
-        if is_idle and now - self.quiet_since > longer_than:
-            self.transport.close()
-            return True
-        return False
+        return is_idle and now - self.quiet_since > longer_than and self._close_idle()
+
+    def _close_idle(self) -> bool:
+        """Between requests. One that has come already is read and answered first: closed under it, a client would see
+        an error, and could not know whether what it asked was done (RFC 9112 § 9.6)."""
+        if has_unread(self.transport):
+            return False
+        self.transport.close()
+        return True
 
     def abort(self) -> None:
         """End it so that the client sees that something is missing: by RST, for a FIN may be how a body ends."""

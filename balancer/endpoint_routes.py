@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 from aiohttp import web
 from pydantic import Field, ValidationError, model_validator
 
+from balancer.channel import Channel, Handler
 from balancer.config import first_problem
 from balancer.errors import EndpointConflict
 from balancer.sections import EndpointConfig, Section
-from balancer.status import endpoint_status, leaving_status
+from balancer.status import endpoint_status, leaving_status, process_endpoint_status
 from balancer.tls import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import Standing
@@ -52,26 +53,31 @@ class Refused(Exception):
 class EndpointRoutes:
     """The endpoints of `unit`, for aiohttp."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, channel: Channel | None = None) -> None:
         self._unit = unit
+        self._channel = channel
+        self._status = endpoint_status if channel is None else process_endpoint_status
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """What to add to the application."""
-        one = "/-/endpoints/{id}"
+        """What to add to the application; what one process of several does, or says, all of them do and say."""
+        ask, tell = _alone, _alone
+        if self._channel is not None:
+            ask, tell = self._channel.whole, self._channel.everywhere
+        one, change = "/-/endpoints/{id}", tell(self._change)
         return [
-            web.get("/-/endpoints", self._list),
-            web.post("/-/endpoints", self._add),
-            web.get(one, self._get),
-            web.delete(one, self._remove),
-            web.patch(one, self._change),
-            web.put(one, self._change),
+            web.get("/-/endpoints", ask(self._list)),
+            web.post("/-/endpoints", tell(self._add)),
+            web.get(one, ask(self._get)),
+            web.delete(one, tell(self._remove)),
+            web.patch(one, change),
+            web.put(one, change),
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
         states = self._unit.router.states
         return web.json_response(
             {
-                "endpoints": [endpoint_status(self._unit, state) for state in states],
+                "endpoints": [self._status(self._unit, state) for state in states],
                 "leaving": leaving_status(self._unit),
             }
         )
@@ -122,7 +128,12 @@ class EndpointRoutes:
         except UnknownEndpoint as error:
             return problem(404, str(error))
         state = self._unit.router.find(endpoint_id)
-        return web.json_response(endpoint_status(self._unit, state), status=status)
+        return web.json_response(self._status(self._unit, state), status=status)
+
+
+def _alone(handler: Handler) -> Handler:
+    """There are no other processes."""
+    return handler
 
 
 async def body_of(request: web.Request, model: type[M]) -> M:

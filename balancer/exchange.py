@@ -248,6 +248,8 @@ class Exchange(Forwarding):
         stays = self._request.fields.keep_alive and self._is_complete and self._unit.keeps_clients
         is_head = self._request.method == b"HEAD"
         self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
+        if stays and self._downstream.is_held:  # by a body that was whole before anybody was to take it
+            self._downstream.unhold()
         self._finish(stays)
 
     def _cut(self, error: ForwardingError) -> None:

@@ -131,7 +131,7 @@ class UnitCollector(Collector):
         )
         for state in self._unit.router.states:
             pool = self._unit.pools.by_id[state.id]
-            in_flight.add_metric(_labels(state), state.in_flight)
+            in_flight.add_metric(_labels(state), state.in_flight_here)
             available.add_metric(_labels(state), state.available)
             for name, number in (("idle", pool.idle), ("leased", pool.leased), ("opening", pool.opening)):
                 connections.add_metric([*_labels(state), name], number)

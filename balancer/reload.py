@@ -19,7 +19,7 @@ from balancer.unit import Unit
 from balancer.watched_file import WatchedFile
 from policies.errors import PoliciesError
 
-FIXED = ("listen", "seed", "concurrency", "queue", "shedding", "hedging")
+FIXED = ("listen", "processes", "seed", "concurrency", "queue", "shedding", "hedging")
 """Keys that are for the start alone."""
 
 

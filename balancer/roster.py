@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from balancer.errors import EndpointConflict
 from balancer.sections import EndpointConfig
+from balancer.tls import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import Standing
 
@@ -64,10 +65,29 @@ class Roster:
     @property
     def leaving(self) -> list[EndpointState]:
         """Those that were removed and still have requests in flight."""
-        self._leaving = [state for state in self._leaving if state.in_flight]
+        self._leaving = [state for state in self._leaving if state.in_flight_here]
         return list(self._leaving)
 
+    def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
+        """What commands have made of the configuration: endpoints added, ids removed, and weights."""
+        kept = {config.id for config in self._lists[CONFIGURATION]}
+        removed = [config.id for config in self._unit.terms.endpoints if config.id not in kept]
+        return list(self._lists[COMMAND]), removed, dict(self._weights)
+
     # --- changing
+
+    def obey(
+        self, added: Iterable[EndpointConfig], removed: Iterable[str], weights: Mapping[str, float]
+    ) -> None:
+        """The same commands at once, in another process. Raises `TlsProblem`, and then changes nothing."""
+        before, gone = self._weights, set(removed)
+        kept = tuple(config for config in self._unit.terms.endpoints if config.id not in gone)
+        self._weights = dict(weights)
+        try:
+            self._install({**self._lists, CONFIGURATION: kept, COMMAND: tuple(added)})
+        except TlsProblem:
+            self._weights = before
+            raise
 
     def warm(self, terms: Terms) -> None:
         """Make what those that there are need for TLS under other terms. Raises `TlsProblem`."""
@@ -109,7 +129,7 @@ class Roster:
             raise EndpointConflict(
                 f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
             )
-        in_flight = self._unit.router.find(endpoint_id).in_flight
+        in_flight = self._unit.router.find(endpoint_id).in_flight_here
         kept = tuple(config for config in self._lists[source] if config.id != endpoint_id)
         self._install({**self._lists, source: kept})
         return in_flight

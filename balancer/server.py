@@ -1,4 +1,4 @@
-"""The life of the forwarding unit: build, listen, serve, drain.
+"""The forwarding unit as a server: build, listen, reload, drain.
 
 Rule of this file: readable aloud. What each part does stands in its own file.
 """
@@ -6,32 +6,35 @@ Rule of this file: readable aloud. What each part does stands in its own file.
 from __future__ import annotations
 
 import asyncio
-import gc
-import signal
+import socket
 from collections.abc import Callable
 from random import Random
 
 from balancer.acceptor import Acceptor, bind
 from balancer.access_log import AccessLog, wall_offset
 from balancer.arrival import Arrivals
-from balancer.config import ConfigError, ListenAddress, Settings
+from balancer.channel import Channel
+from balancer.config import ListenAddress, Settings
 from balancer.control import ControlPlane
 from balancer.deadlines import SLICE, Sweep
 from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream import Downstream
+from balancer.evenness import Evenness
+from balancer.handover import inherited
 from balancer.log_lines import FORMATS
-from balancer.log_output import LogOutput
-from balancer.memory import keep_freed_memory
+from balancer.log_output import LogOutput, complain
+from balancer.member import Member
+from balancer.neighbours import Neighbours
 from balancer.reload import Prepared, Reloads
 from balancer.sections import LogConfig
 from balancer.terms import terms_of
-from balancer.unit import Unit
+from balancer.unit import AT_ONCE, Unit
 from balancer.watched_name import WatchedName
 from policies.router import Clock, MonotonicClock, Router
 
-GC_THRESHOLD = 50_000
-"""Allocations between collections of the youngest generation. An exchange leaves no cycles behind, so the default
-of 700 makes the collector look at live connections some dozen times a second for nothing."""
+FAREWELL = 10.0
+"""Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered
+with Connection: close; the others find out while nothing is on its way."""
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Unit:
@@ -65,10 +68,14 @@ def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: 
 
 class Server:
     """A unit with its socket, its control plane and its sweep. `read` gives the configuration as it stands when the
-    server is told to reload."""
+    server is told to reload; `member` says which of several processes it is."""
 
     def __init__(
-        self, settings: Settings, clock: Clock | None = None, read: Callable[[], Settings] | None = None
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        read: Callable[[], Settings] | None = None,
+        member: Member | None = None,
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
@@ -76,26 +83,31 @@ class Server:
         terms = self.unit.terms
         self.unit.discovery.adopt(terms.discovery, terms.upstream_tls_config)
         self.reloads = Reloads(self.unit, settings, read or (lambda: settings), self._put_in_force)
-        self._control = ControlPlane(self.unit, self.reloads, terms.token)
+        channel = Channel(member) if member is not None else None
+        self._control = ControlPlane(self.unit, self.reloads, terms.token, channel)
         self.arrivals = Arrivals(self.unit, self._downstream, terms.server_tls, terms.proxy_protocol)
-        address = ListenAddress.parse(settings.listen)
-        self._sock = bind(address.host, address.port)
+        self.sock = member.sock if member is not None else listen(settings)
+        self._page = None if member is None else member.board.pages[member.index]
+        self._evenness = None if member is None else Evenness(member.board, member.index)
+        self._neighbours: Neighbours | None = None
+        if member is not None:
+            self._neighbours = Neighbours(self.unit.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
     @property
     def address(self) -> ListenAddress:
         """Where it listens, with the port that it got."""
-        host, port = self._sock.getsockname()[:2]
-        return ListenAddress(host, port)
+        return address_of(self.sock)
 
     async def start(self) -> None:
         """Listen and serve."""
         if self.unit.access_log is not None:
             self.unit.access_log.start()
-        await self._control.start()
         await self.unit.discovery.start(self.unit.now())
-        self._acceptor = Acceptor(self._sock, self.unit, self.arrivals, self._client_limit)
+        await self._control.start()  # last: what was ordered of endpoints needs to know them
+        self._tell_grace()
+        self._acceptor = Acceptor(self.sock, self.unit, self.arrivals, self._client_limit, self._evenness)
         self._sweep = Sweep(self.unit, self._look)
         self._sweep.start()
         self._acceptor.start()
@@ -104,7 +116,14 @@ class Server:
         """With every sweep."""
         if self._acceptor is not None:
             self._acceptor.sweep(now)
+        if self._neighbours is not None:
+            self._neighbours.sweep(now)
         self.unit.discovery.tick(now)
+
+    def _tell_grace(self) -> None:
+        """The supervisor kills who takes longer, and reads no configuration again."""
+        if self._page is not None:
+            self._page.grace = self.unit.timeouts.shutdown
 
     def _downstream(self) -> Downstream:
         return Downstream(self.unit, self._control)
@@ -142,6 +161,7 @@ class Server:
         unit.roster.adopt(terms)
         self.arrivals.tls, self.arrivals.proxies = terms.server_tls, terms.proxy_protocol
         self._control.token = terms.token
+        self._tell_grace()
         if self._acceptor is not None:
             self._acceptor.limit = self._client_limit
         return gone
@@ -171,16 +191,23 @@ class Server:
             if number % SLICE == 0:
                 await asyncio.sleep(0)
 
-    async def stop(self) -> bool:
+    async def stop(self, *, is_patient: bool = False) -> bool:
         """Accept nobody, finish what is in flight within the grace period, close the rest.
 
-        Returns whether all was finished.
+        Who is idle leaves at once; where others serve already, `is_patient`, after a time in which one more request is
+        answered. Returns whether all was finished.
         """
         unit = self.unit
-        unit.drain()
+        grace = unit.timeouts.shutdown
+        unit.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
+        for downstream in unit.downstreams:
+            downstream.quiet_since = unit.coarse_now  # whatever was before: the time begins here
         if self._acceptor is not None:
             await self._acceptor.stop()
-        is_finished = await self._drained(unit.timeouts.shutdown)
+        if not is_patient:
+            self.arrivals.stop()
+        is_finished = await self._drained(grace)
+        self.arrivals.stop()
         unit.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
         unit.tunnels.abort()
         for downstream in list(unit.downstreams):
@@ -201,10 +228,10 @@ class Server:
         """Close who is idle, wait for the others to leave; False where `grace` seconds were not enough."""
         unit = self.unit
         everybody_left = asyncio.Event()
-        unit.on_client_left = lambda: None if unit.downstreams else everybody_left.set()
+        unit.on_client_left = lambda: everybody_left.set() if self._is_empty else None
         for downstream in list(unit.downstreams):
-            downstream.close_if_quiet(unit.now(), -1.0)
-        if not unit.downstreams:
+            downstream.close_if_quiet(unit.now(), unit.idle_limit)
+        if self._is_empty:
             return True
         try:
             await asyncio.wait_for(everybody_left.wait(), grace)
@@ -212,63 +239,26 @@ class Server:
             return False
         return True
 
+    def hasten(self) -> None:
+        """No more patience: who is idle leaves with the next sweep."""
+        self.unit.idle_limit = AT_ONCE
+        self.arrivals.stop()
 
-async def serve(read: Callable[[], Settings], say: Callable[[str], None]) -> bool:
-    """Run until SIGTERM or SIGINT; a second signal ends the grace period. Returns whether all was finished.
-
-    `read` gives the configuration, at the start and on each SIGHUP. Raises what it raises at the start.
-    """
-    settings = read()
-    server = Server(settings, read=read)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    reloading: set[asyncio.Task[None]] = set()
-    loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, say, reloading))
-    await server.start()
-    keep_freed_memory()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
-    count = len(server.unit.roster.members)
-    say(
-        f"balancer ready on {'http' if settings.tls is None else 'https'}://{server.address} "
-        f"(policy {settings.policy.name}, {count} endpoint{'s' if count != 1 else ''})"
-    )
-    await stopping.wait()
-    say(f"balancer stopping: {server.unit.in_flight} in flight")
-    stopping.clear()
-    stop = asyncio.ensure_future(server.stop())
-    again = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((stop, again), return_when=asyncio.FIRST_COMPLETED)
-    again.cancel()
-    if not stop.done():
-        stop.cancel()
-        return False
-    return stop.result()
+    @property
+    def _is_empty(self) -> bool:
+        return not (self.unit.downstreams or len(self.arrivals))
 
 
-def _reload_soon(server: Server, say: Callable[[str], None], under_way: set[asyncio.Task[None]]) -> None:
-    """One after the one that is under way is enough for all the signals that come meanwhile."""
-    if len(under_way) < 2:
-        task = asyncio.get_running_loop().create_task(_reload(server, say))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
+def listen(settings: Settings) -> socket.socket:
+    """The listening socket: the one that was handed over, or a new one. Raises `ListenFailed`."""
+    address = ListenAddress.parse(settings.listen)
+    return inherited(settings.listen) or bind(address.host, address.port)
 
 
-async def _reload(server: Server, say: Callable[[str], None]) -> None:
-    try:
-        await server.reload()
-    except ConfigError as error:
-        say(f"balancer keeps the configuration that it has: {error}")
-        return
-    waiting = ", ".join(server.unit.reload_counts.waiting)
-    say(
-        f"balancer has reloaded; only the next start changes: {waiting}"
-        if waiting
-        else "balancer has reloaded"
-    )
+def address_of(sock: socket.socket) -> ListenAddress:
+    """Where it listens."""
+    host, port = sock.getsockname()[:2]
+    return ListenAddress(host, port)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

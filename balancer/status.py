@@ -15,6 +15,7 @@ from balancer.queue_report import concurrency_status, level_status, queue_status
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
+    from policies.load import Histogram
     from policies.state import EndpointState
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -69,7 +70,7 @@ def unit_status(unit: Unit) -> dict[str, Any]:
 def leaving_status(unit: Unit) -> list[dict[str, Any]]:
     """Endpoints that were removed and still have requests in flight."""
     return [
-        {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight}
+        {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
         for state in unit.roster.leaving
     ]
 
@@ -165,7 +166,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "share": round(state.share, 3),
         "ejection": ejection_status(unit, state),
         "checks": checks_status(unit, state),
-        "in_flight": state.in_flight,
+        "in_flight": state.in_flight_here,
         "connections": {
             "idle": pool.idle,
             "leased": pool.leased,
@@ -178,14 +179,27 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
             "last_fault": pool.last_fault,
         },
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
-        "latency": {
-            "count": state.histogram.count,
-            "mean": _mean(state),
-            **{f"p{q * 100:g}": state.histogram.quantile(q) for q in QUANTILES},
-        },
+        "latency": summary(state.histogram),
     }
 
 
-def _mean(state: EndpointState) -> float | None:
+def summary(histogram: Histogram) -> dict[str, float | None]:
+    """For people."""
+    count = histogram.count
+    return {
+        "count": count,
+        "mean": histogram.total / count if count else None,
+        **{f"p{q * 100:g}": histogram.quantile(q) for q in QUANTILES},
+    }
+
+
+def process_status(unit: Unit) -> dict[str, Any]:
+    """The same for another process of the unit, which cannot merge quantiles: with the histograms themselves."""
+    endpoints = [process_endpoint_status(unit, state) for state in unit.router.states]
+    return unit_status(unit) | {"endpoints": endpoints}
+
+
+def process_endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
+    """One endpoint, in the same way."""
     histogram = state.histogram
-    return histogram.total / histogram.count if histogram.count else None
+    return endpoint_status(unit, state) | {"latency": {"counts": histogram.counts, "total": histogram.total}}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from balancer.checks import Checks
 from balancer.discovery import Discovery
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from balancer.stickiness import ResponseEdits, Stickiness
     from balancer.sticky_sections import StickyConfig
     from balancer.terms import Terms
+
+AT_ONCE: Final = -1.0
+"""Seconds that nobody has been idle for less than."""
 
 
 @dataclass(slots=True)
@@ -74,8 +77,8 @@ class Unit:
 
     `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
     `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
-    `keeps_clients`: a client may send its next request on the same connection. `terms` are what it goes by, and
-    `policy` the one in force, which may be another than theirs.
+    `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
+    one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
     """
 
     def __init__(
@@ -128,6 +131,8 @@ class Unit:
         """Go by these from now on: all of them but for endpoints and policy, which may have been changed since."""
         self.terms = terms
         self.timeouts = terms.timeouts
+        if not self.is_draining:
+            self.idle_limit = terms.timeouts.keep_alive
         self.limits = terms.limits
         self.retries = terms.retries
         self.home_region = terms.home_region
@@ -147,10 +152,12 @@ class Unit:
             self._use(self._inner)
         self.router.limit(terms.limits.in_flight)  # last: whoever waited may go at once
 
-    def drain(self) -> None:
-        """Stop: every client connection ends with the response that it waits for."""
+    def drain(self, idle_limit: float = AT_ONCE) -> None:
+        """Stop: every client connection ends with the response that it waits for, or when it has been idle for
+        `idle_limit` seconds."""
         self.is_draining = True
         self.keeps_clients = False
+        self.idle_limit = idle_limit
 
     def set_crowded(self, is_crowded: bool) -> None:
         """While clients wait in the kernel, those served end after their response: turns go round."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from math import exp
 
+from policies.evidence import NOTHING, Evidence
 from policies.load import FAINT, WindowedMinimum
 
 TAU = 3.0
@@ -61,10 +62,21 @@ charged."""
 class LatencyModel:
     """The four numbers of one endpoint, and its `failures`, faded like the rest.
 
-    `ahead` is its in-flight count without the request itself.
+    `ahead` is its in-flight count without the request itself. What other processes of the unit have measured is
+    counted in, and remembered in `_others`, so that it can be told apart.
     """
 
-    __slots__ = ("_ahead", "_floor", "_latency", "_pace", "_successes", "charge", "failures", "measured_at")
+    __slots__ = (
+        "_ahead",
+        "_floor",
+        "_latency",
+        "_others",
+        "_pace",
+        "_successes",
+        "charge",
+        "failures",
+        "measured_at",
+    )
 
     def __init__(self) -> None:
         self._successes = self.failures = self._latency = self._ahead = 0.0
@@ -72,6 +84,7 @@ class LatencyModel:
         self._pace = WindowedMinimum(PACE_WINDOW)
         self.measured_at = -FORGET_AFTER
         self.charge = FAILURE_COST
+        self._others: Evidence | None = None
 
     def record(self, latency: float, ahead: int, now: float) -> None:
         """Count in a success of `latency` seconds that was sent with `ahead` requests before it."""
@@ -96,6 +109,36 @@ class LatencyModel:
         self._latency *= keep
         self._ahead *= keep
         self.failures = self.failures * keep if self.failures > FAINT else 0.0
+        if self._others is not None:
+            self._others = self._others.faded(keep)
+
+    def own(self) -> Evidence:
+        """What was measured here, without what `pool` has added."""
+        others = self._others or NOTHING
+        successes = self._successes - others.successes
+        failures = max(0.0, self.failures - others.failures)
+        floor, pace = self._floor.own(), self._pace.own()
+        if successes < FAINT:  # what a subtraction leaves of nothing
+            return Evidence(0.0, 0.0, 0.0, failures, floor, pace, self.measured_at)
+        latency, ahead = self._latency - others.latency, self._ahead - others.ahead
+        return Evidence(successes, latency, max(0.0, ahead), failures, floor, pace, self.measured_at)
+
+    def pool(self, others: Evidence) -> None:
+        """Count in what others have measured, all of it, instead of what they had measured before."""
+        age = others.at - self.measured_at
+        if age > 0:
+            self._fade(age)
+            self.measured_at = others.at
+        else:
+            others = others.faded(exp(age / TAU))
+        own = self.own()
+        self._others = others
+        self._successes = own.successes + others.successes
+        self._latency = own.latency + others.latency
+        self._ahead = own.ahead + others.ahead
+        failures = own.failures + others.failures
+        self.failures = failures if failures > FAINT else 0.0
+        self._floor.elsewhere, self._pace.elsewhere = others.floor, others.pace
 
     def record_failure(self, charge: float, now: float) -> None:
         """Count in a failure that is to weigh like a latency of `charge` seconds."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, exp, inf, log, sqrt
+from typing import Self
 
 
 class Ewma:
@@ -55,13 +56,14 @@ class WindowedMinimum:
     """The least value of the last `window` to 2·`window` seconds, in two buckets.
 
     A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint.
+    `elsewhere` is the least that others have seen, and is no value of our own.
     """
 
-    __slots__ = ("_previous", "current", "turns_at", "window")
+    __slots__ = ("_previous", "current", "elsewhere", "turns_at", "window")
 
     def __init__(self, window: float) -> None:
         self.window = window
-        self.current = self._previous = inf
+        self.current = self._previous = self.elsewhere = inf
         self.turns_at = -inf
 
     def add(self, value: float, now: float) -> None:
@@ -78,7 +80,12 @@ class WindowedMinimum:
 
     def read(self) -> float:
         """The minimum; `inf`, the minimum of nothing, before the first value."""
-        return self.current if self.current < self._previous else self._previous
+        least = self.current if self.current < self._previous else self._previous
+        return least if least < self.elsewhere else self.elsewhere
+
+    def own(self) -> float:
+        """The minimum of what was added here."""
+        return min(self.current, self._previous)
 
 
 SHORTEST, LONGEST = 100e-6, 600.0
@@ -96,35 +103,42 @@ _LAST = ceil(log(LONGEST) * _PER_LOG + _OFFSET)
 class Histogram:
     """Latencies counted in logarithmic buckets: quantiles of any number of samples in 1.3 KiB.
 
-    Bucket 0 holds all up to SHORTEST, the last one all above LONGEST.
+    Bucket 0 holds all up to SHORTEST, the last one all above LONGEST. `counts` has the buckets, `total` the seconds.
     """
 
-    __slots__ = ("_counts", "total")
+    __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self._counts = [0] * (_LAST + 1)
+        self.counts = [0] * (_LAST + 1)
         self.total = 0.0
 
     def record(self, seconds: float) -> None:
         """Count one sample."""
         index = int(log(seconds) * _PER_LOG + _OFFSET) if seconds > SHORTEST else 0
         try:
-            self._counts[index] += 1
+            self.counts[index] += 1
         except IndexError:
-            self._counts[_LAST] += 1
+            self.counts[_LAST] += 1
         self.total += seconds
 
     @property
     def count(self) -> int:
         """How many samples there are; summed when asked, so that recording need not."""
-        return sum(self._counts)
+        return sum(self.counts)
+
+    @classmethod
+    def of(cls, counts: list[int], total: float) -> Self:
+        """One that has counted so much already; `total` in seconds."""
+        histogram = cls()
+        histogram.counts, histogram.total = counts, total
+        return histogram
 
     def quantile(self, q: float) -> float | None:
         """The latency in seconds that a share `q` (0..1) of the samples does not exceed; None without
         samples."""
         rank = max(1, ceil(q * self.count))
         seen = 0
-        for index, count in enumerate(self._counts):
+        for index, count in enumerate(self.counts):
             seen += count
             if seen >= rank:
                 return min(LONGEST, upper_bound(index) / sqrt(RATIO)) if index else SHORTEST
@@ -136,7 +150,7 @@ class Histogram:
         Every 8th bound is a factor 2.14 above the one before: 22 rows per endpoint are enough for a scrape.
         """
         seen = 0
-        for index, count in enumerate(self._counts[:-1]):
+        for index, count in enumerate(self.counts[:-1]):
             seen += count
             if index % every == 0:
                 yield upper_bound(index), seen

@@ -45,6 +45,10 @@ class MonotonicClock:
         self.now = time.monotonic  # the builtin itself: a method around it would double its cost
 
 
+def _nowhere(now: float) -> None:
+    """There are no others."""
+
+
 class Assignment:
     """A request's place at an endpoint, from `route` to `settle`. `in_flight_at_send` does not count the
     request itself."""
@@ -71,6 +75,8 @@ class Router:
     those that the fallback had to make because the policy raised, overran its time budget or picked what was
     not on offer; `last_fault` says what the policy last did wrong, in words. `fitness` judges who may be used.
     `on_available` is called when, after a time with no room, there is some again.
+    `look` is called with the time before a pick that comes at `look_at` or later: it brings in what other processes
+    have in flight, and puts `look_at` off. `on_members` is called when endpoints have come, gone or changed.
     """
 
     def __init__(
@@ -98,6 +104,9 @@ class Router:
         self.routed = self.demoted = 0
         self.last_fault: str | None = None
         self.on_available: Callable[[], None] | None = None
+        self.look_at = inf
+        self.look: Callable[[float], None] = _nowhere
+        self.on_members: Callable[[], None] | None = None
         self._install(policy)
         self._replace(endpoints, warms=False)
 
@@ -114,6 +123,8 @@ class Router:
         if not available or self.in_flight >= self._limit:
             raise NoEndpointAvailable(self.states)
         now = self._now()
+        if now >= self.look_at:
+            self.look(now)
         try:
             state = self._pick(facts, available, now)
             is_sound = state.is_listed and (not facts.tried or state in available)
@@ -128,7 +139,10 @@ class Router:
         state.in_flight = ahead + 1
         if not ahead:
             state.busy_since = now
-        if ahead + 1 >= state.limit:
+        here = ahead + 1 - state.elsewhere
+        if state.told is not None:
+            state.told[state.row] = here
+        if here >= state.limit:
             self._refresh(state)
         self.routed += 1
         self.in_flight += 1
@@ -141,6 +155,8 @@ class Router:
             raise AlreadySettled(f"the request to {state.id} was settled before")
         assignment.is_settled = True
         state.in_flight -= 1
+        if state.told is not None:
+            state.told[state.row] = state.in_flight - state.elsewhere
         was_full = self.in_flight >= self._limit
         self.in_flight -= 1
         state.count(outcome, assignment.in_flight_at_send)
@@ -221,6 +237,8 @@ class Router:
             state.is_fit = state.is_fit and state.is_member
         self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
         self._norms.states = self.states
+        if self.on_members is not None:
+            self.on_members()
         self._weigh_up(warms=warms)
         self._relist()
 

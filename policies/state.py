@@ -15,6 +15,7 @@ from policies.facts import Endpoint, Outcome, OutcomeKind, Standing
 from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
 from policies.load import Histogram
 from policies.norms import Norms
+from policies.shares import share
 
 _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED
@@ -35,12 +36,17 @@ class EndpointState:
     (`is_member`). `is_fit`: it may be used, be it because a panic ignores its health. `is_listed` is the router's
     note that it stands in the list of available states. `busy_since` is when it last went from idle to busy,
     `failures` how many requests it has failed since the start.
+
+    `in_flight` is of the whole unit; `elsewhere` of it, as far as is known, are other processes'. What is this
+    process's own stands in `told[row]`, which they read; `told` is None where this process is alone. It is `part` of
+    so many `parts` that each have their share of `limit`.
     """
 
     __slots__ = (
         "_most",
         "busy_since",
         "concurrency",
+        "elsewhere",
         "endpoint",
         "failures",
         "healthy",
@@ -57,10 +63,14 @@ class EndpointState:
         "norms",
         "order",
         "outcomes",
+        "part",
+        "parts",
         "record",
         "region",
+        "row",
         "share",
         "standing",
+        "told",
         "weight",
     )
 
@@ -72,7 +82,9 @@ class EndpointState:
         concurrency: Concurrency | None = None,
     ) -> None:
         self.concurrency = concurrency
-        self.in_flight = 0
+        self.in_flight = self.elsewhere = self.row = self.part = 0
+        self.parts = 1
+        self.told: memoryview[int] | None = None
         self.standing = Standing.UP
         self.healthy = self.is_reachable = self.is_member = True
         self.is_sound = self.is_fit = self.is_listed = False  # until the router has judged
@@ -95,10 +107,22 @@ class EndpointState:
 
     def limit_found(self) -> None:
         """Bring `limit` in line with what is stated, what was found out, and what a slow start allows."""
-        stated, found = self.endpoint.max_in_flight, self.concurrency
-        self.limit = self._most if stated is None or stated > self._most else stated
-        if found is not None and found.limit < self.limit:
-            self.limit = found.limit
+        found, most = self.concurrency, self._most
+        if found is not None and found.limit < most:
+            most = found.limit
+        if most < inf:  # both are of the whole unit
+            most = share(int(most), self.part, self.parts)
+        self.limit = min(self._stated_limit(), most)
+
+    def _stated_limit(self) -> float:
+        """What this process has of the endpoint's `max_in_flight`; `inf` where there is none."""
+        whole = self.endpoint.max_in_flight
+        return inf if whole is None else share(whole, self.part, self.parts)
+
+    def take_part(self, part: int, parts: int) -> None:
+        """It is one of so many processes that may each send it a part of what it takes."""
+        self.part, self.parts = part, parts
+        self.limit_found()
 
     def adopt(self, endpoint: Endpoint, order: int) -> None:
         """Take on a new configuration under the same id. What was learned at another place is not so here."""
@@ -114,8 +138,26 @@ class EndpointState:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as many requests as it may."""
-        return self.in_flight >= self.limit
+        """Whether it holds as many requests of ours as it may."""
+        return self.in_flight - self.elsewhere >= self.limit
+
+    @property
+    def in_flight_here(self) -> int:
+        """Requests of this process at it."""
+        return self.in_flight - self.elsewhere
+
+    def hear(self, elsewhere: int, now: float) -> None:
+        """So many requests of other processes are at it."""
+        if not self.in_flight:
+            self.busy_since = now
+        self.in_flight += elsewhere - self.elsewhere
+        self.elsewhere = elsewhere
+
+    def stand_alone(self) -> None:
+        """Nobody else is to know of it any more, nor to be heard of."""
+        self.told = None
+        self.in_flight -= self.elsewhere
+        self.elsewhere = 0
 
     def warm(self, share: float, most: float) -> None:
         """It gets this share of its weight, and holds at most so many requests; 1 and `inf`: it is warm."""

@@ -361,3 +361,13 @@ async def test_a_host_that_no_name_can_have(stage: Stage) -> None:
     answer = await stage.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (502, "connect_failed")
     assert stage.outcomes() == {"refused": 1}
+
+
+async def test_a_body_that_nobody_takes_holds_up_nobody(stage: Stage) -> None:
+    """It came whole, with its head, and is more than may wait; the answer is ours, and the next request is read."""
+    await stage.serve(await stage.worker(OK), limits={"buffer": 1024})
+    stage.unit.router.set_enabled("w0", False)
+    client = await stage.client()
+    check_error(await client.ask(post(b"x" * 4096)), 503, "no_endpoint_available")
+    stage.unit.router.set_enabled("w0", True)
+    assert (await client.ask(get())).body == b"fine"

@@ -1,0 +1,198 @@
+"""A newer program takes over the port while the old one finishes: nobody who is being served notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from balancer.errors import ListenFailed
+from balancer.handover import LISTENING, inherited
+from tests.balancer.conftest import Stage, Wire, get, response
+from tests.balancer.programs import Load, Program, workers
+
+Start = Callable[..., Awaitable[Program]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a unit; whatever still runs at the end is killed."""
+    async with AsyncExitStack() as stack:
+
+        async def started(*arguments: str, **options: object) -> Program:
+            program = await Program.start(*arguments, **options)  # type: ignore[arg-type]
+            stack.push_async_callback(program.close)
+            return program
+
+        yield started
+
+
+async def test_a_restart_under_load_fails_nobody(start: Start, stage: Stage) -> None:
+    """One process: the new one serves, the old one ends with 0, and not one request has failed."""
+    await restart_under_load(start, stage, "1")
+
+
+async def test_a_restart_of_several_processes_fails_nobody(start: Start, stage: Stage) -> None:
+    await restart_under_load(start, stage, "2")
+
+
+async def restart_under_load(start: Start, stage: Stage, processes: str) -> None:
+    program = await start(*workers(await stage.worker(response())), "--processes", processes)
+    load = Load(program)
+    await load.answers(200)
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    assert await program.ended() == 0
+    await load.answers(200)
+    assert await load.end() == []
+    assert (await program.status())["pid"] == successor
+    program.signal(signal.SIGTERM, successor)
+    assert "balancer stopping: 0 in flight" in await program.rest()
+
+
+async def test_one_restart_after_another(start: Start, stage: Stage) -> None:
+    """The new program hands over as well as the first one did, to as many processes as it is told to have."""
+    program = await start(*workers(await stage.worker(response())))
+    load = Load(program, clients=2)
+    program.signal(signal.SIGUSR2)
+    second = await program.replaced()
+    await load.answers(50)
+    program.signal(signal.SIGUSR2, second)
+    third = await program.replaced()
+    await load.answers(50)
+    assert await load.end() == []
+    assert (await program.status())["pid"] == third
+    program.signal(signal.SIGTERM, third)
+    await program.rest()
+
+
+async def test_an_idle_connection_is_told_with_its_next_response(start: Start, stage: Stage) -> None:
+    """It is not closed under a request that is on its way."""
+    program = await start(*workers(await stage.worker(response())))
+    client, fresh = await program.client(), await program.client()
+    assert (await client.ask(get())).value(b"Connection") is None
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    await program.line("balancer stopping")
+    for wire in (client, fresh):
+        answer = await wire.ask(get())
+        assert (answer.status, answer.value(b"Connection")) == (200, b"close")
+        assert await wire.rest() == b""
+        await wire.close()
+    assert await program.ended() == 0
+    program.signal(signal.SIGTERM, successor)
+    await program.rest()
+
+
+async def test_what_is_in_flight_is_finished_by_the_old_one(start: Start, stage: Stage) -> None:
+    """While the new one serves already."""
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        request = await wire.request()
+        if b"/slow" in request.line:
+            await go.wait()
+        await wire.send(response(request.line.split(b" ")[1]))
+
+    program = await start(*workers(await stage.worker(script)))
+    slow = await program.client()
+    await slow.send(get(b"/slow"))
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    await program.line("balancer stopping: 1 in flight")
+    quick = await program.client()
+    assert (await quick.ask(get(b"/quick"))).body == b"/quick"
+    go.set()
+    assert (await slow.response()).body == b"/slow"
+    assert await program.ended() == 0
+    program.signal(signal.SIGTERM, successor)
+    await program.rest()
+    for wire in (slow, quick):
+        await wire.close()
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+async def test_a_successor_that_cannot_start_changes_nothing(
+    start: Start, stage: Stage, tmp_path: Path, processes: str
+) -> None:
+    """Its mistake is told, the old program goes on, and may be asked again."""
+    worker = await stage.worker(response())
+    path = tmp_path / "balancer.toml"
+    good = f'listen = "127.0.0.1:0"\n[[endpoints]]\nid = "a"\naddress = "http://127.0.0.1:{worker.port}"\n'
+    path.write_text(good)
+    program = await start("--config", str(path), "--processes", processes)
+    path.write_text("listen = 1\n")
+    program.signal(signal.SIGUSR2)
+    await program.line("balancer goes on")
+    assert any("balancer: listen: " in line for line in program.lines)
+    client = await program.client()
+    assert (await client.ask(get())).status == 200
+    path.write_text(good)
+    program.signal(signal.SIGUSR2)
+    successor = await program.replaced()
+    await program.asked_until_closed(client)
+    assert await program.ended() == 0
+    program.signal(signal.SIGTERM, successor)
+    await program.rest()
+
+
+async def test_the_socket_of_systemd(start: Start, stage: Stage) -> None:
+    """LISTEN_FDS: it is served on, whatever `listen` says."""
+    worker = await stage.worker(response(b"here"))
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        program = await start(
+            *workers(worker),
+            launcher=f"import os, sys; os.dup2({sock.fileno()}, 3); os.environ['LISTEN_PID'] = str(os.getpid())",
+            descriptor=sock.fileno(),
+            LISTEN_FDS="1",
+        )
+    assert program.port == port
+    client = await program.client()
+    assert (await client.ask(get())).body == b"here"
+    program.signal(signal.SIGTERM)
+    assert await program.ended() == 0
+    await client.close()
+
+
+def test_more_sockets_than_one_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
+    monkeypatch.setenv("LISTEN_FDS", "2")
+    with pytest.raises(ListenFailed, match="LISTEN_FDS: one socket is served, got 2"):
+        inherited("127.0.0.1:0")
+
+
+def test_sockets_for_another_process_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever started us had them; and nobody whom we start is told of them."""
+    monkeypatch.setenv("LISTEN_PID", str(os.getpid() + 1))
+    monkeypatch.setenv("LISTEN_FDS", "1")
+    assert inherited("127.0.0.1:0") is None
+    assert "LISTEN_FDS" not in os.environ
+
+
+def test_a_descriptor_must_be_a_socket_that_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for descriptor in (os.dup(0), os.dup(socket.socket().detach())):
+        monkeypatch.setenv(LISTENING, f"{descriptor} 127.0.0.1:0")
+        with pytest.raises(ListenFailed, match=f"descriptor {descriptor}: "):
+            inherited("127.0.0.1:0")
+
+
+def test_a_socket_for_another_address_is_left_to_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration names another address than the one that was bound: bind that."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        for listen, is_taken in (("127.0.0.1:1", False), ("127.0.0.1:0", True)):
+            monkeypatch.setenv(LISTENING, f"{os.dup(sock.fileno())} 127.0.0.1:0")
+            taken = inherited(listen)
+            assert (taken is not None) == is_taken
+            if taken is not None:
+                taken.close()

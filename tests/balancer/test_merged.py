@@ -1,0 +1,114 @@
+"""One document of several processes': what is added, what is the largest, what must be so everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from balancer.merged import merged, merged_metrics, merged_status
+from balancer.metrics import metrics_text
+from balancer.status import process_status, summary, unit_status
+from policies.load import Histogram
+from tests.balancer.conftest import Stage, get, response
+
+
+@pytest.mark.parametrize(
+    ("values", "whole"),
+    [
+        ([1, 2], 3),
+        ([1.0, 2.5], 2.5),
+        ([None, 2], 2),
+        ([None, None], None),
+        ([True, False], False),
+        (["a", "a"], "a"),
+        ([{"x": 1}, {"x": 2, "y": 3}], {"x": 3, "y": 3}),
+        ([[{"id": "a", "n": 1}], [{"id": "b", "n": 5}, {"id": "a", "n": 2}]],
+         [{"id": "a", "n": 3}, {"id": "b", "n": 5}]),
+        ([[1, 2], [3, 4]], [4, 6]),
+        ([["a", "b"], ["b", "c"]], ["a", "b", "c"]),
+        ([[{"name": "a", "n": 1}], [{"name": "a", "n": 2}]], [{"name": "a", "n": 3}]),
+        ([[[1]], [[2]]], [[1]]),
+        ([[], []], []),
+    ],
+)  # fmt: skip
+def test_by_kind(values: list[Any], whole: Any) -> None:
+    """Counts are added; of measures the largest is told; something is so where it is so everywhere."""
+    assert merged([{"value": value} for value in values]) == {"value": whole}
+
+
+def test_the_exceptions() -> None:
+    """What is so anywhere, and what is the same everywhere."""
+    assert merged([{"draining": True}, {"draining": False}]) == {"draining": True}
+    assert merged([{"max_in_flight": 8}, {"max_in_flight": 8}]) == {"max_in_flight": 8}
+    assert merged([{"options": {"choices": 3}}] * 2) == {"options": {"choices": 3}}
+    assert merged([{"ejected": True}, {"ejected": False}]) == {"ejected": True}
+    assert merged([{"done": 2}, {"done": 1}]) == {"done": 2}
+    assert merged([{"pace": 1.5}, {"pace": 2.0}]) == {"pace": 3.5}
+    sources = [{"source": "file f", "endpoints": 3, "problem": problem} for problem in (None, "gone")]
+    assert merged([{"discovery": [source]} for source in sources]) == {"discovery": [sources[1]]}
+
+
+def test_latencies_are_pooled() -> None:
+    """Of one second and three of three: quantiles and mean are of all four."""
+    one, other = Histogram(), Histogram()
+    one.record(1.0)
+    for _ in range(3):
+        other.record(3.0)
+    told = [{"latency": {"counts": each.counts, "total": each.total}} for each in (one, other)]
+    both = Histogram.of([sum(pair) for pair in zip(one.counts, other.counts, strict=True)], 10.0)
+    assert merged(told) == {"latency": summary(both)}
+    assert (both.count, summary(both)["mean"]) == (4, 2.5)
+
+
+async def test_the_status_of_two(stage: Stage) -> None:
+    """Twice the same process: counts double, quantiles stay, and each is told by itself."""
+    await stage.serve(await stage.worker(response()))
+    for _ in range(3):
+        await stage.ask(get())
+    one, alone = process_status(stage.unit), unit_status(stage.unit)
+    whole = merged_status([one, process_status(stage.unit)], 4, 99)
+    assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
+    assert whole["endpoints"][0]["outcomes"]["ok"] == 6
+    latency = whole["endpoints"][0]["latency"]
+    assert latency["count"] == 6
+    assert latency["p50"] == alone["endpoints"][0]["latency"]["p50"]
+    assert set(latency) == set(alone["endpoints"][0]["latency"])
+    assert whole["processes"]["configured"] == 4
+    assert [row["requests"] for row in whole["processes"]["answering"]] == [3, 3]
+    assert set(whole) == set(alone) | {"processes"}
+
+
+async def test_the_metrics_of_two(stage: Stage) -> None:
+    """Every sample that one process has, in the same order; counters and buckets added, available where all say so."""
+    await stage.serve(await stage.worker(response()), stage.dead_port())
+    for _ in range(4):
+        await stage.ask(get())
+    one = metrics_text(stage.unit)[0].decode()
+    stage.unit.router.set_enabled("w1", False)
+    other = metrics_text(stage.unit)[0].decode()
+    alone, whole = samples(one), samples(merged_metrics([one, other]).decode())
+    assert list(whole) == list(alone)
+    for name in alone:
+        available = "available" in name[0]
+        once = name[0].removeprefix("steelyard_").removeprefix("endpoint_") in ONCE
+        assert whole[name] == (0 if available and "w1" in name[1] else alone[name] * (1 if once else 2)), name
+
+
+ONCE = frozenset(
+    {
+        *("available", "healthy", "share", "panic", "ejected", "configuration_good", "discovery_good"),
+        *("discovered", "reloads_total"),
+    }
+)
+"""Samples that are no sums."""
+
+
+def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    families = text_string_to_metric_families(text)
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in families
+        for sample in family.samples
+    }

@@ -1,0 +1,108 @@
+"""What others have measured: pooled with what was measured here, and always told apart from it."""
+
+from __future__ import annotations
+
+from math import exp, inf
+
+import pytest
+
+from policies.evidence import NOTHING, Evidence, pooled
+from policies.latency import TAU, LatencyModel
+from policies.load import Histogram, WindowedMinimum
+
+
+def model(*latencies: float, at: float = 100.0, ahead: int = 0) -> LatencyModel:
+    made = LatencyModel()
+    for latency in latencies:
+        made.record(latency, ahead, at)
+    return made
+
+
+def test_one_model_that_saw_all_and_two_that_pool_agree() -> None:
+    """Whoever measured what, the prediction is the same."""
+    one, other, all_of_it = model(0.1, 0.3), model(0.2, 0.6), model(0.1, 0.3, 0.2, 0.6)
+    one.pool(pooled([other.own()], TAU))
+    for in_flight in (0, 3, 20):
+        assert one.predict(in_flight, 0.0, 1.0) == pytest.approx(all_of_it.predict(in_flight, 0.0, 1.0))
+
+
+def test_only_what_was_measured_here_is_told() -> None:
+    """However often it is passed round: nothing comes back as if it were news."""
+    one, other = model(0.1), model(0.4, 0.4, at=101.0)
+    for _ in range(5):
+        one.pool(pooled([other.own()], TAU))
+        other.pool(pooled([one.own()], TAU))
+    assert one.own().floor == 0.1
+    assert other.own().floor == 0.4
+    assert one.own().successes == pytest.approx(exp(-1.0 / TAU))
+    assert other.own().successes == pytest.approx(2.0)
+    assert one.floor == other.floor == 0.1
+
+
+def test_pooling_again_replaces_what_was_pooled() -> None:
+    one = model(0.1)
+    for latency in (5.0, 0.3):
+        one.pool(pooled([model(latency).own()], TAU))
+    assert one.predict(0, 0.0, 1.0) == pytest.approx(model(0.1, 0.3).predict(0, 0.0, 1.0))
+    one.pool(NOTHING)
+    assert one.predict(0, 0.0, 1.0) == pytest.approx(0.1)
+    assert one.floor == 0.1
+
+
+def test_others_fade_like_our_own() -> None:
+    """What is recorded later lets both count less."""
+    one = model(at=100.0)
+    one.pool(pooled([model(0.4, at=100.0).own()], TAU))
+    one.record(0.1, 0, 103.0)
+    assert one.own().successes == pytest.approx(1.0)
+    alone = model(0.4, at=100.0)
+    alone.record(0.1, 0, 103.0)
+    assert one.predict(0, 0.0, 1.0) == pytest.approx(alone.predict(0, 0.0, 1.0))
+
+
+def test_older_evidence_is_faded_to_the_newest() -> None:
+    """Before it is added up."""
+    told = [Evidence(2.0, 1.0, 4.0, 0.0, 0.5, 0.2, 10.0), Evidence(1.0, 3.0, 0.0, 1.0, 0.4, 0.3, 10.0 + TAU)]
+    kept = exp(-1)
+    assert pooled(told, TAU) == pytest.approx(
+        Evidence(1 + 2 * kept, 3 + kept, 4 * kept, 1.0, 0.4, 0.2, 10.0 + TAU)
+    )
+
+
+def test_nobody_has_measured_anything() -> None:
+    """Then nothing is known, and no instant is claimed."""
+    assert pooled([], TAU) == pooled([LatencyModel().own(), NOTHING], TAU) == NOTHING
+    empty = LatencyModel()
+    empty.pool(NOTHING)
+    assert not empty.has_succeeded
+    assert not empty.is_measured(0.0)
+
+
+def test_failures_elsewhere_are_charged() -> None:
+    other = LatencyModel()
+    other.record_failure(5.0, 100.0)
+    one = model(0.1)
+    one.pool(pooled([other.own()], TAU))
+    assert one.failure_share == pytest.approx(0.5)
+    assert one.own().failures == 0.0
+
+
+def test_the_least_elsewhere_is_no_value_of_our_own() -> None:
+    minimum = WindowedMinimum(10.0)
+    minimum.elsewhere = 1.0
+    assert (minimum.read(), minimum.own()) == (1.0, inf)
+    minimum.add(0.5, 0.0)
+    assert (minimum.read(), minimum.own()) == (0.5, 0.5)
+
+
+def test_a_histogram_can_be_made_of_counts() -> None:
+    """Of several processes' counts, added up: quantiles cannot be."""
+    whole, half, rest = Histogram(), Histogram(), Histogram()
+    for at in range(100):
+        (half if at < 50 else rest).record(0.001 * (at + 1))
+        whole.record(0.001 * (at + 1))
+    counts = [a + b for a, b in zip(half.counts, rest.counts, strict=True)]
+    merged = Histogram.of(counts, half.total + rest.total)
+    assert [merged.quantile(q) for q in (0.5, 0.9, 0.99)] == [whole.quantile(q) for q in (0.5, 0.9, 0.99)]
+    assert merged.count == 100
+    assert merged.total == pytest.approx(whole.total)
