@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable
+from enum import Enum
 from itertools import count
 from random import Random
 
@@ -139,6 +140,7 @@ def check(make: PolicyMaker) -> None:
         spares_a_cold_endpoint,
         shuns_failures,
         ends_with_failures,
+        returns_in_time,
         bears_a_slow_start,
     ):
         rule(make)
@@ -200,6 +202,50 @@ def ends_with_failures(make: PolicyMaker) -> None:
     again = trial.picked(since=40)
     share = again[f"{REGION}-0"] / again.total()
     _demand(share >= 1 / 18, f"an endpoint that is back from its ejection got {share:.1%} of the requests")
+
+
+def returns_in_time(make: PolicyMaker) -> None:
+    """An endpoint that failed every request for 3 s has a third of its fair share at least within the three seconds
+    after it is well, whatever said that it was ill, and if nobody did."""
+    for told in Told:
+        share = share_after_return(make, told)
+        _demand(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")
+
+
+class Told(Enum):
+    """How it comes to be known that an endpoint is well again."""
+
+    BY_A_CHECK = "a check"
+    BY_ITS_TIME = "the end of an ejection"
+    BY_NOBODY = "nothing but requests"
+
+
+def share_after_return(make: PolicyMaker, told: Told) -> float:
+    """The part that one of six gets in the third second after it is well: after the check passes again, the ejection
+    is over, or its requests succeed."""
+    rules = EjectionRules(failures=2, time=2.0) if told is Told.BY_ITS_TIME else None
+    trial = Trial(
+        make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Fitness(Random(4), ejection=rules)
+    )
+    state = trial.router.find(f"{REGION}-0")
+    trial.open_loop(500, 10.5)
+    trial.router.set_healthy(state.id, told is not Told.BY_A_CHECK)
+    trial.open_loop(500, 2.5)
+    trial.router.set_healthy(state.id, True)
+    well_at = max(trial.clock.time, state.record.until or 0.0)
+    trial.open_loop(500, well_at + 3 - trial.clock.time)
+    picked = trial.picked(since=well_at + 2)
+    return picked[state.id] / picked.total()
+
+
+def _failing_from_10_to_13() -> Answer:
+    rng = Random(5)  # equal latencies would leave it to the last bit who is quicker
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        fails = state.id == f"{REGION}-0" and 10 <= now < 13
+        return (0.005, OutcomeKind.RESET) if fails else (0.015 + 0.01 * rng.random(), OutcomeKind.OK)
+
+    return answer
 
 
 def bears_a_slow_start(make: PolicyMaker) -> None:

@@ -196,3 +196,4 @@ class Ejection:
 def give_back(state: EndpointState, now: float) -> None:
     """In again."""
     state.record.give_back(state.successes, now)
+    state.returned()

@@ -62,8 +62,8 @@ charged."""
 class LatencyModel:
     """The four numbers of one endpoint, and its `failures`, faded like the rest.
 
-    `ahead` is its in-flight count without the request itself. What other processes of the unit have measured is
-    counted in, and remembered in `_others`, so that it can be told apart.
+    `ahead` is its in-flight count without the request itself; `failed_at` is the instant of the last failure. What
+    other processes of the unit have measured is counted in, and remembered in `_others`, so that it can be told apart.
     """
 
     __slots__ = (
@@ -74,17 +74,25 @@ class LatencyModel:
         "_pace",
         "_successes",
         "charge",
+        "failed_at",
         "failures",
         "measured_at",
     )
 
     def __init__(self) -> None:
-        self._successes = self.failures = self._latency = self._ahead = 0.0
         self._floor = WindowedMinimum(FLOOR_WINDOW)
         self._pace = WindowedMinimum(PACE_WINDOW)
-        self.measured_at = -FORGET_AFTER
         self.charge = FAILURE_COST
         self._others: Evidence | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget how it was lately, good and bad: it counts as unmeasured. How far away it is has not changed.
+
+        Successes go with the failures: beside those of a good time long past a new failure would weigh nothing.
+        """
+        self._successes = self.failures = self._latency = self._ahead = 0.0
+        self.measured_at = self.failed_at = -FORGET_AFTER
 
     def record(self, latency: float, ahead: int, now: float) -> None:
         """Count in a success of `latency` seconds that was sent with `ahead` requests before it."""
@@ -144,7 +152,7 @@ class LatencyModel:
         """Count in a failure that is to weigh like a latency of `charge` seconds."""
         self._fade(max(0.0, now - self.measured_at))
         self.failures += 1.0
-        self.measured_at = max(now, self.measured_at)
+        self.measured_at = self.failed_at = max(now, self.measured_at)
         self.charge = max(FAILURE_COST, charge)
 
     def is_measured(self, now: float) -> bool:
@@ -171,13 +179,9 @@ class LatencyModel:
         """Which part (0..1) of what ended lately has failed."""
         return self.failures / (self.failures + self._successes) if self.failures else 0.0
 
-    @property
-    def failure_cost(self) -> float:
-        """Seconds that a request sent now is expected to lose by failing."""
-        return self.charge * self.failure_share
-
     def predict(self, in_flight: int, silence: float, wait_price: float) -> float:
-        """Seconds to a success behind `in_flight` others, each second of wait counted `wait_price` times.
+        """Seconds to a success behind `in_flight` others, each second of wait counted `wait_price` times; what
+        failures cost is not in it.
 
         Only if `has_succeeded`. `silence` is the least age of the oldest request that is still out: its
         latency will be no less, so a worker that hangs is seen before anything times out.
@@ -190,4 +194,4 @@ class LatencyModel:
         if in_flight > SPARE:
             unproven = (in_flight - SPARE) * self._pace.read() / GROWTH - floor
             wait = unproven if unproven > wait else wait
-        return floor + wait_price * wait + (self.failure_cost if self.failures else 0.0)
+        return floor + wait_price * wait

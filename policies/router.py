@@ -271,6 +271,8 @@ class Router:
     def set_healthy(self, endpoint_id: str, is_healthy: bool, *, is_reachable: bool = True) -> None:
         """What checks have found, and whether they could ask at all. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
+        if is_healthy and not state.healthy:
+            state.returned()
         state.healthy = is_healthy
         state.is_reachable = is_healthy or is_reachable
         self._reconsider(state)

@@ -2,6 +2,16 @@
 
 Rule of this file: counted here and nowhere else. The router is the only writer; policies and the control
 plane read.
+
+Failures count against an endpoint so that it gets fewer requests. But without requests nothing shows that it is well
+again: shares of failures fade on both sides alike, and do not change while nobody asks. So blame ends by one of three:
+
+- it returns: a check passes again, or an ejection ends. Whoever says so has reasons; what was before is forgotten, and
+  its first failure puts it back (an ejection of its own accord, else the blame, which is then whole);
+- a look: LOOK_AFTER its last failure one request goes there as if nothing had been. If that fails, the wait begins
+  anew: who fails always costs one request per LOOK_AFTER, however quick its failures are. If it succeeds, two may
+  follow, and so on, doubling by the round trip as TCP does;
+- nobody hears of it for FORGET_AFTER.
 """
 
 from __future__ import annotations
@@ -23,6 +33,10 @@ _UP: Final = Standing.UP
 _SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
 """Ends that tell nothing of the endpoint."""
 
+LOOK_AFTER: Final = 1.0
+"""Seconds after its last failure at which an endpoint is tried again. Within 3 s of being well it is to have its
+share: one goes by until the look, a second is left for the answers by which trust doubles."""
+
 
 class EndpointState:
     """One endpoint: load, latency, health.
@@ -43,6 +57,7 @@ class EndpointState:
     """
 
     __slots__ = (
+        "_before_look",  # how many more were in flight at the last failure than had succeeded since the start
         "_most",
         "busy_since",
         "concurrency",
@@ -94,7 +109,7 @@ class EndpointState:
         self.latency = LatencyModel()
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
-        self.failures = 0
+        self.failures = self._before_look = 0
         self.norms = norms if norms is not None else Norms([self])
         self.order = order
         self._copy(endpoint)
@@ -213,12 +228,28 @@ class EndpointState:
     def _charge(self, outcome: Outcome) -> None:
         """A failure weighs as much as the slowest successes, however fast it came."""
         self.failures += 1
+        self._before_look = self.in_flight - self.successes
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
+
+    def returned(self) -> None:
+        """It is well again, by whatever said that it was not: what it did before is not held against it."""
+        self.latency.renew()
 
     def is_measured(self, now: float) -> bool:
         """Whether its latency is known and not stale."""
         return self.latency.is_measured(now)
+
+    def blame(self, now: float) -> float:
+        """Which part (0..1) of what ended lately has failed; 0 where one more request is a look that is due.
+
+        As many may be out beyond those that were out at the last failure as have succeeded since, and one more.
+        """
+        latency = self.latency
+        if not latency.failures or now - latency.measured_at >= FORGET_AFTER:
+            return 0.0
+        is_trusted = self.in_flight <= self.successes + self._before_look
+        return 0.0 if is_trusted and now - latency.failed_at >= LOOK_AFTER else latency.failure_share
 
     def predicted_latency(self, now: float, wait_price: float = 1.0) -> float:
         """Seconds that one more request, sent now, is expected to cost; always finite.
@@ -235,12 +266,13 @@ class EndpointState:
             if self.in_flight:
                 busy_since = self.busy_since
                 silence = now - (measured_at if measured_at > busy_since else busy_since)
-            return latency.predict(self.in_flight, silence, wait_price)
+            seconds = latency.predict(self.in_flight, silence, wait_price)
+            return seconds + latency.charge * self.blame(now) if latency.failures else seconds
         return self._benefit_of_the_doubt(now)
 
     def _benefit_of_the_doubt(self, now: float) -> float:
         latency = self.latency
-        cost = latency.failure_cost if latency.is_measured(now) else 0.0
+        cost = latency.charge * self.blame(now)
         hope = min(latency.floor, self.norms.latency(self.region, now))
         return hope + cost + FAILURE_COST * self.in_flight
 

@@ -46,7 +46,4 @@ Failures are quick, so whoever fails has little in flight: counted alone, that a
 
 def relative_load(state: EndpointState, now: float) -> float:
     """Requests in flight per unit of weight, failures charged."""
-    failed = state.latency.failure_share
-    if failed and state.latency.is_measured(now):
-        return (state.in_flight + FAILING * failed) / state.weight
-    return state.in_flight / state.weight
+    return (state.in_flight + FAILING * state.blame(now)) / state.weight

@@ -13,7 +13,7 @@ import pytest
 
 from policies import contract, registry
 from policies.available import Available
-from policies.contract import ContractBroken, ManualClock, Trial, endpoints
+from policies.contract import ContractBroken, ManualClock, Told, Trial, endpoints
 from policies.errors import NoEndpointAvailable
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import Policy, PolicyMaker
@@ -95,6 +95,13 @@ def test_every_policy_of_ours_has_a_row() -> None:
 def test_policy_keeps_the_contract(name: str) -> None:
     """It does what all must do, and as well as its row says."""
     judge(maker(name), EXPECTED[name])
+
+
+@pytest.mark.parametrize("told", Told)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_policy_gives_its_share_to_who_is_back(name: str, told: Told) -> None:
+    """Of ours more is asked than of others': seven tenths of a fair share within 3 s."""
+    assert contract.share_after_return(maker(name), told) >= 0.7 / 6
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -199,6 +206,21 @@ class Grudge(WithReplacement):
         return self._rng.choice([state for state in available if state.id not in self._shunned] or available)
 
 
+class Sulk(WithReplacement):
+    """Goes to nobody for ten seconds after it has failed, whatever is said of it."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._until: dict[str, float] = {}
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        if outcome.kind.is_failure:
+            self._until[state.id] = now + 10
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self._rng.choice([s for s in available if self._until.get(s.id, 0.0) <= now] or available)
+
+
 class Clique(WithReplacement):
     """Knows whom it knew at the start, and nobody else."""
 
@@ -226,6 +248,7 @@ def test_contract_catches_a_planted_fault(mutant: type[Policy]) -> None:
     [
         (Sinkhole, contract.shuns_failures),
         (Grudge, contract.ends_with_failures),
+        (Sulk, contract.returns_in_time),
         (Clique, contract.bears_a_slow_start),
         (Stampede, contract.spares_a_cold_endpoint),
         (Starver, contract.starves_nobody),
