@@ -19,7 +19,7 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.fields import Framing
-from balancer.forwarding import Forwarding
+from balancer.forwarding import REPEATABLE, Forwarding
 from balancer.response_head import Response, outgoing_response
 from balancer.tunnel import Tunnel
 from balancer.upgrades import is_taken
@@ -33,6 +33,14 @@ LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
+KEPT_BACK: Final = 16_384
+"""Bytes of a body up to which a response of known length waits for its end, to go down in one piece.
+
+Many workers write head and body apart, and one that dies in between has said nothing yet that anybody has seen: the
+request can go elsewhere. More than this is rarely one answer's worth of a hurry, and would be memory per request. It
+waits for the next sweep at most, so a worker that dribbles delays its head by a quarter of a second, once.
+"""
+
 
 class Exchange(Forwarding):
     """A request and its response."""
@@ -43,6 +51,9 @@ class Exchange(Forwarding):
     _to_client: Framing
     _out: list[bytes]  # of a response that has started, from one read: one write, one system call
     _client_stays = True
+    _is_kept_back = (
+        False  # a response that has started: none of it has gone down, and it may still come from elsewhere
+    )
 
     # --- ResponseSink
 
@@ -117,9 +128,16 @@ class Exchange(Forwarding):
         self._to_client = framing
         cast(Attempt, self._attempt).first_byte_at = unit.now()
         self._status = status
-        if self._kept is not None:
-            self._kept.spend()
         self._out = [head]
+        self._is_kept_back = (
+            framing is LENGTH
+            and response.length <= KEPT_BACK
+            and self._is_complete
+            and unit.retries.limit > 0
+            and request.method in REPEATABLE
+        )
+        if self._kept is not None and not self._is_kept_back:
+            self._kept.spend()
 
     def _switch(self, response: Response) -> None:
         """From here on there are bytes, not messages: leave them to a tunnel."""
@@ -143,9 +161,23 @@ class Exchange(Forwarding):
         self._out.append(chunk(data) if self._to_client is CHUNKED else data)
 
     def response_paused(self) -> None:
-        if self._status and self._out:
+        if self._status and self._out and not self._is_kept_back:
             self._downstream.write(b"".join(self._out))
             self._out.clear()
+
+    def _let_go(self) -> None:
+        """The rest takes its time: pass on what is here, and from now on everything as it comes."""
+        self._is_kept_back = False
+        if self._kept is not None:
+            self._kept.spend()
+        self.response_paused()
+
+    def _take_back(self) -> None:
+        """What was kept back will never be whole: it is as if it had not come."""
+        if self._is_kept_back:
+            self._is_kept_back = False
+            self._status = self._bytes_out = 0
+            self._out = []
 
     def response_ended(self, trailers: bytes) -> None:
         if self._to_client is CHUNKED:
@@ -158,6 +190,7 @@ class Exchange(Forwarding):
     def response_failed(self, error: UpstreamError) -> None:
         self._call_off(error.outcome)
         self._release(is_clean=False)
+        self._take_back()
         if self._status:
             self._settle(error.outcome, self._unit.now())
             self._cut(error)
@@ -196,6 +229,8 @@ class Exchange(Forwarding):
             return
         if self._upstream is None:
             self._check_wait(now)
+        elif self._is_kept_back:
+            self._let_go()
         elif self._status:
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
@@ -236,6 +271,7 @@ class Exchange(Forwarding):
         self._call_off(kind)
         self._release(is_clean=False)
         self._settle(kind, self._unit.now())
+        self._take_back()
         if self._status:
             self._cut(error)
         else:

@@ -231,8 +231,10 @@ async def test_a_worker_that_dies(stage: Stage, watched: Watched) -> None:
 
 
 async def test_a_response_that_is_cut_off(stage: Stage, watched: Watched) -> None:
-    """The client saw 200 and three of ten bytes."""
-    await watched.serve(await stage.worker(dies_after(response(b"0123456789")[:-7], cleanly=True)))
+    """The client saw 200 and three of 20 000 bytes."""
+    await watched.serve(
+        await stage.worker(dies_after(response(b"0123456789" * 2000)[:-19_997], cleanly=True))
+    )
     client = await stage.client()
     await client.send(get())
     await client.closed()

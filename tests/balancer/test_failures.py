@@ -214,7 +214,7 @@ async def test_a_second_attempt_uses_a_fresh_connection(stage: Stage) -> None:
 
 
 BODIES = {
-    "length": response(b"x" * 100)[:-40],
+    "length": response(b"x" * 20_000)[:-40],
     "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
     "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
     "last-chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
