@@ -37,8 +37,8 @@ KEPT_BACK: Final = 16_384
 """Bytes of a body up to which a response of known length waits for its end, to go down in one piece.
 
 Many workers write head and body apart, and one that dies in between has said nothing yet that anybody has seen: the
-request can go elsewhere. More than this is rarely one answer's worth of a hurry, and would be memory per request. It
-waits for the next sweep at most, so a worker that dribbles delays its head by a quarter of a second, once.
+request can go elsewhere. A longer one is worth streaming, and is memory. It waits for the next sweep at most, so the
+head of a worker that dribbles is late by a quarter of a second, once.
 """
 
 
@@ -229,9 +229,9 @@ class Exchange(Forwarding):
             return
         if self._upstream is None:
             self._check_wait(now)
-        elif self._is_kept_back:
-            self._let_go()
         elif self._status:
+            if self._is_kept_back and waited > 0:
+                self._let_go()
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
         elif self._is_complete and waited > timeouts.first_byte:

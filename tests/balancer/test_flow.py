@@ -180,7 +180,7 @@ async def never(wire: Wire) -> None:
 async def begins(wire: Wire) -> None:
     """Answers half."""
     await wire.request()
-    await wire.send(response(b"x" * 100)[:-50])
+    await wire.send(response(b"x" * 20_000)[:-50])
     await wire.closed()
 
 
