@@ -214,6 +214,7 @@ class Exchange(Forwarding):
         self._leave_queue()
         self._call_off(ABANDONED)
         self._release(is_clean=False)
+        self._take_back()
         self._settle(ABANDONED, self._unit.now())
 
     def reject(self, error: RequestRejected) -> None:

@@ -258,7 +258,8 @@ async def test_a_response_that_does_not_come(stage: Stage, watched: Watched) -> 
 
 
 @pytest.mark.parametrize(
-    ("began", "status", "size"), [(b"", 499, 0), (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", 200, 3)]
+    ("began", "status", "size"),
+    [(b"", 499, 0), (b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nabc", 200, 3)],
 )
 async def test_a_client_that_leaves(
     stage: Stage, watched: Watched, began: bytes, status: int, size: int

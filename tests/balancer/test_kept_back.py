@@ -6,6 +6,7 @@ Rule of this file: the first worker has trouble and the second is well. What the
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class Apart:
 
 
 async def begun(
-    stage: Stage, first: Apart, request: bytes, piece: bytes, *others: Script, **settings: object
+    stage: Stage, first: Apart, request: bytes, piece: bytes, *others: Script, **settings: Any
 ) -> Wire:
     """A client whose answer has begun with `piece`."""
     await stage.serve(await stage.worker(first), *[await stage.worker(other) for other in others], **settings)

@@ -59,7 +59,7 @@ async def test_a_response_that_stalls(stage: Stage) -> None:
 
     async def script(wire: Wire) -> None:
         await wire.request()
-        await wire.send(response(b"x" * 100)[:-50])
+        await wire.send(response(b"x" * 20_050)[:-20_000])
         await more.wait()
         await wire.send(b"x")
         await wire.closed()
