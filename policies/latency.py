@@ -83,7 +83,6 @@ class LatencyModel:
         self._floor = WindowedMinimum(FLOOR_WINDOW)
         self._pace = WindowedMinimum(PACE_WINDOW)
         self.charge = FAILURE_COST
-        self._others: Evidence | None = None
         self.renew()
 
     def renew(self) -> None:
@@ -92,6 +91,7 @@ class LatencyModel:
         Successes go with the failures: beside those of a good time long past a new failure would weigh nothing.
         """
         self._successes = self.failures = self._latency = self._ahead = 0.0
+        self._others: Evidence | None = None
         self.measured_at = self.failed_at = -FORGET_AFTER
 
     def record(self, latency: float, ahead: int, now: float) -> None:

@@ -228,7 +228,7 @@ class EndpointState:
     def _charge(self, outcome: Outcome) -> None:
         """A failure weighs as much as the slowest successes, however fast it came."""
         self.failures += 1
-        self._before_look = self.in_flight - self.successes
+        self._before_look = self.in_flight_here - self.successes
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
 
@@ -248,7 +248,7 @@ class EndpointState:
         latency = self.latency
         if not latency.failures or now - latency.measured_at >= FORGET_AFTER:
             return 0.0
-        is_trusted = self.in_flight <= self.successes + self._before_look
+        is_trusted = self.in_flight_here <= self.successes + self._before_look
         return 0.0 if is_trusted and now - latency.failed_at >= LOOK_AFTER else latency.failure_share
 
     def predicted_latency(self, now: float, wait_price: float = 1.0) -> float:

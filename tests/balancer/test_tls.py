@@ -340,7 +340,7 @@ async def test_a_cut_body_is_seen_as_cut(stage: Stage, shelf: Shelf) -> None:
 
     async def script(wire: Wire) -> None:
         await wire.request()
-        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nhalf")
         wire.reset()
 
     await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
