@@ -76,10 +76,19 @@ class Child:
         """Wait until it has ended, whoever ended it."""
         await self._process.wait()
 
+    def pause(self) -> None:
+        """Let it do nothing until it is resumed; what comes for it waits in the kernel."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """After a pause."""
+        self._signal(signal.SIGCONT)
+
     async def stop(self) -> None:
         """SIGTERM, a grace, SIGKILL; returns when the process is gone."""
         if self.is_running:
             self._signal(signal.SIGTERM)
+            self.resume()  # or it would hear of it when its pause is over
             try:
                 async with asyncio.timeout(GRACE):
                     await self._process.wait()

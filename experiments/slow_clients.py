@@ -25,13 +25,13 @@ from experiments.bench import Seconds, cores_for, known_policies, names_in
 from experiments.bench_build import unit_in_words
 from experiments.bench_sitting import BOUND_MISSED, STOPPED, console_here
 from experiments.errors import BadInputError
-from experiments.slow_runs import KINDS, Plan, Run, carry_out
+from experiments.slow_runs import Plan, Run, carry_out
 from experiments.slow_stalled import Stalled, stalled
 from experiments.slow_table import doubts, rows_of, table_of, verdicts
 
 EPILOG = """\b
 Examples:
-  experiments slow-clients                          our unit alone, about six minutes
+  experiments slow-clients                          our unit alone, about five minutes
   experiments slow-clients --peers nginx,haproxy --rounds 3
   experiments slow-clients --clients 200 --pace 100ms --duration 2s
   experiments slow-clients --stalled                what one stalled reader of 1 GiB costs
@@ -49,9 +49,9 @@ Examples:
     show_default=True,
     help="Normal requests per second.",
 )
-@click.option("--duration", type=Seconds(), default="4s", show_default=True, help="Of each measurement.")
+@click.option("--duration", type=Seconds(), default="1s", show_default=True, help="Of each turn of the load.")
 @click.option(
-    "--rounds", type=click.IntRange(1, 100), default=9, show_default=True, help="Runs of each kind."
+    "--rounds", type=click.IntRange(1, 100), default=12, show_default=True, help="Turns of each kind."
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order and arrivals."
@@ -113,7 +113,7 @@ class Sitting:
         self.stalls: list[Stalled] = []
         self._plan = plan
         self._console = console
-        self._total = plan.rounds * len(plan.peers) * len(KINDS)
+        self._total = plan.rounds * len(plan.peers) * len(plan.crowds) * 3
 
     def conduct(self, is_stalled: bool) -> bool:
         """Measure; returns whether it was stopped. Raises ExperimentError."""
@@ -141,7 +141,9 @@ class Sitting:
             if run.fault
             else f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
         )
-        line = f"[{len(self.runs)}/{self._total}] round {run.round + 1}, {run.peer}, {run.kind}: {found}"
+        line = (
+            f"[{len(self.runs)}/{self._total}] {run.crowd} {run.round + 1}, {run.peer}, {run.kind}: {found}"
+        )
         self._console.print(Text(line, style="red" if run.fault else "dim"))
 
     def present(self) -> list[bool | None]:
@@ -188,7 +190,7 @@ async def interruptible(work: Any) -> None:
 
 def introduction(plan: Plan) -> str:
     """What is going to be measured."""
-    crowd = f"{plan.clients} slow clients ({', '.join(KINDS[2:])}) at a byte per {plan.pace:g} s"
+    crowd = f"{plan.clients} slow clients ({', '.join(plan.crowds)}) at a byte per {plan.pace:g} s"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
     return (
         f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"

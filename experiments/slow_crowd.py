@@ -125,7 +125,7 @@ def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
         if is_over:
             break
         endings.update(filter(None, (client.move() for client in clients[part::SLICES])))
-        due += pace / SLICES
+        due = max(due, time.monotonic() - pace / SLICES) + pace / SLICES  # a pause is not made up for
         time.sleep(max(0.0, due - time.monotonic()))
     report.write_text(json.dumps(endings), encoding="utf-8")
 

@@ -1,7 +1,8 @@
-"""Normal traffic beside slow clients: a fresh unit for each run, and the same load each time.
+"""Normal traffic beside slow clients, and without: two units side by side, and the load on one or the other.
 
-Rule of this file: only what is started here is ended here. A round runs every unit with every kind of crowd once, quiet
-among them, in an order of the seed; figures are compared within a round.
+Rule of this file: only what is started here is ended here. For each crowd a unit stands behind it and another has
+nobody; the load goes to them in turns of a second or so, in an order of the seed, and figures are compared within a
+round. While a turn is quiet the crowd is paused, so that it takes nothing from the core that all of them share.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from experiments.bench_offer import made
 from experiments.bench_open import Offer, Report
 from experiments.bench_runs import WORKERS
 from experiments.bench_serving import folder_in, free_ports, serving
+from experiments.bench_units import Unit
 from experiments.errors import FleetFailedError
 from experiments.peers import Peer, Site
-from experiments.processes import program
+from experiments.processes import Child, program
 
 QUIET, AGAIN = "quiet", "quiet again"
-KINDS = (QUIET, AGAIN, "head", "body", "read", "mixed")
+CROWDS = ("head", "body", "read", "mixed")
+KINDS = (QUIET, AGAIN, *CROWDS)
 """Quiet twice: what the second differs from the first by is the noise beside which the others are to be read."""
 SETTLED_AFTER = 2.0
 """Seconds from the crowd's last connection to the load: until then the buffers before slow readers are being filled."""
@@ -52,7 +55,7 @@ class Plan:
     seed: int
     proxy_core: int
     load_core: int
-    kinds: tuple[str, ...] = KINDS
+    crowds: tuple[str, ...] = CROWDS
 
     @property
     def is_load_alone(self) -> bool:
@@ -62,11 +65,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One unit beside one crowd. Latencies and `lag` (p99 of the generator's own) in seconds, memory in bytes."""
+    """One turn of the load: `kind` is quiet, or the crowd beside which it was. Latencies and `lag` (p99 of the
+    generator's own) in seconds, memory in bytes."""
 
     peer: str
     kind: str
     round: int
+    crowd: str = ""
+    """Before whom the other unit stood, where this one is quiet: rounds are those of a crowd."""
+
     requests: int = 0
     ok: int = 0
     p50: float = 0.0
@@ -80,11 +87,14 @@ class Run:
     fault: str = ""
 
 
-def order_of(plan: Plan) -> list[list[tuple[Peer, str]]]:
-    """The runs of every round, in the order in which they take place."""
+def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
+    """Each unit with each crowd, and the kinds of its turns by round."""
     rng = Random(plan.seed)
-    pairs = [(peer, kind) for peer in plan.peers for kind in plan.kinds]
-    return [rng.sample(pairs, len(pairs)) for _ in range(plan.rounds)]
+    pairs = [(peer, crowd) for peer in plan.peers for crowd in plan.crowds]
+    return [
+        (peer, crowd, [rng.sample((QUIET, AGAIN, crowd), 3) for _ in range(plan.rounds)])
+        for peer, crowd in rng.sample(pairs, len(pairs))
+    ]
 
 
 async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> None:
@@ -94,15 +104,23 @@ async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> No
     # Not nginx: it would answer a request whose body is still coming, and a slow body would soon be no more.
     worker = [*program("experiments.bench_worker"), *map(str, ports)]
     async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
-        for number, pairs in enumerate(order_of(plan)):
-            for order, (peer, kind) in enumerate(pairs):
-                port, own = next(free_ports(1)), folder_in(folder, f"run-{number}-{order}")
-                place = Site(port, ports, own, head_timeout=HEAD_TIMEOUT)
-                try:
-                    run = await measured(plan, peer, kind, number, place)
-                except FleetFailedError as failure:
-                    run = Run(peer.name, kind, number, fault=str(failure))
-                told(run)
+        for number, (peer, crowd, rounds) in enumerate(order_of(plan)):
+            calm, beside = (
+                Site(
+                    next(free_ports(1)),
+                    ports,
+                    folder_in(folder, f"{number}-{name}"),
+                    head_timeout=HEAD_TIMEOUT,
+                )
+                for name in ("calm", "beside")
+            )
+            try:
+                async with pair(plan, peer, crowd, calm, beside) as units:
+                    for turn, kinds in enumerate(rounds):
+                        for kind in kinds:
+                            told(await units.turn(kind, turn))
+            except FleetFailedError as failure:
+                told(Run(peer.name, crowd, 0, crowd, fault=str(failure)))
 
 
 def allow_descriptors() -> None:
@@ -111,31 +129,64 @@ def allow_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def measured(plan: Plan, peer: Peer, kind: str, number: int, site: Site) -> Run:
-    """One run with fresh processes. Raises FleetFailedError."""
-    endings: dict[str, int] = {}
+class Pair:
+    """Two living units of a peer, one of them before a crowd that is paused."""
+
+    def __init__(self, plan: Plan, crowd: str, calm: Unit, beside: Unit, slow: Child) -> None:
+        self.endings: dict[str, int] = {}
+        self._plan = plan
+        self._crowd = crowd
+        self._calm = calm
+        self._beside = beside
+        self._slow = slow
+
+    async def turn(self, kind: str, number: int) -> Run:
+        """The load on one of them. Raises FleetFailedError."""
+        if kind != self._crowd:
+            return await self._measured(self._calm, kind, number)
+        self._slow.resume()
+        try:
+            await asyncio.sleep(self._plan.pace)  # until each of them has moved
+            return await self._measured(self._beside, kind, number)
+        finally:
+            self._slow.pause()
+
+    async def _measured(self, unit: Unit, kind: str, number: int) -> Run:
+        try:
+            before, began_at = bench_cpu.cpu_of(unit.child.pid).total, time.monotonic()
+            report = await load(self._plan, unit.port, number)
+            cpu = (bench_cpu.cpu_of(unit.child.pid).total - before) / (time.monotonic() - began_at)
+        except OSError:
+            raise unit.died() from None
+        return Run(
+            unit.child.name,
+            kind,
+            number,
+            self._crowd,
+            requests=report.requests,
+            ok=report.requests - report.failed,
+            p50=report.p50 / 1e3,
+            p99=report.p99 / 1e3,
+            lag=report.lag / 1e3,
+            cpu=cpu,
+            memory=memory_of(unit.child.pid),
+            endings=self.endings
+            if kind == self._crowd and not number
+            else {},  # known when the crowd has ended
+        )
+
+
+@asynccontextmanager
+async def pair(plan: Plan, peer: Peer, crowd: str, calm: Site, beside: Site) -> AsyncIterator[Pair]:
+    """Both units and the crowd, until the block is left. Raises FleetFailedError."""
     async with (
-        serving(peer.name, peer.argv(site), site.port, CASES["get"], plan.proxy_core) as child,
-        crowding(plan, kind, site, endings),
+        serving(peer.name, peer.argv(calm), calm.port, CASES["get"], plan.proxy_core) as quiet,
+        serving(peer.name, peer.argv(beside), beside.port, CASES["get"], plan.proxy_core) as other,
+        crowding(plan, crowd, beside) as (slow, endings),
     ):
-        before = bench_cpu.cpu_of(child.pid).total
-        began_at = time.monotonic()
-        report = await load(plan, site.port, number)
-        cpu = (bench_cpu.cpu_of(child.pid).total - before) / (time.monotonic() - began_at)
-        memory = memory_of(child.pid)
-    return Run(
-        peer.name,
-        kind,
-        number,
-        requests=report.requests,
-        ok=report.requests - report.failed,
-        p50=report.p50 / 1e3,
-        p99=report.p99 / 1e3,
-        lag=report.lag / 1e3,
-        cpu=cpu,
-        memory=memory,
-        endings=endings,
-    )
+        units = Pair(plan, crowd, Unit(quiet, calm.port), Unit(other, beside.port), slow)
+        units.endings = endings
+        yield units
 
 
 async def load(plan: Plan, port: int, number: int) -> Report:
@@ -145,19 +196,18 @@ async def load(plan: Plan, port: int, number: int) -> Report:
 
 
 @asynccontextmanager
-async def crowding(plan: Plan, kind: str, site: Site, endings: dict[str, int]) -> AsyncIterator[None]:
-    """A crowd before `site`, none for quiet; afterwards `endings` says how its connections ended."""
-    if kind in (QUIET, AGAIN):
-        yield
-        return
+async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
+    """A crowd before `site`, paused, and how its connections ended, which is known when the block is left."""
+    endings: dict[str, int] = {}
     report = site.folder / "crowd.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
     with bench_cpu.pinned_to(plan.proxy_core):
         child = await processes.start("crowd", [*program("experiments.slow_crowd"), *words])
     try:
         await child.ready()
-        await asyncio.sleep(min(SETTLED_AFTER, plan.seconds))
-        yield
+        await asyncio.sleep(SETTLED_AFTER)
+        child.pause()
+        yield child, endings
     finally:
         await child.stop()
     if report.exists():

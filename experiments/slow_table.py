@@ -1,14 +1,13 @@
 """What runs beside slow clients say together: a table, and the bound.
 
-Rule of this file: pure functions of runs. A ratio is that of the medians over all rounds, of runs whose generator was
-punctual: what the host does in between makes single runs differ tenfold from one to the next, so pairs within a round
-have nothing in common. A run that is marked has no figures, and misses the bound; without a ratio nothing is judged.
+Rule of this file: pure functions of runs. A ratio is made within a round, of two runs whose generator was punctual, and
+the median is shown. A run that is marked has no figures, and misses the bound; without a ratio nothing is judged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -54,8 +53,13 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
         for peer in peers
         for kind in KINDS
     ]
-    quiet = {peer: [run for run in runs if (run.peer, run.kind) == (peer, QUIET)] for peer in peers}
-    return [row_of(own, quiet[peer]) for peer, _, own in found if own]
+    quiet = {round_of(run): run for run in runs if run.kind == QUIET and is_punctual(run)}
+    return [row_of(own, quiet) for _, _, own in found if own]
+
+
+def round_of(run: Run) -> tuple[str, str, int]:
+    """What was seconds apart."""
+    return run.peer, run.crowd, run.round
 
 
 def is_punctual(run: Run) -> bool:
@@ -63,16 +67,10 @@ def is_punctual(run: Run) -> bool:
     return not run.fault and run.lag <= LAG_PART * run.p99
 
 
-def ratio(runs: Sequence[Run], quiet: Sequence[Run], figure: Callable[[Run], float]) -> float | None:
-    """Median over median, None where a side has no punctual run."""
-    over = middle([figure(run) for run in runs if is_punctual(run)])
-    under = middle([figure(run) for run in quiet if is_punctual(run)])
-    return over / under if over and under else None
-
-
-def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
-    """`runs`, at least one, of one unit and kind; `quiet` those of the same unit with nobody beside."""
+def row_of(runs: Sequence[Run], quiet: dict[tuple[str, str, int], Run]) -> Row:
+    """`runs`, at least one, of one unit and kind; `quiet` those with nobody beside."""
     good = [run for run in runs if not run.fault]
+    pairs = [(run, quiet[round_of(run)]) for run in good if is_punctual(run) and round_of(run) in quiet]
     endings: Counter[str] = Counter()
     for run in good:
         endings.update(run.endings)
@@ -83,8 +81,8 @@ def row_of(runs: Sequence[Run], quiet: Sequence[Run]) -> Row:
         ok=sum(run.ok for run in good),
         p50=middle([run.p50 for run in good]) or 0.0,
         p99=middle([run.p99 for run in good]) or 0.0,
-        ratio_p50=ratio(runs, quiet, lambda run: run.p50),
-        ratio_p99=ratio(runs, quiet, lambda run: run.p99),
+        ratio_p50=middle([run.p50 / calm.p50 for run, calm in pairs if calm.p50]),
+        ratio_p99=middle([run.p99 / calm.p99 for run, calm in pairs if calm.p99]),
         cpu=middle([run.cpu for run in good]) or 0.0,
         memory=middle([float(run.memory) for run in good]) or 0.0,
         endings=dict(endings.most_common()),
