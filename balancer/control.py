@@ -248,7 +248,7 @@ class ControlTurn:
     def __init__(self, downstream: HandsOver, control: ControlPlane, head: bytes, has_body: bool) -> None:
         self._downstream = downstream
         self._control = control
-        self._head = head
+        self.head = head
         self._body = bytearray()
         self._is_up = False
         self._is_complete = not has_body
@@ -290,7 +290,7 @@ class ControlTurn:
 
     def _message(self) -> bytes:
         """The request as one message, to be answered and then closed."""
-        head = without(REFRAMED, self._head[:-2])
+        head = without(REFRAMED, self.head[:-2])
         return head + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (
             len(self._body),
             bytes(self._body),

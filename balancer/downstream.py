@@ -141,6 +141,7 @@ class Downstream(asyncio.Protocol):
         """Returns what follows the head."""
         reader = cast(RequestReader, self._reader)
         has_begun = reader.has_begun
+        request = None
         try:
             request = reader.read(data)
             if request is None:
@@ -152,7 +153,7 @@ class Downstream(asyncio.Protocol):
                 self.head_at = 0.0
             self._begin(request, reader)
         except RequestRejected as error:
-            self._refuse(error, reader.head)
+            self._refuse(error, reader.head if request is None else request.raw)
             return b""
         return self._kept(reader) if request.fields.is_offer else reader.rest
 
@@ -396,4 +397,4 @@ class Downstream(asyncio.Protocol):
         if turn is not None and turn is self._answering:
             turn.reject(error)
         elif self._pending:
-            self._pending[-1] = Refusal(self._unit, self, error, b"")
+            self._pending[-1] = Refusal(self._unit, self, error, self._pending[-1].head)

@@ -64,6 +64,11 @@ class Forwarding(Applicant):
 
     # --- the request
 
+    @property
+    def head(self) -> bytes:
+        """Turn: the request's, as it came."""
+        return self._request.raw
+
     def request_body(self, data: bytes) -> None:
         """Bytes of the body, without framing."""
         self._bytes_in += len(data)

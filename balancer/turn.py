@@ -20,8 +20,10 @@ HOST_LIMIT = 256
 
 
 class Turn(Protocol):
-    """A request and whatever answers it."""
+    """A request and whatever answers it; `head` is the request's, as far as it is known."""
 
+    @property
+    def head(self) -> bytes: ...
     def start(self) -> None: ...
     def request_body(self, data: bytes) -> None: ...
     def request_ended(self, trailers: bytes) -> None: ...
@@ -39,11 +41,11 @@ class Refusal:
         self._unit = unit
         self._downstream = downstream
         self._error = error
-        self._head = head  # as far as it came
+        self.head = head  # as far as it came
         self._arrived = downstream.head_at, unit.now()
 
     def start(self) -> None:
-        is_head = self._head.startswith(b"HEAD ")
+        is_head = self.head.startswith(b"HEAD ")
         self._downstream.count_error(self._error)
         self._downstream.write_error(self._error, b"", stays=False, is_head=is_head)
         self._log()
@@ -53,11 +55,11 @@ class Refusal:
         """An entry for the access log, of what can be told from a head that nobody vouches for."""
         log = self._unit.access_log
         if log is not None:
-            method, target = requested(self._head)
-            host = b"\r\nHost: %b\r\n" % host_of(self._head)[:HOST_LIMIT]
+            method, target = requested(self.head)
+            host = b"\r\nHost: %b\r\n" % host_of(self.head)[:HOST_LIMIT]
             log.add(Entry(
                 self._unit.now(), fault_of(self._error), 0, method, target, b"", host,
-                b" HTTP/1.0\r" in self._head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
+                b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
                 0.0, 0.0, None, 0, 0,
             ))  # fmt: skip
 

@@ -69,3 +69,13 @@ async def test_the_kernel_holds_no_more_than_a_buffer_of_what_a_client_has_no_ro
     (downstream,) = stage.unit.downstreams
     sock = downstream.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.unit.limits.buffer
+
+
+async def test_a_head_request_with_too_long_a_body_gets_an_answer_without_one(stage: Stage) -> None:
+    """RFC 9110 § 9.3.2: whatever the answer to HEAD is, no content follows its head."""
+    await stage.serve(await stage.worker(response(b"x")), limits={"body": 10})
+    client = await stage.client()
+    await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\nContent-Length: 11\r\n\r\n")
+    answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(b"\r\n\r\n")

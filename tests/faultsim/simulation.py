@@ -258,7 +258,9 @@ class Simulation:
         timeline = self.timeline
         over = [fault.at + fault.lasts for fault in self.plan.faults]
         longest = max(self.plan.settings["timeouts"].values())
-        until = max([1000.0 + at for at in over] + [timeline.now()]) + min(longest, 5.0) + 1.0
+        # Connections whose bytes have vanished look idle: they have to age out before all is well.
+        patience = max(min(longest, 5.0), self.plan.settings["pool"]["idle"])
+        until = max([1000.0 + at for at in over] + [timeline.now()]) + patience + 1.0
         timeline.run_until(until, self._look)
 
     def _serves_again(self) -> None:
