@@ -22,7 +22,7 @@ from tests.faultsim.search import SEEDS, fault_of, kind_of
 from tests.faultsim.shrink import shrunk
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-COUNT = int(os.environ.get("STEELYARD_SEEDS", "100"))
+COUNT = int(os.environ.get("STEELYARD_SEEDS", "500"))
 SLICES = 20
 
 FIRST = SystemRandom().randrange(SEEDS)
