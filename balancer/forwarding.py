@@ -151,9 +151,9 @@ class Forwarding(Applicant):
         if kept is None:
             upstream.send(request.head, sink, request.method)
         else:
+            downstream.unhold()  # before it is written: what the transport says of that must stand
             upstream.send(kept.behind(request.head), sink, request.method)
             kept.sent()
-            downstream.unhold()
         if downstream.is_write_paused:
             upstream.pause_reading()
 

@@ -63,6 +63,31 @@ def test_a_thousand_clients_that_leave_while_a_worker_hangs() -> None:
         stage.leave()
 
 
+def test_a_body_that_was_kept_stays_held_while_its_worker_does_not_read() -> None:
+    """What waited for a connection fills that connection at once: the transport says so before the write returns."""
+    with Wireless(1) as stage:
+        stage.client().send(GET)
+        stage.turn()
+        (worker,) = stage.workers
+        stage.dialling = "hang"
+        client = stage.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n")
+        client.send(bytes(100_000))
+        worker.stall()
+        worker.send(ANSWER)
+        stage.turn()
+        kept = worker.unread
+        assert kept > 100_000
+        client.send(bytes(400_000))
+        client.send(bytes(500_000))
+        stage.turn()
+        assert worker.unread == kept
+        worker.take()
+        stage.turn()
+        assert worker.received.endswith(bytes(1_000_000))
+        stage.leave()
+
+
 def plan_of(caller: Caller, **timeouts: float) -> Plan:
     """One client before one worker, and nothing else."""
     settings: dict[str, Any] = {
