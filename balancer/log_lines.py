@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as json_text
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from balancer.answers import error_body
 from balancer.client import Client
@@ -26,7 +26,9 @@ TARGET_LIMIT = 2048
 HEAD_LIMIT = 4096
 """Bytes of a head that are kept, from which Host and X-Forwarded-For are read later."""
 
-NOT_CONNECTED, NEW, REUSED = "-", "new", "reused"
+NOT_CONNECTED: Final = "-"
+NEW: Final = "new"
+REUSED: Final = "reused"
 """What a request was sent on."""
 
 

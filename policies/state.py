@@ -124,9 +124,9 @@ class EndpointState:
         """Bring `limit` in line with what is stated, what was found out, and what a slow start allows."""
         found, most = self.concurrency, self._most
         if found is not None and found.limit < most:
-            most = found.limit
+            most = float(found.limit)
         if most < inf:  # both are of the whole unit
-            most = share(int(most), self.part, self.parts)
+            most = float(share(int(most), self.part, self.parts))
         self.limit = min(self._stated_limit(), most)
 
     def _stated_limit(self) -> float:
