@@ -20,6 +20,7 @@ from experiments.errors import BadInputError, ExperimentError
 from experiments.from_log import from_log
 from experiments.overrides import Overrides, overridden
 from experiments.rolling import rolling
+from experiments.scaling.command import processes
 from experiments.scenario import Scenario
 from experiments.shares import shares
 from experiments.shelf import DEFAULT, load_scenario, packaged
@@ -98,6 +99,7 @@ cli.add_command(from_log)
 cli.add_command(storm)
 cli.add_command(rolling)
 cli.add_command(shares)
+cli.add_command(processes)
 
 
 def default_directory(scenario: Scenario) -> Path:

@@ -53,10 +53,15 @@ def is_known_here() -> bool:
 
 def cpu_of(pid: int) -> Cpu:
     """What a process and all that descend from it have used. Raises OSError when `pid` is gone."""
-    spent = _cpu_of_one(pid)
+    return sum(cpu_of_each(pid).values(), Cpu(0.0, 0, 0))
+
+
+def cpu_of_each(pid: int) -> dict[int, Cpu]:
+    """What each of them has used, by process id. Raises OSError when `pid` is gone."""
+    spent = {pid: _cpu_of_one(pid)}
     for child in descendants(pid):
         try:
-            spent += _cpu_of_one(child)
+            spent[child] = _cpu_of_one(child)
         except OSError:  # it ended between the two looks
             continue
     return spent

@@ -31,11 +31,11 @@ OPENINGS = {
 """What each kind sends at once; whatever follows goes byte by byte, and never ends."""
 
 RECEIVE_BUFFER = 4096
+MADE_UP = 0.01
+"""Seconds of lateness that are made up for; a pause is not."""
+
 NICE = 19
 """The crowd has time; the unit that shares its core has not."""
-
-SLICES = 20
-"""Parts of the crowd that move in turn within a pace, so that bytes do not come in one burst."""
 
 
 def kinds(kind: str, count: int) -> list[str]:
@@ -121,12 +121,14 @@ def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
     clients = [SlowClient(port, one) for one in kinds(kind, count)]
     print(f"crowd ready on http://127.0.0.1:{port}", flush=True)
     due = time.monotonic()
-    for part in cycle(range(SLICES)):
+    for client in cycle(clients):  # each at its own instant: strangers do not move at once
         if is_over:
             break
-        endings.update(filter(None, (client.move() for client in clients[part::SLICES])))
-        due = max(due, time.monotonic() - pace / SLICES) + pace / SLICES  # a pause is not made up for
-        time.sleep(max(0.0, due - time.monotonic()))
+        if ended := client.move():
+            endings[ended] += 1
+        due = max(due + pace / count, time.monotonic() - MADE_UP)
+        if (left := due - time.monotonic()) > 0:
+            time.sleep(left)
     report.write_text(json.dumps(endings), encoding="utf-8")
 
 

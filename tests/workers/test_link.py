@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from io import BytesIO
 from statistics import median
+from typing import TypeVar
 
 import pytest
 from aiohttp import ClientSession
@@ -19,8 +20,13 @@ from workers.service import Fixed
 from workers.settings import Settings
 
 R, S = 0.08, 0.04
+LONG = 5
+"""Times as long are the round trips that are held to theory within 5 %: a share of them that a machine which is busy
+with something else does not use up. The same share of 80 ms is 4 ms, and a test among others may wait that long."""
+
 GET = b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n"
 
+Sample = TypeVar("Sample")
 StartWorker = Callable[..., Awaitable[Worker]]
 RunWorkers = Callable[..., Awaitable[Process]]
 ReadyPort = Callable[[Process], Awaitable[int]]
@@ -44,42 +50,52 @@ async def _cold_and_warm(port: int) -> tuple[float, float]:
     return answered_at - begun_at, time.monotonic() - answered_at
 
 
+async def _staggered(take: Callable[[], Awaitable[Sample]]) -> list[Sample]:
+    """Nine samples, each begun a moment after the one before: they share their waiting, and no instant of work."""
+
+    async def later(number: int) -> Sample:
+        await asyncio.sleep(0.05 * number)
+        return await take()
+
+    return await asyncio.gather(*map(later, range(9)))
+
+
 async def test_cold_get_takes_two_round_trips_and_warm_get_one(
     run_workers: RunWorkers, ready_port: ReadyPort
 ) -> None:
     """Medians of nine: cold 2R + S, warm R + S, within 5 %, on the program as experiments start it."""
-    process = await run_workers("serve", "--rtt", f"{R}s", "--service", f"fixed:{S}s")
-    port = await ready_port(process)
-    samples = [await _cold_and_warm(port) for _ in range(9)]
+    arguments = ("--rtt", f"{LONG * R}s", "--service", f"fixed:{LONG * S}s", "--slots", "18")
+    port = await ready_port(await run_workers("serve", *arguments))
+    samples = await _staggered(lambda: _cold_and_warm(port))
     cold, warm = (median(times) for times in zip(*samples, strict=True))
-    assert cold == pytest.approx(2 * R + S, rel=0.05)
-    assert warm == pytest.approx(R + S, rel=0.05)
+    assert cold == pytest.approx(LONG * (2 * R + S), rel=0.05)
+    assert warm == pytest.approx(LONG * (R + S), rel=0.05)
 
 
 async def test_time_scale_multiplies_round_trip_and_service(
     run_workers: RunWorkers, ready_port: ReadyPort
 ) -> None:
     """With `--time-scale 0.5` everything takes half as long."""
-    arguments = ("--rtt", f"{2 * R}s", "--service", f"fixed:{2 * S}s", "--time-scale", "0.5")
-    port = await ready_port(await run_workers("serve", *arguments))
-    samples = [await _cold_and_warm(port) for _ in range(9)]
-    assert median(cold for cold, _ in samples) == pytest.approx(2 * R + S, rel=0.05)
+    times = ("--rtt", f"{2 * LONG * R}s", "--service", f"fixed:{2 * LONG * S}s", "--time-scale", "0.5")
+    port = await ready_port(await run_workers("serve", *times, "--slots", "18"))
+    samples = await _staggered(lambda: _cold_and_warm(port))
+    assert median(cold for cold, _ in samples) == pytest.approx(LONG * (2 * R + S), rel=0.05)
 
 
 async def test_handshake_is_charged_to_the_connection_not_to_the_request(start_worker: StartWorker) -> None:
     """A connection opened a round trip ahead of its first request is warm: R + S."""
-    worker = await start_worker(round_trip=R)
-    port = int(worker.url.rsplit(":", 1)[1])
-    times = []
-    for _ in range(5):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await worker._timer.wait_until(time.monotonic() + R)
+    worker = await start_worker(round_trip=LONG * R)
+
+    async def take() -> float:
+        reader, writer = await asyncio.open_connection(*worker.url.removeprefix("http://").split(":"))
+        await worker._timer.wait_until(time.monotonic() + LONG * R)
         begun_at = time.monotonic()
         writer.write(GET)
         await _answer(reader)
-        times.append(time.monotonic() - begun_at)
         writer.close()
-    assert median(times) == pytest.approx(R + 0.001, rel=0.05)
+        return time.monotonic() - begun_at
+
+    assert median(await _staggered(take)) == pytest.approx(LONG * R + 0.001, rel=0.05)
 
 
 async def test_control_is_not_delayed(start_worker: StartWorker, session: ClientSession) -> None:
