@@ -12,8 +12,9 @@ import re
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Protocol
 
 from tests.balancer.conftest import ScriptedWorker, Wire, get
 
@@ -109,6 +110,31 @@ class Program:
                     os.kill(pid, signal.SIGKILL)
         await self.rest()
         await self._process.wait()
+
+
+class Start(Protocol):
+    """Starts a program: `Program.start`, and ends it when the test is over."""
+
+    async def __call__(
+        self, *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
+    ) -> Program: ...
+
+
+@asynccontextmanager
+async def starting(*always: str) -> AsyncIterator[Start]:
+    """What starts programs, each with the arguments `always`; whatever still runs at the end is killed."""
+    async with AsyncExitStack() as stack:
+
+        async def started(
+            *arguments: str, launcher: str = "", descriptor: int | None = None, **environment: str
+        ) -> Program:
+            program = await Program.start(
+                *arguments, *always, launcher=launcher, descriptor=descriptor, **environment
+            )
+            stack.push_async_callback(program.close)
+            return program
+
+        yield started
 
 
 async def process_of(

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -620,6 +621,10 @@ def test_a_file_that_cannot_be_opened_at_all(tmp_path: Path) -> None:
         LogOutput(str(tmp_path))
 
 
+def lost_more_than(log: AccessLog, number: int) -> bool:
+    return log.counts.lost > number
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 async def test_a_full_disk_costs_no_request(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """Requests are served, entries are counted as lost, and it is said once."""
@@ -629,7 +634,7 @@ async def test_a_full_disk_costs_no_request(stage: Stage, capsys: pytest.Capture
     for _ in range(3):
         lost = log.counts.lost
         assert (await stage.ask(get())).status == 200
-        await stage.eventually(lambda before=lost: log.counts.lost > before)  # type: ignore[misc]
+        await stage.eventually(partial(lost_more_than, log, lost))
     assert log.counts.written == 0
     told = capsys.readouterr().err
     assert told.count("\n") == 1

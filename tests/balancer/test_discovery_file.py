@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,14 @@ def table(port: int, name: str = "a", more: str = "") -> str:
     return TABLE.format(id=name, port=port) + more
 
 
+STAMPS = count(10**18)
+
+
 def write(path: Path, text: str) -> None:
     """As an editor does: in place. Stamped so that two of a test differ however quickly they come."""
-    write.stamp += 1  # type: ignore[attr-defined]
+    stamp = next(STAMPS)
     path.write_text(text)
-    os.utime(path, ns=(write.stamp, write.stamp))  # type: ignore[attr-defined]
-
-
-write.stamp = 10**18  # type: ignore[attr-defined]
+    os.utime(path, ns=(stamp, stamp))
 
 
 def known(stage: Stage) -> list[str]:

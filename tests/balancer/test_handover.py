@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,13 @@ import pytest
 from balancer.errors import ListenFailed
 from balancer.handover import LISTENING, inherited
 from tests.balancer.conftest import Stage, Wire, get, response
-from tests.balancer.programs import Load, Program, workers
-
-Start = Callable[..., Awaitable[Program]]
+from tests.balancer.programs import Load, Start, starting, workers
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
     """Starts a unit; whatever still runs at the end is killed."""
-    async with AsyncExitStack() as stack:
-
-        async def started(*arguments: str, **options: object) -> Program:
-            program = await Program.start(*arguments, **options)  # type: ignore[arg-type]
-            stack.push_async_callback(program.close)
-            return program
-
+    async with starting() as started:
         yield started
 
 

@@ -5,29 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from balancer.config import ConfigError, load
 from tests.balancer.conftest import Message, Stage, Wire, get, response
-from tests.balancer.programs import PATIENCE, Load, Program, process_of, workers
+from tests.balancer.programs import PATIENCE, Load, Program, Start, process_of, starting, workers
 
-Start = Callable[..., Awaitable[Program]]
 LOCAL = b"localhost"
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
     """Starts a unit of two processes; whatever still runs at the end is killed."""
-    async with AsyncExitStack() as stack:
-
-        async def started(*arguments: str) -> Program:
-            program = await Program.start(*arguments, "--processes", "2")
-            stack.push_async_callback(program.close)
-            return program
-
+    async with starting("--processes", "2") as started:
         yield started
 
 
@@ -156,7 +149,7 @@ async def test_a_process_that_is_told_to_end_is_started_again(start: Start, stag
     for pid in await program.pids():
         program.signal(signal.SIGTERM, pid)
         await program.line(rf"\({pid}\) has ended with 0; it is started again$")
-        await patiently(lambda gone=pid: are_two_without(program, gone))  # type: ignore[misc]
+        await patiently(partial(are_two_without, program, pid))
         await load.answers(100)
     assert await load.end() == []
 

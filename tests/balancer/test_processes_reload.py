@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
-from tests.balancer.programs import Program
+from tests.balancer.programs import Program, starting
 from tests.balancer.test_processes import are_two_without, control, patiently
 
 Start = Callable[..., Awaitable[Program]]
@@ -21,14 +21,12 @@ Start = Callable[..., Awaitable[Program]]
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts a unit of two processes that reads a file; whatever still runs at the end is killed."""
-    async with AsyncExitStack() as stack:
+    path = str(tmp_path / "balancer.toml")
+    async with starting("--config", path, "--port", "0", "--processes", "2") as started_anew:
 
         async def started(*workers: ScriptedWorker, more: str = "") -> Program:
             write(tmp_path, *workers, more=more)
-            path = str(tmp_path / "balancer.toml")
-            program = await Program.start("--config", path, "--port", "0", "--processes", "2")
-            stack.push_async_callback(program.close)
-            return program
+            return await started_anew()
 
         yield started
 
@@ -66,7 +64,7 @@ async def renewed(program: Program) -> None:
     for pid in await program.pids():
         program.signal(signal.SIGKILL, pid)
         await program.line("started again")
-        await patiently(lambda gone=pid: are_two_without(program, gone))  # type: ignore[misc]
+        await patiently(partial(are_two_without, program, pid))
 
 
 async def reloads(program: Program) -> Any:

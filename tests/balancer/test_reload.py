@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ def patient(body: bytes) -> Script:
             await wire.send(response(body))
 
     return script
+
+
+def has_more_than(answers: list[Message], number: int) -> bool:
+    return len(answers) > number
 
 
 async def test_endpoints(stage: Stage) -> None:
@@ -282,7 +287,7 @@ async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) 
                 log={"access": ("off", "text", "json")[turn % 3], "path": str(tmp_path / f"log-{turn % 2}")},
                 trusted_proxies=["127.0.0.0/8"] if turn % 2 else [],
             )
-            await stage.eventually(lambda seen=seen: len(answers) > seen + 16)  # type: ignore[misc]
+            await stage.eventually(partial(has_more_than, answers, seen + 16))
         is_over = True
     assert {answer.status for answer in answers} == {200}
     assert stage.unit.counts.errors == {}
