@@ -13,15 +13,15 @@ from typing import Any
 
 import click
 
-from balancer.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
-from balancer.endpoint_commands import endpoints
+from balancer.control.endpoint_commands import endpoints
+from balancer.endpoints.watched_file import WatchedFile
 from balancer.errors import ListenFailed, LogFailed
-from balancer.life import serve
-from balancer.log_output import LogOutput
-from balancer.member import Member
+from balancer.log.output import LogOutput
+from balancer.processes.life import serve
+from balancer.processes.member import Member
+from balancer.processes.supervisor import Supervisor
 from balancer.server import new_event_loop
-from balancer.supervisor import Supervisor
-from balancer.watched_file import WatchedFile
+from balancer.settings.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())

@@ -10,26 +10,26 @@ import socket
 from collections.abc import Callable
 from random import Random
 
-from balancer.acceptor import Acceptor, bind
-from balancer.access_log import AccessLog, wall_offset
-from balancer.arrival import Arrivals
-from balancer.channel import Channel
-from balancer.config import ListenAddress, Settings
-from balancer.control import ControlPlane
-from balancer.deadlines import SLICE, Sweep
-from balancer.descriptors import allowance, descriptor_limit, descriptors_in_use
-from balancer.downstream import Downstream
-from balancer.evenness import Evenness
-from balancer.handover import inherited
-from balancer.log_lines import FORMATS
-from balancer.log_output import LogOutput, complain
-from balancer.member import Member
-from balancer.neighbours import Neighbours
-from balancer.reload import Prepared, Reloads
-from balancer.sections import LogConfig
-from balancer.terms import terms_of
+from balancer.clients.acceptor import Acceptor, bind
+from balancer.clients.arrival import Arrivals
+from balancer.clients.deadlines import SLICE, Sweep
+from balancer.clients.descriptors import allowance, descriptor_limit, descriptors_in_use
+from balancer.clients.downstream import Downstream
+from balancer.control.plane import ControlPlane
+from balancer.endpoints.watched_name import WatchedName
+from balancer.log.access_log import AccessLog, wall_offset
+from balancer.log.lines import FORMATS
+from balancer.log.output import LogOutput, complain
+from balancer.processes.channel import Channel
+from balancer.processes.evenness import Evenness
+from balancer.processes.handover import inherited
+from balancer.processes.member import Member
+from balancer.processes.neighbours import Neighbours
+from balancer.settings.config import ListenAddress, Settings
+from balancer.settings.reload import Prepared, Reloads
+from balancer.settings.sections import LogConfig
+from balancer.settings.terms import terms_of
 from balancer.unit import AT_ONCE, Unit
-from balancer.watched_name import WatchedName
 from policies.router import Clock, MonotonicClock, Router
 
 FAREWELL = 10.0

@@ -14,28 +14,28 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from balancer.checks import Checks
-from balancer.discovery import Discovery
+from balancer.clients.networks import is_within
+from balancer.connections.pool import Pools
+from balancer.endpoints.checks import Checks
+from balancer.endpoints.discovery import Discovery
+from balancer.endpoints.roster import Roster
 from balancer.errors import ForwardingError
-from balancer.gate import Gate
-from balancer.hedges import Hedges
-from balancer.networks import is_within
-from balancer.pool import Pools
-from balancer.roster import Roster
-from balancer.tunnel import Tunnels
-from balancer.waiting import WaitQueue
+from balancer.requests.gate import Gate
+from balancer.requests.hedges import Hedges
+from balancer.requests.tunnel import Tunnels
+from balancer.requests.waiting import WaitQueue
 from policies.facts import Endpoint
 from policies.policy import Policy
 from policies.router import Clock, Router
 from policies.sticky import StickyCounts
 
 if TYPE_CHECKING:
-    from balancer.access_log import AccessLog
-    from balancer.downstream import Downstream
-    from balancer.sections import PolicySpec
-    from balancer.stickiness import ResponseEdits, Stickiness
-    from balancer.sticky_sections import StickyConfig
-    from balancer.terms import Terms
+    from balancer.clients.downstream import Downstream
+    from balancer.log.access_log import AccessLog
+    from balancer.requests.stickiness import ResponseEdits, Stickiness
+    from balancer.settings.sections import PolicySpec
+    from balancer.settings.sticky import StickyConfig
+    from balancer.settings.terms import Terms
 
 AT_ONCE: Final = -1.0
 """Seconds that nobody has been idle for less than."""

@@ -15,17 +15,17 @@ from typing import Any
 import click
 from rich.console import Console
 
-from experiments.bench import bench
+from experiments.bench.command import bench
+from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
 from experiments.errors import BadInputError, ExperimentError
-from experiments.from_log import from_log
-from experiments.overrides import Overrides, overridden
-from experiments.rolling import rolling
+from experiments.log.command import from_log
+from experiments.rolling.command import rolling
 from experiments.scaling.command import processes
-from experiments.scenario import Scenario
-from experiments.shares import shares
-from experiments.shelf import DEFAULT, load_scenario, packaged
-from experiments.slow_clients import slow_clients
-from experiments.storm import storm
+from experiments.shares.command import shares
+from experiments.slow.command import slow_clients
+from experiments.storm.command import storm
 
 EPILOG = """\b
 Examples:
@@ -64,7 +64,7 @@ def cli() -> None:
 @click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict.")
 def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -> int:
     """Run SCENARIO (default: regions), a name from `experiments list` or a TOML file."""
-    from experiments.session import conduct
+    from experiments.campaign.session import conduct
 
     wanted = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
     if policies is not None and not wanted:
@@ -78,7 +78,7 @@ def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -
 @click.argument("directory", type=click.Path(path_type=Path))
 def report(directory: Path) -> int:
     """Redraw every output of a results DIRECTORY from its files alone."""
-    from experiments.session import present
+    from experiments.campaign.session import present
 
     return present(directory, Console())
 

@@ -21,7 +21,10 @@ from balancer import errors
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/operations.md"
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
-SOURCES = {f"balancer.{path.stem}": path for path in sorted((ROOT / "balancer").glob("*.py"))}
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in sorted((ROOT / "balancer").rglob("*.py"))
+}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in SOURCES.items()}
 TYPES = {
     "Gauge": "gauge",

@@ -25,8 +25,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from balancer.config import Settings, load
-from balancer.sections import PolicySpec
+from balancer.settings.config import Settings, load
+from balancer.settings.sections import PolicySpec
 from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from experiments.bench_build import unit_in_words
-from experiments.bench_cpu import is_known_here
-from experiments.bench_sitting import BOUND_MISSED, STOPPED, console_here
+from experiments.bench.build import unit_in_words
+from experiments.bench.cpu_time import is_known_here
+from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
+from experiments.campaign.progress import clock
 from experiments.errors import BadInputError
-from experiments.progress import clock
 from experiments.scaling.latency import SETUPS, Stretch
 from experiments.scaling.runs import QUICK, Plan, carry_out
 from experiments.scaling.throughput import Burst
 from experiments.scaling.verdict import Verdict, latency_table, throughput_table, verdicts
-from experiments.slow_clients import interruptible
+from experiments.slow.command import interruptible
 
 EPILOG = """\b
 Examples:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from experiments.bench_offer import made
-from experiments.bench_open import Offer
+from experiments.bench.offer import made
+from experiments.bench.open_load import Offer
 from experiments.errors import FleetFailedError
 
 PATH = "/work"

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from experiments import bench_config, peers, processes
-from experiments.bench_runs import WORKERS as PORTS
-from experiments.bench_serving import answering, folder_in, free_ports
-from experiments.fleet import all_ready
-from experiments.peers import Site
+from experiments import processes
+from experiments.bench import peer_files, peers
+from experiments.bench.peers import Site
+from experiments.bench.runs import WORKERS as PORTS
+from experiments.bench.serving import answering, folder_in, free_ports
+from experiments.campaign.fleet import all_ready
 from experiments.processes import Child, program
 from experiments.scaling.latency import PATH, SERVICE, SETUPS, Setup, Stretch, stretch
 from experiments.scaling.throughput import CASE, Burst, burst
@@ -95,7 +96,7 @@ async def unit_before(
 ) -> tuple[Child, int]:
     """A unit of `count` processes that answers, and its port."""
     port = next(free_ports(1))
-    text = f"processes = {count}\n" + bench_config.steelyard(port, workers, POLICY)
+    text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY)
     file = Site(port, tuple(workers), folder_in(folder, f"of-{count}")).file("steelyard.toml", text)
     argv = [*program("balancer"), "serve", "--config", file]
     return await started(f"unit of {count}", argv, port, path, stack), port

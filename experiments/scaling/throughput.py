@@ -15,9 +15,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments import bench_cpu
-from experiments.bench_cases import CASES
-from experiments.bench_load import Load
+from experiments.bench import cpu_time
+from experiments.bench.cases import CASES
+from experiments.bench.load import Load
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
@@ -49,10 +49,10 @@ async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Bur
     load = Load(CASE, CASE.connections, shutil.which("wrk"), folder)
     try:
         await load.run(port, min(seconds, CASE.warm_up), nullcontext)
-        before, clients, began_at = bench_cpu.cpu_of_each(unit.pid), _clients(worker), time.monotonic()
+        before, clients, began_at = cpu_time.cpu_of_each(unit.pid), _clients(worker), time.monotonic()
         outcome = await load.run(port, seconds, nullcontext)
         lasted = time.monotonic() - began_at
-        after, clients = bench_cpu.cpu_of_each(unit.pid), _clients(worker) - clients
+        after, clients = cpu_time.cpu_of_each(unit.pid), _clients(worker) - clients
     except (FleetFailedError, OSError) as failure:
         return Burst(base.processes, base.block, fault=str(failure))
     if fault := outcome.fault or ("" if before.keys() == after.keys() else "a process of the unit has died"):
@@ -71,4 +71,4 @@ async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Bur
 
 def _clients(worker: Child) -> float:
     """Seconds that the worker and all loads so far have used."""
-    return bench_cpu.cpu_of(worker.pid).total + bench_cpu.cpu_of_ended_children()
+    return cpu_time.cpu_of(worker.pid).total + cpu_time.cpu_of_ended_children()

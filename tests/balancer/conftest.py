@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from balancer.config import Settings
-from balancer.deadlines import Sweep
-from balancer.pool import Pool
+from balancer.clients.deadlines import Sweep
+from balancer.connections.pool import Pool
 from balancer.server import Server, new_event_loop
+from balancer.settings.config import Settings
 from balancer.unit import Unit
 from policies.state import EndpointState
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from balancer.access_log import AccessLog
 from balancer.errors import LogFailed, QueueTimeout
-from balancer.log_lines import Context, Entry, json_line
-from balancer.log_output import LogOutput
+from balancer.log.access_log import AccessLog
+from balancer.log.lines import Context, Entry, json_line
+from balancer.log.output import LogOutput
 from tests.balancer.conftest import Stage, Wire, get, post, response
 from tests.balancer.test_failures import dies_after, dies_at_once
 from tests.balancer.test_log_lines import entry
@@ -156,7 +156,7 @@ async def test_waiting_for_room_is_queueing(stage: Stage, watched: Watched) -> N
 
 async def test_the_policy_that_routed_it(stage: Stage, watched: Watched) -> None:
     """Changed while one is on its way: each line names the one that chose."""
-    from balancer.sections import PolicySpec
+    from balancer.settings.sections import PolicySpec
 
     worker = await stage.worker(response())
     await watched.serve(worker, policy="random")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.proxy_protocol import SIGNATURE
+from balancer.clients.proxy_protocol import SIGNATURE
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from balancer.control import ControlTurn
-from balancer.downstream import Downstream
-from balancer.exchange import Exchange
+from balancer.clients.downstream import Downstream
+from balancer.control.plane import ControlTurn
+from balancer.requests.exchange import Exchange
 from tests.balancer.conftest import Stage, Wire, get, quiet_loop
 from tests.balancer.steps import STEPS, Scene
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config import ConfigError, ListenAddress, Settings, endpoints_from_workers, load
+from balancer.settings.config import ConfigError, ListenAddress, Settings, endpoints_from_workers, load
 
 SAMPLE = """
 listen = "127.0.0.1:8080"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.board import Board
-from balancer.evenness import Evenness
+from balancer.processes.board import Board
+from balancer.processes.evenness import Evenness
 
 
 def several(*clients: int | None) -> list[Evenness]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from balancer.errors import ListenFailed
-from balancer.handover import LISTENING, inherited
+from balancer.processes.handover import LISTENING, inherited
 from tests.balancer.conftest import Stage, Wire, get, response
 from tests.balancer.programs import Load, Start, starting, workers
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from balancer.attempt import Attempt
-from balancer.exchange import Exchange
-from balancer.hedges import TICK
-from balancer.metrics import metrics_text
-from balancer.race import Race
-from balancer.status import unit_status
+from balancer.control.metrics import metrics_text
+from balancer.control.status import unit_status
+from balancer.requests.attempt import Attempt
+from balancer.requests.exchange import Exchange
+from balancer.requests.hedges import TICK
+from balancer.requests.race import Race
 from tests.balancer.conftest import (
     Script,
     ScriptedWorker,

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.answers import error_body
-from balancer.client import Client
+from balancer.clients.client import Client
 from balancer.errors import (
     CLIENT_LEFT,
     ConnectFailed,
@@ -22,7 +21,7 @@ from balancer.errors import (
     RequestRejected,
     ResponseTimeout,
 )
-from balancer.log_lines import (
+from balancer.log.lines import (
     HEAD_LIMIT,
     NEW,
     NOT_CONNECTED,
@@ -39,6 +38,7 @@ from balancer.log_lines import (
     requested,
     text_line,
 )
+from balancer.messages.answers import error_body
 from policies.facts import Endpoint
 
 HEAD = b"GET /work HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n\r\n"

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from balancer.board import Board
-from balancer.neighbours import LONGEST, SHORTEST, SLICE, Neighbours
+from balancer.processes.board import Board
+from balancer.processes.neighbours import LONGEST, SHORTEST, SLICE, Neighbours
 from policies import registry
 from policies.concurrency import ConcurrencyRules
 from policies.contract import ManualClock

@@ -7,10 +7,16 @@ import json
 
 import pytest
 
-from balancer.acceptor import bind
-from balancer.answers import error_response
-from balancer.descriptors import MOST_CLIENTS, Allowance, allowance, descriptor_limit, descriptors_in_use
+from balancer.clients.acceptor import bind
+from balancer.clients.descriptors import (
+    MOST_CLIENTS,
+    Allowance,
+    allowance,
+    descriptor_limit,
+    descriptors_in_use,
+)
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
+from balancer.messages.answers import error_response
 from tests.balancer.conftest import Stage, Wire, get, response
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from balancer.config import ConfigError, load
+from balancer.settings.config import ConfigError, load
 from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.test_control import TOKEN, local, status
 

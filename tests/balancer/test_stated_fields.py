@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.client import Client
-from balancer.request_head import RequestHeads
-from balancer.stated_fields import StatedFields
+from balancer.clients.client import Client
+from balancer.messages.request_head import RequestHeads
+from balancer.messages.stated_fields import StatedFields
 
 FIELDS = StatedFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
 

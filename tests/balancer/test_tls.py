@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from balancer.certificate_names import dns_names, is_named
-from balancer.config import ConfigError
+from balancer.settings.config import ConfigError
+from balancer.tls.certificate_names import dns_names, is_named
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response
 

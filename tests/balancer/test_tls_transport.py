@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from balancer.tls_transport import UNASKED, TlsTransport
+from balancer.tls.transport import UNASKED, TlsTransport
 from tests.balancer.certificates import Shelf
 
 

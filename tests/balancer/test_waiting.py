@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
-from balancer.waiting import LONGEST_RETRY, WaitQueue
-from balancer.waiting import Waiter as AnyWaiter
+from balancer.requests.waiting import LONGEST_RETRY, WaitQueue
+from balancer.requests.waiting import Waiter as AnyWaiter
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.least_in_flight import LeastInFlight
 from policies.line import Place

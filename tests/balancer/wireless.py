@@ -18,11 +18,11 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
 
-from balancer.config import Settings
-from balancer.control import ControlPlane
-from balancer.deadlines import Sweep
-from balancer.downstream import Downstream
+from balancer.clients.deadlines import Sweep
+from balancer.clients.downstream import Downstream
+from balancer.control.plane import ControlPlane
 from balancer.server import build
+from balancer.settings.config import Settings
 from tests.balancer.virtual import Escaped, VirtualLoop
 
 _END = b""

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from balancer.config import load
 from balancer.probe import PATIENCE
+from balancer.settings.config import load
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.config import Settings
+from balancer.settings.config import Settings
 
 UNIT = Path(__file__).resolve().parent.parent.parent / "deploy" / "systemd" / "steelyard.service"
 PROGRAM = "/opt/steelyard/bin/balancer"

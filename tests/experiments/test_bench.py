@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from experiments import bench_cpu
+from experiments.bench import cpu_time
 
-pytestmark = pytest.mark.skipif(not bench_cpu.is_known_here(), reason="processor time is read on Linux only")
+pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
 
 TINY = ("--blocks", "1", "--duration", "300ms", "--connections", "4")
 
@@ -104,7 +104,7 @@ def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -
     assert found["cases"][0]["plan"]["case"]["kind"] == "bytes/connection"
 
 
-@pytest.mark.skipif(len(bench_cpu.cores()) < 2, reason="needs two cores")
+@pytest.mark.skipif(len(cpu_time.cores()) < 2, reason="needs two cores")
 def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
     """One rate, known before the first run, half of the least capacity."""
     found = written(tmp_path, "--case", "half", "--peers", "nginx")
@@ -137,7 +137,7 @@ def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> Non
         assert process.stdout is not None
         while "[1/200]" not in process.stdout.readline():
             assert process.poll() is None
-        while len(children := bench_cpu.descendants(process.pid)) < 2:
+        while len(children := cpu_time.descendants(process.pid)) < 2:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=40)

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from experiments.bench_bounds import flatness, in_words, ratios, table_of_bounds, verdicts
-from experiments.bench_plan import Run
+from experiments.bench.bounds import flatness, in_words, ratios, table_of_bounds, verdicts
+from experiments.bench.plan import Run
 
 OURS, NGINX, HAPROXY, SESSION = "steelyard random", "nginx", "haproxy", "aiohttp session"
 

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from experiments.bench_build import interpreter_in_words, optimisation_in_words, unit_in_words
+from experiments.bench.build import interpreter_in_words, optimisation_in_words, unit_in_words
 
 
 @pytest.mark.parametrize(

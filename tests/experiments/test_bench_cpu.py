@@ -11,10 +11,10 @@ from itertools import pairwise
 
 import pytest
 
-from experiments import bench_cpu
-from experiments.bench_cpu import Cpu
+from experiments.bench import cpu_time
+from experiments.bench.cpu_time import Cpu
 
-pytestmark = pytest.mark.skipif(not bench_cpu.is_known_here(), reason="processor time is read on Linux only")
+pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
 
 TURNS = """
 import sys
@@ -50,10 +50,10 @@ def test_a_busy_child_is_charged_for_its_work(program: str) -> None:
     """Never less than before; much work costs more than nearly none; the split stays within the total."""
     with child(program) as process:
         work(process, 1)
-        seen = [bench_cpu.cpu_of(process.pid)]
+        seen = [cpu_time.cpu_of(process.pid)]
         for turns in (1, 20_000_000, 1):
             work(process, turns)
-            seen.append(bench_cpu.cpu_of(process.pid))
+            seen.append(cpu_time.cpu_of(process.pid))
     spent = [later - earlier for earlier, later in pairwise(seen)]
     assert all(step.total >= 0 and step.user >= 0 and step.system >= 0 for step in spent)
     assert spent[1].total > max(spent[0].total, spent[2].total)
@@ -64,36 +64,36 @@ def test_what_others_do_is_not_charged() -> None:
     """A child that waits costs nothing while we work."""
     with child(TURNS) as process:
         work(process, 1)
-        before = bench_cpu.cpu_of(process.pid)
+        before = cpu_time.cpu_of(process.pid)
         sum(range(2_000_000))
-        assert bench_cpu.cpu_of(process.pid).total - before.total < 0.01
+        assert cpu_time.cpu_of(process.pid).total - before.total < 0.01
 
 
 def test_a_process_that_is_gone_is_an_error() -> None:
     with child(TURNS) as process:
         pass
     with pytest.raises(OSError, match=r".*"):
-        bench_cpu.cpu_of(process.pid)
+        cpu_time.cpu_of(process.pid)
 
 
 def test_a_core_is_busy_at_least_as_long_as_a_child_on_it() -> None:
     """What one process used there is part of it, but for a few ticks."""
-    core = bench_cpu.cores()[0]
-    with bench_cpu.pinned_to(core), ExitStack() as stack:
+    core = cpu_time.cores()[0]
+    with cpu_time.pinned_to(core), ExitStack() as stack:
         process = stack.enter_context(child(TURNS))
         work(process, 1)
-        used, busy = bench_cpu.cpu_of(process.pid), bench_cpu.busy_seconds(core)
+        used, busy = cpu_time.cpu_of(process.pid), cpu_time.busy_seconds(core)
         work(process, 10_000_000)
-        used, busy = bench_cpu.cpu_of(process.pid) - used, bench_cpu.busy_seconds(core) - busy
+        used, busy = cpu_time.cpu_of(process.pid) - used, cpu_time.busy_seconds(core) - busy
     assert busy > used.total / 2
 
 
 def test_children_that_have_ended_are_remembered() -> None:
-    before = bench_cpu.cpu_of_ended_children()
+    before = cpu_time.cpu_of_ended_children()
     with child(TURNS) as process:
         work(process, 10_000_000)
     process.wait()
-    assert bench_cpu.cpu_of_ended_children() > before
+    assert cpu_time.cpu_of_ended_children() > before
 
 
 def test_readings_add_and_subtract() -> None:
@@ -104,9 +104,9 @@ def test_readings_add_and_subtract() -> None:
 
 def test_a_pinned_child_stays_and_we_do_not() -> None:
     """The child inherits the core; our own set is as before."""
-    own, core = os.sched_getaffinity(0), bench_cpu.cores()[-1]
+    own, core = os.sched_getaffinity(0), cpu_time.cores()[-1]
     with ExitStack() as stack:
-        with bench_cpu.pinned_to(core):
+        with cpu_time.pinned_to(core):
             process = stack.enter_context(child(TURNS))
         assert os.sched_getaffinity(process.pid) == {core}
         assert os.sched_getaffinity(0) == own

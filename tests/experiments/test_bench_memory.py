@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from experiments import bench_cpu
-from experiments.bench_memory import allow_descriptors, idle, proportional_bytes
-from experiments.bench_serving import free_ports
-from experiments.bench_worker import Connection
+from experiments.bench import cpu_time
+from experiments.bench.memory import allow_descriptors, idle, proportional_bytes
+from experiments.bench.serving import free_ports
+from experiments.bench.worker import Connection
 from experiments.errors import FleetFailedError
 
-pytestmark = pytest.mark.skipif(not bench_cpu.is_known_here(), reason="memory is read on Linux only")
+pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
 
 HOARDER = """
 import sys

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from experiments import bench_config, bench_cpu, bench_tls, peers
-from experiments.bench import units_of
-from experiments.bench_cases import CASES, Case
-from experiments.bench_plan import Plan, order_of
-from experiments.bench_serving import free_ports, serving
-from experiments.bench_tls import SUITE, certificate_in, client_context
+from experiments.bench import certificates, cpu_time, peer_files, peers
+from experiments.bench.cases import CASES, Case
+from experiments.bench.certificates import SUITE, certificate_in, client_context
+from experiments.bench.command import units_of
+from experiments.bench.peers import PEERS, Peer, Site, ours
+from experiments.bench.plan import Plan, order_of
+from experiments.bench.serving import free_ports, serving
 from experiments.errors import BadInputError
-from experiments.peers import PEERS, Peer, Site, ours
 
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Request-ID", "Via")
 UNITS = [ours("least-in-flight"), *(peer for name, peer in PEERS.items() if name != "relay")]
@@ -69,7 +69,7 @@ async def seen_through(peer: Peer, case: Case, folder: Path) -> list[dict[str, A
         site = Site(next(free_ports(1)), (worker,), folder, certificate)
         url = f"{'https' if case.is_tls else 'http'}://127.0.0.1:{site.port}/"
         async with (
-            serving(peer.name, peer.argv(site), site.port, case, bench_cpu.cores()[0]),
+            serving(peer.name, peer.argv(site), site.port, case, cpu_time.cores()[0]),
             ClientSession() as client,
         ):
             seen = [await posted(client, url) for _ in range(3)]
@@ -92,7 +92,7 @@ def assert_comparable(seen: list[dict[str, Any]], proto: str) -> None:
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", UNITS, ids=lambda peer: peer.name)
 async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
     """Who is compared does what the others do."""
@@ -101,7 +101,7 @@ async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
 async def test_every_peer_of_the_tls_case_does_the_same_behind_it(peer: Peer, tmp_path: Path) -> None:
     """The worker is told of https, and sees the rest as before."""
@@ -110,14 +110,14 @@ async def test_every_peer_of_the_tls_case_does_the_same_behind_it(peer: Peer, tm
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 @pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
 async def test_every_peer_of_the_tls_case_takes_the_same_suite(peer: Peer, tmp_path: Path) -> None:
     """TLS 1.3 and one cipher, or it would be ciphers that are compared."""
     here(peer, CASES["tls"])
     async with mirror() as worker:
         site = Site(next(free_ports(1)), (worker,), tmp_path, certificate_in(tmp_path))
-        async with serving(peer.name, peer.argv(site), site.port, CASES["tls"], bench_cpu.cores()[0]):
+        async with serving(peer.name, peer.argv(site), site.port, CASES["tls"], cpu_time.cores()[0]):
             _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client_context())
             found = writer.get_extra_info("ssl_object")
             assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
@@ -125,7 +125,7 @@ async def test_every_peer_of_the_tls_case_takes_the_same_suite(peer: Peer, tmp_p
 
 
 @pytest.mark.peer
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
 async def test_a_unit_of_many_endpoints_forwards_to_the_few_ports_behind_them(tmp_path: Path) -> None:
     """One address under many ids."""
     unit = ours("round-robin", 100, 8)
@@ -134,40 +134,40 @@ async def test_a_unit_of_many_endpoints_forwards_to_the_few_ports_behind_them(tm
         site = Site(next(free_ports(1)), (worker,) * unit.endpoints, tmp_path)
         url = f"http://127.0.0.1:{site.port}/"
         async with (
-            serving(unit.name, unit.argv(site), site.port, CASES["endpoints"], bench_cpu.cores()[0]),
+            serving(unit.name, unit.argv(site), site.port, CASES["endpoints"], cpu_time.cores()[0]),
             ClientSession() as client,
         ):
             seen = [await posted(client, url) for _ in range(3)]
     assert len({one["port"] for one in seen}) == 3
 
 
-@pytest.mark.skipif(bool(bench_tls.absence()), reason="needs openssl")
+@pytest.mark.skipif(bool(certificates.absence()), reason="needs openssl")
 def test_files_for_tls_name_certificate_and_suite(tmp_path: Path) -> None:
     """Certificate and key for those that take two files, both in one for HAProxy."""
     made = certificate_in(tmp_path)
-    own = tomllib.loads(bench_config.steelyard(8080, (9001,), "random", made))
+    own = tomllib.loads(peer_files.steelyard(8080, (9001,), "random", made))
     assert own["tls"] == {"certificate": str(made.certificate), "key": str(made.key)}
-    nginx = bench_config.nginx(8080, (9001,), tmp_path, made)
+    nginx = peer_files.nginx(8080, (9001,), tmp_path, made)
     assert "listen 127.0.0.1:8080 ssl;" in nginx
     assert f"ssl_conf_command Ciphersuites {SUITE};" in nginx
     bind = f"bind 127.0.0.1:8080 ssl crt {made.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}"
-    assert bind in bench_config.haproxy(8080, (9001,), made)
+    assert bind in peer_files.haproxy(8080, (9001,), made)
     text = made.both.read_text(encoding="ascii")
     assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
 
 
 def test_files_without_a_certificate_say_nothing_of_tls(tmp_path: Path) -> None:
-    assert "tls" not in tomllib.loads(bench_config.steelyard(8080, (9001,), "random"))
-    assert "ssl" not in bench_config.nginx(8080, (9001,), tmp_path)
-    assert "ssl" not in bench_config.haproxy(8080, (9001,))
+    assert "tls" not in tomllib.loads(peer_files.steelyard(8080, (9001,), "random"))
+    assert "ssl" not in peer_files.nginx(8080, (9001,), tmp_path)
+    assert "ssl" not in peer_files.haproxy(8080, (9001,))
 
 
 def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
     """Where it is asked for; else each does as it does by itself."""
     texts = [
-        bench_config.steelyard(8080, (9001,), "random", head_timeout=seconds)
-        + bench_config.nginx(8080, (9001,), tmp_path, head_timeout=seconds)
-        + bench_config.haproxy(8080, (9001,), head_timeout=seconds)
+        peer_files.steelyard(8080, (9001,), "random", head_timeout=seconds)
+        + peer_files.nginx(8080, (9001,), tmp_path, head_timeout=seconds)
+        + peer_files.haproxy(8080, (9001,), head_timeout=seconds)
         for seconds in (2.0, None)
     ]
     for line in (
@@ -179,7 +179,7 @@ def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
 
 
 def test_our_file_is_one_that_the_unit_reads() -> None:
-    found = tomllib.loads(bench_config.steelyard(8080, (9001, 9002), "random"))
+    found = tomllib.loads(peer_files.steelyard(8080, (9001, 9002), "random"))
     assert found["listen"] == "127.0.0.1:8080"
     assert found["policy"] == "random"
     assert [one["address"] for one in found["endpoints"]] == [
@@ -190,9 +190,9 @@ def test_our_file_is_one_that_the_unit_reads() -> None:
 
 def test_files_of_the_others_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:
     texts = {
-        "nginx": bench_config.nginx(8080, (9001, 9002), tmp_path),
-        "haproxy": bench_config.haproxy(8080, (9001, 9002)),
-        "envoy": bench_config.envoy(8080, (9001, 9002)),
+        "nginx": peer_files.nginx(8080, (9001, 9002), tmp_path),
+        "haproxy": peer_files.haproxy(8080, (9001, 9002)),
+        "envoy": peer_files.envoy(8080, (9001, 9002)),
     }
     for text in texts.values():
         assert all(port in text for port in ("8080", "9001", "9002"))

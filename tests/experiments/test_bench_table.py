@@ -7,9 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from experiments.bench_cases import Kind
-from experiments.bench_plan import Run
-from experiments.bench_table import FULL_WIDTH, cells, columns, doubts, row_of, rows_of, table_of
+from experiments.bench.cases import Kind
+from experiments.bench.plan import Run
+from experiments.bench.table import FULL_WIDTH, cells, columns, doubts, row_of, rows_of, table_of
 
 OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"
 

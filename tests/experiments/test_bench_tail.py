@@ -11,17 +11,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments import bench_cpu
-from experiments.bench_cases import CASES
-from experiments.bench_offer import parsed
-from experiments.bench_open import WARM_UP, Offer, Report, report_of, run
-from experiments.bench_plan import Plan, Run
-from experiments.bench_serving import free_ports
-from experiments.bench_sitting import place_in_words
-from experiments.bench_tail import Capacity, capacities_in_words, judged
+from experiments.bench import cpu_time
+from experiments.bench.cases import CASES
+from experiments.bench.offer import parsed
+from experiments.bench.open_load import WARM_UP, Offer, Report, report_of, run
+from experiments.bench.plan import Plan, Run
+from experiments.bench.serving import free_ports
+from experiments.bench.sitting import place_in_words
+from experiments.bench.tail import Capacity, capacities_in_words, judged
 from experiments.errors import FleetFailedError
-from experiments.open_loop import Record
-from experiments.samples import Kind
+from experiments.load.open_loop import Record
+from experiments.load.samples import Kind
 
 RUN = Run("half", "nginx", 0, 0)
 OFFER = Offer(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)
@@ -129,13 +129,13 @@ def test_capacities_are_told() -> None:
 def worker_port() -> Iterator[int]:
     """The package's own worker, in a process of its own."""
     port = next(free_ports(1))
-    command = [sys.executable, "-m", "experiments.bench_worker", str(port)]
+    command = [sys.executable, "-m", "experiments.bench.worker", str(port)]
     with subprocess.Popen(command) as worker:
         yield port
         worker.terminate()
 
 
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="epoll and timerfd are Linux's")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 @pytest.mark.parametrize("spins", [False, True])
 def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int, spins: bool) -> None:
     """A real worker on a real socket."""
@@ -154,7 +154,7 @@ def run_when_ready(offer: Offer) -> Report:
             continue
 
 
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="epoll and timerfd are Linux's")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 def test_a_port_without_a_server_is_an_error() -> None:
     with pytest.raises(FleetFailedError, match="no connection"):
         run(OFFER)

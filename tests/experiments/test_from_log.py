@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from balancer.client import Client
+from balancer.clients.client import Client
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
-from balancer.log_lines import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
+from balancer.log.lines import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.errors import BadInputError
-from experiments.log_reader import KINDS, LEFT_OUT, read_log, row_of
-from experiments.log_report import write_log_report
-from experiments.log_runs import log_runs
-from experiments.samples import Kind
+from experiments.load.samples import Kind
+from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of
+from experiments.log.report import write_log_report
+from experiments.log.runs import log_runs
 from policies.facts import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.results import load_results
-from experiments.scenario import Scenario
+from experiments.campaign.results import load_results
+from experiments.campaign.scenario import Scenario
 
 TINY = """
 name = "tiny"

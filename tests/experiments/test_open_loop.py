@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments import bench_cpu
-from experiments.arrivals import constant
+from experiments.bench import cpu_time
+from experiments.campaign.statistics import percentile
 from experiments.errors import FleetFailedError
-from experiments.open_loop import OpenLoop, Record, size_of
-from experiments.samples import Kind
-from experiments.statistics import percentile
+from experiments.load.arrivals import constant
+from experiments.load.open_loop import OpenLoop, Record, size_of
+from experiments.load.samples import Kind
 
-pytestmark = pytest.mark.skipif(not bench_cpu.is_known_here(), reason="epoll and timerfd are Linux's")
+pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="epoll and timerfd are Linux's")
 
 Answer = Callable[[int], Awaitable[Sequence[bytes]]]
 Serve = Callable[[Answer], Awaitable[int]]

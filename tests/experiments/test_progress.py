@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.ledger import Ledger
-from experiments.progress import Progress, clock, expected_seconds, remaining
-from experiments.results import Campaign, load_results
-from experiments.samples import Kind, Place, Run
-from experiments.scenario import Scenario
+from experiments.campaign.progress import Progress, clock, expected_seconds, remaining
+from experiments.campaign.results import Campaign, load_results
+from experiments.campaign.scenario import Scenario
+from experiments.load.ledger import Ledger
+from experiments.load.samples import Kind, Place, Run
 
 PLACES = (Place(worker="emea-0", region="emea"),)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.campaign.results import load_results
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.summary import summarise
 from experiments.errors import BadInputError
-from experiments.report import write_report
-from experiments.results import load_results
-from experiments.scenario import Scenario
-from experiments.summary import summarise
+from experiments.report.pages import write_report
 
 MakeResults = Callable[..., Scenario]
 OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import bench_cpu
+from experiments.bench import cpu_time
 from experiments.errors import FleetFailedError
-from experiments.rolling import in_words
-from experiments.rolling_session import end, is_alive, is_caught, members, root_of, wait_for_end
-from experiments.rolling_stages import QUICK, STAGES, Stage, Tempo, seconds_of
+from experiments.rolling.command import in_words
+from experiments.rolling.session import end, is_alive, is_caught, members, root_of, wait_for_end
+from experiments.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of
 
 WELL = Stage("reload", requests=100, steps="3 reloads")
-LINUX = pytest.mark.skipif(not bench_cpu.is_known_here(), reason="processes are read on Linux only")
+LINUX = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are read on Linux only")
 
 
 @pytest.mark.parametrize(

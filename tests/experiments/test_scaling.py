@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.bench_cpu import is_known_here
+from experiments.bench.cpu_time import is_known_here
 from experiments.scaling.latency import HALF, ONE, TWO, Stretch
 from experiments.scaling.throughput import Burst
 from experiments.scaling.verdict import gain_of, loss_of, verdicts

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from experiments.campaign import plan
+from experiments.campaign.blocks import plan
+from experiments.campaign.fleet import balancer_config, places_of, toml, worker_argv
+from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.shelf import load_scenario, packaged
 from experiments.errors import BadInputError
-from experiments.fleet import balancer_config, places_of, toml, worker_argv
-from experiments.overrides import Overrides, overridden
-from experiments.shelf import load_scenario, packaged
 
 MINIMAL = """
 name = "tiny"

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.canvas import to_png
-from experiments.samples import Kind, Samples
-from experiments.shares_figure import shares_figure
-from experiments.shares_runs import PLACES, TROUBLES, Course, Tempo, options_of, policies_known
-from experiments.shares_table import Shares, cell, draws_no_traffic, share_of, shares_of
+from experiments.load.samples import Kind, Samples
+from experiments.report.canvas import to_png
+from experiments.shares.figure import shares_figure
+from experiments.shares.runs import PLACES, TROUBLES, Course, Tempo, options_of, policies_known
+from experiments.shares.table import Shares, cell, draws_no_traffic, share_of, shares_of
 
 TEMPO = Tempo(rate=100.0, begins=8.0, ends=20.0, over=32.0)
 FAILING = next(trouble for trouble in TROUBLES if trouble.name == "failing")

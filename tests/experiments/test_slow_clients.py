@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import bench_cpu
-from experiments.peers import ours
-from experiments.slow_clients import introduction
-from experiments.slow_crowd import OPENINGS, SlowClient, ending, kinds
-from experiments.slow_runs import AGAIN, CROWDS, KINDS, QUIET, Plan, Run, memory_of, order_of
-from experiments.slow_stalled import BOUND, Stalled
-from experiments.slow_table import cells_of, doubts, rows_of, verdicts
+from experiments.bench import cpu_time
+from experiments.bench.peers import ours
+from experiments.slow.command import introduction
+from experiments.slow.crowd import OPENINGS, SlowClient, ending, kinds
+from experiments.slow.runs import AGAIN, CROWDS, KINDS, QUIET, Plan, Run, memory_of, order_of
+from experiments.slow.stalled import BOUND, Stalled
+from experiments.slow.table import cells_of, doubts, rows_of, verdicts
 
 OURS = "steelyard random"
 PLAN = Plan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)
@@ -168,7 +168,7 @@ def test_the_introduction_says_what_is_measured() -> None:
     assert "beside 20 slow clients (head, body, read, mixed) at a byte per 0.1 s" in introduction(PLAN)
 
 
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="memory is read on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
 def test_memory_is_that_of_a_process() -> None:
     assert memory_of(os.getpid()) > 1 << 20
 
@@ -205,7 +205,7 @@ def test_help_shows_examples() -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="processes are pinned on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 def test_a_tiny_run_goes_through_every_kind() -> None:
     """Twenty slow clients for a moment: normal traffic succeeds beside each kind, and nothing is marked."""
     with tempfile.TemporaryDirectory() as folder:

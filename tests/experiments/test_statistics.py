@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import statistics
-from experiments.samples import Kind, Run
+from experiments.campaign import statistics
+from experiments.load.samples import Kind, Run
 
 MakeRun = Callable[..., Run]
 

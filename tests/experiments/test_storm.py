@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import bench_cpu
-from experiments.bench_serving import lasting_ports, lowest_ephemeral
-from experiments.storm import introduction, pace_of
-from experiments.storm_crew import Executions
-from experiments.storm_judgement import Figures, Recovery, figures_of, verdicts
-from experiments.storm_load import TIMEOUT, Account
-from experiments.storm_messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
-from experiments.storm_plan import FAULTS, QUICK, REGIONS, WORKERS, Episode, Pace, schedule
-from experiments.storm_runs import Plan, Storm
-from experiments.storm_setups import OTHERS, haproxy, nginx, ours, steelyard
-from experiments.storm_table import rows_of
+from experiments.bench import cpu_time
+from experiments.bench.serving import lasting_ports, lowest_ephemeral
+from experiments.storm.command import introduction, pace_of
+from experiments.storm.crew import Executions
+from experiments.storm.judgement import Figures, Recovery, figures_of, verdicts
+from experiments.storm.load import TIMEOUT, Account
+from experiments.storm.messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
+from experiments.storm.plan import FAULTS, QUICK, REGIONS, WORKERS, Episode, Pace, schedule
+from experiments.storm.runs import Plan, Storm
+from experiments.storm.setups import OTHERS, haproxy, nginx, ours, steelyard
+from experiments.storm.table import rows_of
 
 QUESTION = Question(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
@@ -285,7 +285,7 @@ INHERENT = {
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.skipif(not bench_cpu.is_known_here(), reason="processes are pinned on Linux only")
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 def test_a_short_storm(tmp_path: Path) -> None:
     """Whatever the machine: no POST twice, nothing crossed, and every GET that could be repeated succeeds."""
     file = tmp_path / "storm.json"

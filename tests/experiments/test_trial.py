@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from experiments.shelf import load_scenario
-from experiments.trial import faults, first_connections, warm_requests
+from experiments.campaign.shelf import load_scenario
+from experiments.campaign.trial import faults, first_connections, warm_requests
 
 
 def test_a_policy_that_was_stood_in_for_was_not_measured() -> None:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
-from balancer.config import Settings
-from balancer.control import ControlPlane
-from balancer.deadlines import Sweep
-from balancer.downstream import Downstream
-from balancer.pool import Pool
-from balancer.sections import PolicySpec
+from balancer.clients.deadlines import Sweep
+from balancer.clients.downstream import Downstream
+from balancer.connections.pool import Pool
+from balancer.control.plane import ControlPlane
 from balancer.server import build
+from balancer.settings.config import Settings
+from balancer.settings.sections import PolicySpec
 from policies.facts import Endpoint
 from policies.state import EndpointState
 from tests.balancer.wireless import CLIENTS, Control

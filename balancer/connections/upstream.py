@@ -1,0 +1,371 @@
+"""One connection to a worker: bytes to and from it, as response events.
+
+Rule of this file: a connection serves one request at a time, and says that a response has ended only after
+the whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they
+mark the connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
+
+llhttp judges every byte of a head; the usual response, all of it in one read and of known length, it is fed in one
+piece. Other bodies are read by `body.py`, and the next response then gets a parser of its own.
+
+Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
+
+    upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
+    sink.response_whole(response, body)  the usual response, all of it in one read and of known length: instead of
+                                        started, body, ended
+    sink.response_started(response)     for each head, 1xx included
+    sink.response_body(data)            bytes of the body without their framing, never empty
+    sink.response_paused()              all that was read has been told, and there is more to come
+    sink.response_ended(trailers)       whole and clean; ask `upstream.is_reusable` before leasing it again
+    sink.response_failed(error)         instead of response_ended: an `UpstreamError`
+    sink.upstream_paused() / upstream_resumed()      its write buffer is full / has drained
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import httptools
+
+from balancer.connections.dialling import connect_tls
+from balancer.errors import (
+    ConnectFailed,
+    ConnectionBroken,
+    ConnectTimeout,
+    MalformedBody,
+    MalformedResponse,
+    UpstreamError,
+)
+from balancer.messages.body import Body, ChunkedBody, SizedBody
+from balancer.messages.fields import END_OF_HEAD, Framing
+from balancer.messages.response_head import Response as Response  # for those who implement a sink
+from balancer.messages.response_head import ResponseHeads
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+
+HEAD_LIMIT: Final = 65_536
+FIELDS_LIMIT: Final = 500
+"""Bytes, and fields, of a response's head."""
+
+FEW: Final = 2 * FIELDS_LIMIT
+"""Bytes of a head that need not be looked at for being too much."""
+
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+
+class ResponseSink(Protocol):
+    """Who hears what comes back."""
+
+    def response_whole(self, response: Response, body: bytes) -> None: ...
+    def response_started(self, response: Response) -> None: ...
+    def response_body(self, data: bytes) -> None: ...
+    def response_paused(self) -> None: ...
+    def response_ended(self, trailers: bytes) -> None: ...
+    def response_failed(self, error: UpstreamError) -> None: ...
+    def upstream_paused(self) -> None: ...
+    def upstream_resumed(self) -> None: ...
+
+
+class ConnectionOwner(Protocol):
+    """Who keeps the connection while it serves nobody; told the moment it cannot be used any more."""
+
+    def give_back(self, upstream: Upstream) -> None: ...
+    def connection_closed(self, upstream: Upstream) -> None: ...
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to a worker. `is_reusable`: once a response has ended, another request may follow;
+    `idle_since`, in seconds, and `is_counted` are the owner's."""
+
+    __slots__ = (
+        "_body",
+        "_has_odd_response",
+        "_head",
+        "_heads",
+        "_is_head_request",
+        "_owner",
+        "_parser",
+        "_poll",
+        "_reading_paused",
+        "_response",
+        "_rest",
+        "_sink",
+        "idle_since",
+        "is_closed",
+        "is_counted",
+        "is_reusable",
+        "opened_at",
+        "transport",
+        "write",
+    )
+
+    transport: asyncio.Transport
+    write: Callable[[bytes], None]
+    """Add bytes of the request's body, already framed: the transport's own method, to save a call."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._sink: ResponseSink | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._head = b""  # as far as it has come
+        self._heads = ResponseHeads()
+        self._response: Response | None = None  # the one that has started
+        self._body: Body | None = None  # and whose body is coming
+        self._rest = b""  # behind the head that is being told of
+        self._is_head_request = self._has_odd_response = self._reading_paused = False
+        self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
+        self.is_reusable = True
+        self.is_closed = self.is_counted = False
+        self.opened_at = self.idle_since = 0.0
+
+    # --- towards the worker
+
+    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
+        """Begin a request; its response goes to `sink`."""
+        self._sink = sink
+        self._is_head_request = method == b"HEAD"
+        self._has_odd_response = self._is_head_request or method == b"CONNECT"
+        self.is_reusable = False  # until its response has ended
+        self.write(head)
+
+    def hand_over(self, sink: ResponseSink) -> None:
+        """What is still to come of the response goes to `sink`. Not to be called when it has ended."""
+        self._sink = sink
+
+    def release(self) -> None:
+        """The request is over: back to the owner, who looks whether it can serve again."""
+        if self._reading_paused:
+            self.resume_reading()
+        self._owner.give_back(self)
+
+    def close(self) -> None:
+        """Give the connection up; nobody hears of it any more."""
+        self._sink = None
+        if not self.is_closed:
+            self._mark_closed()
+            self.transport.abort()
+
+    def detach(self) -> bytes:
+        """Leave the connection to a tunnel; returns what came behind the head that began it.
+
+        To be called by the sink that is told of that head. It counts as leased until `connection_lost` is called.
+        """
+        self._sink = None
+        return self._rest
+
+    def is_quiet(self) -> bool:
+        """Whether the kernel holds nothing unread for us: neither a close nor bytes nobody asked for."""
+        if self._poll is None:
+            if not hasattr(select, "poll"):  # Windows
+                return True
+            waiting = select.poll()
+            waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = waiting.poll
+        return not self._poll(0)
+
+    def pause_reading(self) -> None:
+        """Let the worker wait: whoever reads the response cannot keep up."""
+        if not self._reading_paused and not self.is_closed:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        if self._reading_paused and not self.is_closed:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            self.close()  # these bytes answer no request
+            return
+        try:
+            if self._body is None:
+                self._read_head(data)
+            else:
+                self._read_body(data)
+        except MalformedResponse as error:
+            self._fail(error)
+        except MalformedBody as error:
+            self._fail(MalformedResponse(str(error)))
+
+    def eof_received(self) -> None:
+        """A close in good order may be how a body ends; a reset, which comes as `connection_lost`, never is."""
+        response = self._response
+        is_end = response is not None and response.framing is UNTIL_CLOSE
+        self._lost("the worker closed the connection", is_end=is_end)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_closed:
+            self._lost(str(error) if error else "the connection closed")
+
+    def pause_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_paused()
+
+    def resume_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_resumed()
+
+    # --- what has come
+
+    def _read_head(self, data: bytes) -> None:
+        head = self._head + data if self._head else data
+        end = head.find(END_OF_HEAD) + 4
+        if (end if end >= 4 else len(head)) > FEW:
+            bound(head[:end] if end >= 4 else head)
+        if end < 4:
+            self._judge(data)
+            self._head = head
+            return
+        size = len(head)
+        response: Response | None = None
+        if head is data:  # the usual read: a response with all of its body, and nothing else
+            response = self._heads.incoming(head[: end - 2])
+            if (
+                response.framing is LENGTH
+                and end + response.length == size
+                and not (self._has_odd_response or response.is_bodiless)
+            ):
+                self._judge(data)
+                self._tell_whole(response, data[end:])
+                return
+        self._head = b""
+        self._judge(data[: len(data) - (size - end)] if end < size else data)
+        self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
+
+    def _judge(self, data: bytes) -> None:
+        """Raises `MalformedResponse`."""
+        parser = self._parser
+        if parser is None:
+            self._parser = parser = httptools.HttpResponseParser(self)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parser = None
+        except httptools.HttpParserError as error:
+            raise MalformedResponse(str(error)) from None
+
+    def _tell_whole(self, response: Response, body: bytes) -> None:
+        sink = self._sink
+        self._sink = None
+        self.is_reusable = response.keep_alive
+        if sink is not None:
+            sink.response_whole(response, body)
+
+    def _start(self, response: Response, rest: bytes) -> None:
+        """A head has come, the last one or an interim one, and `rest` behind it."""
+        sink = self._sink
+        self._rest = rest
+        if response.status < 200:
+            if sink is not None:
+                sink.response_started(response)
+            self._rest = b""
+            if rest and self._sink is not None:
+                self._read_head(rest)
+            return
+        self._response = response
+        if sink is not None:
+            sink.response_started(response)
+        self._rest = b""
+        if self._sink is None:  # given up on the way, or detached
+            return
+        if self._is_head_request or response.is_bodiless:
+            if self._is_head_request:
+                self._parser = None  # it waits for a body
+            self._end(rest, b"")
+            return
+        self._parser = None
+        self._body = body_of(response)
+        self._read_body(rest)
+
+    def _read_body(self, data: bytes) -> None:
+        body, sink = self._body, self._sink
+        if body is None or sink is None:
+            return
+        for piece in body.feed(data):
+            sink.response_body(piece)
+        if self._sink is None:
+            return
+        if body.is_ended:
+            self._end(body.rest, body.trailers)
+        else:
+            sink.response_paused()
+
+    def _end(self, rest: bytes, trailers: bytes) -> None:
+        """The response is whole, even where bytes follow: they spoil only the connection."""
+        sink, self._sink = self._sink, None
+        response, self._response = self._response, None
+        self._body = None
+        self.is_reusable = response is not None and response.keep_alive and not (rest or self.is_closed)
+        if sink is not None:
+            sink.response_ended(trailers)
+
+    # --- ends
+
+    def _lost(self, detail: str, is_end: bool = False) -> None:
+        sink, self._sink = self._sink, None
+        self._mark_closed()
+        self.transport.abort()
+        if sink is None:
+            return
+        if is_end:
+            sink.response_ended(b"")
+        else:
+            sink.response_failed(ConnectionBroken(detail))
+
+    def _fail(self, error: UpstreamError) -> None:
+        sink = self._sink
+        self.close()
+        if sink is not None:
+            sink.response_failed(error)
+
+    def _mark_closed(self) -> None:
+        self.is_closed = True
+        self.is_reusable = False
+        self._owner.connection_closed(self)
+
+
+def bound(head: bytes) -> None:
+    """Raises `MalformedResponse` for a head that is too long."""
+    if len(head) > HEAD_LIMIT:
+        raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
+    if head.count(b"\n") > FIELDS_LIMIT + 2:
+        raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")
+
+
+def body_of(response: Response) -> Body:
+    """What reads the body of a response that has one."""
+    if response.framing is LENGTH:
+        return SizedBody(response.length)
+    return ChunkedBody() if response.framing is CHUNKED else Body()
+
+
+async def connect(
+    owner: ConnectionOwner, host: str, port: int, timeout: float, tls: ClientTls | None = None
+) -> Upstream:
+    """Open a connection within `timeout` seconds; raises `ConnectFailed` or `ConnectTimeout`."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout):
+            if tls is not None:
+                return await connect_tls(Upstream(owner), host, port, tls)
+            _, upstream = await loop.create_connection(lambda: Upstream(owner), host, port)
+    except TimeoutError:
+        raise ConnectTimeout(f"no connection within {timeout:g} s") from None
+    except OSError as error:
+        raise ConnectFailed(error.strerror or str(error)) from None
+    except UnicodeError as error:  # a host that no name can have
+        raise ConnectFailed(str(error)) from None
+    return upstream

@@ -1,0 +1,1 @@
+"""What an operator sees and orders: status, metrics, endpoints, over the control plane under /-/."""

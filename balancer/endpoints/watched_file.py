@@ -1,0 +1,93 @@
+"""Endpoints named by a file, which somebody writes anew while the unit runs.
+
+Rule of this file: a file that is being written is not read. It is taken once it has stood still for one look, and
+whole; what cannot be read, is no list of endpoints or is empty changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from typing import Any
+
+from pydantic import ValidationError
+
+from balancer.settings.config import ConfigError, first_problem
+from balancer.settings.discovery import EndpointList, FileDiscovery
+from balancer.settings.sections import EndpointConfig
+
+Stamp = tuple[int, int, int]
+
+
+class WatchedFile:
+    """One file. `problem` is what was wrong with it when it last changed, None if it was good."""
+
+    def __init__(self, config: FileDiscovery) -> None:
+        self.config = config
+        self.problem: str | None = None
+        self._seen: Stamp | None = None
+        self._taken: Stamp | None = None
+
+    @property
+    def source(self) -> str:
+        """Its name among the sources of endpoints."""
+        return f"file {self.config.path}"
+
+    def first(self) -> tuple[EndpointConfig, ...]:
+        """What it holds at the start. Raises `ConfigError`."""
+        self._seen = self._taken = self._stamp()
+        return self._read()
+
+    def look(self) -> tuple[EndpointConfig, ...] | None:
+        """What it holds, if that is something new and good."""
+        try:
+            stamp = self._stamp()
+            if stamp == self._taken:
+                return None
+            if stamp != self._seen:
+                self._seen = stamp
+                return None
+            self._taken = stamp
+            endpoints = self._read()
+        except ConfigError as error:
+            self.problem = str(error)
+            return None
+        self.problem = None
+        return endpoints
+
+    def _stamp(self) -> Stamp:
+        try:
+            found = os.stat(self.config.path)
+        except OSError as error:
+            self._seen = self._taken = None
+            raise self._cannot_read(error) from None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _read(self) -> tuple[EndpointConfig, ...]:
+        try:
+            endpoints = EndpointList.model_validate(self._document()).endpoints
+        except ValidationError as error:
+            raise ConfigError(f"discovery.file: {self.config.path}: {first_problem(error)}") from None
+        if not endpoints and not self.config.may_be_empty:
+            raise ConfigError(
+                f"discovery.file: {self.config.path}: endpoints: is empty; "
+                "discovery.file.may_be_empty = true allows that"
+            )
+        return endpoints
+
+    def _document(self) -> Any:
+        path = self.config.path
+        is_json = path.suffix.lower() == ".json"
+        try:
+            text = path.read_text(encoding="utf-8")
+            document: Any = json.loads(text) if is_json else tomllib.loads(text)
+        except OSError as error:
+            raise self._cannot_read(error) from None
+        except ValueError as error:  # of both languages, and of what is no UTF-8
+            language = "JSON" if is_json else "TOML"
+            raise ConfigError(f"discovery.file: {path}: not {language}: {error}") from None
+        return {"endpoints": document} if isinstance(document, list) else document
+
+    def _cannot_read(self, error: OSError) -> ConfigError:
+        return ConfigError(f"discovery.file.path: cannot read {self.config.path}: {error.strerror}")

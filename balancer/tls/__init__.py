@@ -1,0 +1,1 @@
+"""TLS on both sides: contexts from the configuration, and the transport that speaks it."""

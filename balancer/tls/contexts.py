@@ -1,0 +1,214 @@
+"""TLS as the configuration asks for it: contexts for clients and for workers, made at the start and made again.
+
+Rule of this file: whatever is wrong with a file is said in one line that names the field, `TlsProblem`, before a
+connection meets it. A context is never changed: reading again makes new ones, for the connections that come then.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from balancer.settings.sections import CertificateConfig, EndpointConfig, TlsConfig, UpstreamTlsConfig
+from balancer.tls.certificate_names import dns_names, is_named
+from policies.facts import Endpoint
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secrecy and authenticated encryption only (RFC 9325 § 4.2). Those of 1.3 are all of that kind."""
+
+ALPN = ["http/1.1"]
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_ASKING = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class TlsProblem(Exception):
+    """One line: the field, and what is wrong with the file that it names."""
+
+
+# --- for clients
+
+
+class ServerTls:
+    """What clients are met with, as the files were when it was made."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Raises `TlsProblem`."""
+        self.context = _server_context(config)
+
+
+def _server_context(config: TlsConfig) -> ssl.SSLContext:
+    """The first certificate's context; it hands over to another where the client names one of that one's names."""
+    named: list[tuple[list[str], ssl.SSLContext]] = []
+    for field, certificate in config.by_field():
+        names = _names(f"{field}certificate", certificate.certificate)
+        if named and not names:
+            raise TlsProblem(
+                f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
+            )
+        named.append((names, _one_server_context(config, field, certificate)))
+    first = named[0][1]
+    if len(named) > 1:
+        first.sni_callback = _Chooser(named)
+    return first
+
+
+def _one_server_context(config: TlsConfig, field: str, certificate: CertificateConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[config.minimum]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(ALPN)
+    _load_pair(context, field, certificate.certificate, certificate.key)
+    if config.client_ca is not None:
+        context.verify_mode = _ASKING[config.client_certificate]
+        _load_ca(context, "tls.client_ca", config.client_ca)
+    return context
+
+
+class _Chooser:
+    """Exact names before wildcards; whoever names nobody, or nobody we know, gets the first."""
+
+    def __init__(self, named: list[tuple[list[str], ssl.SSLContext]]) -> None:
+        pairs = [(name, context) for names, context in named for name in names]
+        self._exact: dict[str, ssl.SSLContext] = {}
+        for name, context in pairs:
+            self._exact.setdefault(name, context)
+        self._wild = [(name, context) for name, context in pairs if name.startswith("*.")]
+
+    def __call__(self, connection: ssl.SSLObject, host: str | None, _: ssl.SSLContext) -> None:
+        if host is None:
+            return
+        host = host.lower().rstrip(".")
+        chosen = self._exact.get(host) or next(
+            (context for name, context in self._wild if is_named(host, name)), None
+        )
+        if chosen is not None:
+            connection.context = chosen
+
+
+# --- for workers
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How one worker is met: `name` is the one that it must prove, and that SNI tells it."""
+
+    context: ssl.SSLContext
+    name: str
+
+
+class UpstreamTls:
+    """How workers are met that speak https: as `default` says, or as the configuration of that endpoint does."""
+
+    def __init__(
+        self,
+        default: UpstreamTlsConfig | None = None,
+        by_id: Mapping[str, UpstreamTlsConfig] | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        """`fields` says for messages where in the configuration an endpoint's own stands."""
+        self._default = default or UpstreamTlsConfig()
+        self._by_id = dict(by_id or {})
+        self._fields = dict(fields or {})
+        self._contexts: dict[UpstreamTlsConfig, ssl.SSLContext] = {}
+
+    def of(self, endpoint: Endpoint) -> ClientTls | None:
+        """None for one that speaks plain http. Raises `TlsProblem` the first time, if at all."""
+        url = urlsplit(endpoint.address)
+        if url.scheme != "https":
+            return None
+        config = self._by_id.get(endpoint.id, self._default)
+        files = config.model_copy(update={"server_name": None})
+        if files not in self._contexts:
+            self._contexts[files] = _client_context(config, self._fields.get(endpoint.id, "upstream_tls."))
+        return ClientTls(self._contexts[files], config.server_name or url.hostname or "")
+
+    def of_these(self, endpoints: Iterable[EndpointConfig]) -> UpstreamTls:
+        """The same for other endpoints; contexts that there are serve them, too. Raises `TlsProblem`."""
+        endpoints = list(endpoints)
+        by_id = {endpoint.id: endpoint.tls for endpoint in endpoints if endpoint.tls is not None}
+        other = UpstreamTls(self._default, by_id, {id_: self._fields.get(id_, "tls.") for id_ in by_id})
+        other._contexts = self._contexts
+        for endpoint in endpoints:
+            other.of(endpoint.endpoint())
+        return other
+
+
+def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(CIPHERS)
+    context.set_alpn_protocols(ALPN)
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif config.ca is not None:
+        _load_ca(context, f"{field}ca", config.ca)
+    else:
+        context.load_default_certs()
+    if config.certificate is not None:
+        _names(f"{field}certificate", config.certificate)
+        _load_pair(context, field, config.certificate, config.key)
+    return context
+
+
+# --- files
+
+
+def _read(field: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="latin-1")
+    except OSError as error:
+        raise TlsProblem(f"{field}: cannot read {path}: {error.strerror}") from None
+
+
+def _names(field: str, path: Path) -> list[str]:
+    """The DNS names of the first certificate in a PEM file, and a check that there is one."""
+    text = _read(field, path)
+    begin = text.find(_BEGIN)
+    end = text.find(_END, begin)
+    try:
+        if begin < 0 or end < 0:
+            raise ValueError
+        return dns_names(ssl.PEM_cert_to_DER_cert(text[begin : end + len(_END)]))
+    except ValueError:
+        raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None
+
+
+def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path | None) -> None:
+    """A certificate, which is known to be one, and its key; without a file of its own it stands in the same."""
+    key = key or certificate
+    _read(f"{field}key", key)
+    asked: list[bool] = []
+
+    def password() -> str:
+        asked.append(True)
+        return ""
+
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except ssl.SSLError as error:
+        raise TlsProblem(_pair_problem(error, field, certificate, key, bool(asked))) from None
+
+
+def _pair_problem(error: ssl.SSLError, field: str, certificate: Path, key: Path, is_locked: bool) -> str:
+    if is_locked:
+        return f"{field}key: {key} is protected by a password; give one that is not"
+    if error.reason == "KEY_VALUES_MISMATCH" or error.reason == "KEY_TYPE_MISMATCH":
+        return f"{field}key: {key} is not the key of {certificate}"
+    if error.reason is not None and error.reason.endswith(("_TOO_SMALL", "_TOO_WEAK")):
+        return f"{field}certificate: {certificate} is refused: {error.reason.replace('_', ' ').lower()}"
+    return f"{field}key: {key} holds no private key in PEM"
+
+
+def _load_ca(context: ssl.SSLContext, field: str, path: Path) -> None:
+    _read(field, path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError:
+        raise TlsProblem(f"{field}: {path} holds no certificate in PEM") from None

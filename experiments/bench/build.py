@@ -1,0 +1,44 @@
+"""What runs here: which form of the forwarding unit, and how its interpreter was built.
+
+Rule of this file: it says what can be read, and where that is nothing, that it is nothing. The same source costs a
+third more on an interpreter that was built without profile-guided optimisation.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+from importlib.util import find_spec
+
+DEBIAN = "/usr/share/python-wheels"
+"""In the configuration of Debian's and Ubuntu's packages, which are built with PGO but by rules of their own."""
+
+
+def unit_in_words() -> str:
+    """Which form of the forwarding unit is installed here."""
+    spec = find_spec("balancer.requests.exchange")
+    is_pure = spec is None or (spec.origin or "").endswith(".py")
+    return "the pure source ('make bench' measures the compiled build)" if is_pure else "the compiled build"
+
+
+def interpreter_in_words() -> str:
+    """Python 3.13.1, built with PGO and LTO."""
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    built = optimisation_in_words(str(sysconfig.get_config_var("CONFIG_ARGS") or ""))
+    return f"{name} ({sys.executable}), {built}"
+
+
+def optimisation_in_words(arguments: str) -> str:
+    """What the arguments of its `configure` say of an interpreter."""
+    found = [
+        name for name, mark in (("PGO", "--enable-optimizations"), ("LTO", "--with-lto")) if mark in arguments
+    ]
+    if found:
+        missing = "" if "PGO" in found else ", but without PGO: others are faster"
+        return f"built with {' and '.join(found)}{missing}"
+    if DEBIAN in arguments:
+        return "built by Debian's rules, with PGO"
+    return (
+        "NOT built with PGO or LTO: a fair comparison takes one that is (make bench PYTHON=/usr/bin/python3)"
+    )

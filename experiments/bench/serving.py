@@ -1,0 +1,103 @@
+"""Processes that answer on a port of the loopback, for as long as a block lasts.
+
+Rule of this file: only what is started here is ended here, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+
+from experiments import processes
+from experiments.bench import cpu_time
+from experiments.bench.cases import Case
+from experiments.bench.certificates import client_context
+from experiments.errors import FleetFailedError
+from experiments.processes import Child
+
+READY_WITHIN = 20.0
+LOOK_AGAIN = 0.05
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@asynccontextmanager
+async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
+    """A process that answers the case's path on `port`, gone when the block is left."""
+    with cpu_time.pinned_to(core):
+        child = await processes.start(name, argv)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(child.stop)
+        await answering(child, port, case)
+        yield child
+
+
+async def answering(child: Child, port: int, case: Case) -> None:
+    """Wait until it answers 200. Raises FleetFailedError."""
+    give_up_at, last = time.monotonic() + READY_WITHIN, "nothing"
+    while time.monotonic() < give_up_at:
+        if not child.is_running:
+            await asyncio.sleep(LOOK_AGAIN)  # for the end of its standard error
+            raise FleetFailedError(f"{child.name} ended before it was ready{child.tail}")
+        last = await status_line(port, case) or last
+        if " 200 " in last:
+            return
+        await asyncio.sleep(LOOK_AGAIN)
+    raise FleetFailedError(f"{child.name} did not forward within {READY_WITHIN:g} s: {last}{child.tail}")
+
+
+async def status_line(port: int, case: Case) -> str:
+    """The first line of the answer to a GET; empty when there is none."""
+    try:
+        async with asyncio.timeout(1.0):
+            context = client_context() if case.is_tls else None
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            try:
+                head = f"GET {case.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode())
+                return (await reader.readline()).decode("latin-1").strip()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return ""
+
+
+def free_ports(count: int) -> Iterator[int]:
+    """Ports of the loopback that are free now, all different."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [found.getsockname()[1] for found in sockets]
+    for found in sockets:
+        found.close()
+    yield from ports
+
+
+def lasting_ports(count: int) -> Iterator[int]:
+    """Ports of the loopback that stay ours while nobody listens on them: the kernel gives them to no connection.
+
+    A worker that is killed and started again would now and then find the port of `free_ports` taken by a client.
+    """
+    taken = set[int]()
+    while len(taken) < count:
+        port = Random().randrange(10_000, max(20_000, lowest_ephemeral()))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            taken.add(port)
+    yield from taken
+
+
+def lowest_ephemeral() -> int:
+    """Where the ports begin that connections are made from (ip(7)); 32768 where the kernel does not say."""
+    try:
+        return int(EPHEMERAL.read_text(encoding="ascii").split()[0])
+    except OSError:
+        return 32_768
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    """A new folder for the files of one process."""
+    made = folder / name
+    made.mkdir()
+    return made

@@ -1,0 +1,74 @@
+"""A campaign: randomised complete blocks of runs, written as they end.
+
+Rules of this file: within a block every entry runs once, in a random order of its own, under the same seeds
+for arrivals and demand. A run's file is written before the next run starts, so stopping costs one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from experiments.campaign.results import Campaign, PlannedRun, save_campaign, save_result
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.trial import Interrupted, run_trial, versions
+from experiments.load.ledger import Ledger
+from experiments.load.samples import Run
+
+
+class Observer(Protocol):
+    """Who is told how the campaign goes."""
+
+    def run_started(self, planned: PlannedRun) -> None: ...
+    def load_started(self, ledger: Ledger) -> None: ...
+    def run_ended(self, planned: PlannedRun, run: Run) -> None: ...
+
+
+def plan(scenario: Scenario) -> tuple[PlannedRun, ...]:
+    """Every run in the order of running; the same scenario and seed give the same plan."""
+    return tuple(run for block in range(scenario.blocks) for run in plan_block(scenario, block))
+
+
+def plan_block(scenario: Scenario, block: int) -> list[PlannedRun]:
+    """One block: its own seed, its own order."""
+    rng = np.random.default_rng([scenario.seed, block])
+    seed = int(rng.integers(1, 2**31))
+    order = rng.permutation(len(scenario.entries))
+    return [
+        PlannedRun(block=block, order=place, label=scenario.entries[index].label, seed=seed)
+        for place, index in enumerate(order)
+    ]
+
+
+def prepare(scenario: Scenario, command: str, directory: Path) -> Campaign:
+    """Write down what is about to be done. Raises BadInputError when the directory cannot be used."""
+    campaign = Campaign(
+        scenario=scenario,
+        command=command,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=versions(),
+        machine=f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}",
+        plan=plan(scenario),
+    )
+    save_campaign(campaign, directory)
+    return campaign
+
+
+async def carry_out(campaign: Campaign, directory: Path, observer: Observer) -> None:
+    """Run the plan. When cancelled, the run that was going on is written too, marked interrupted."""
+    for planned in campaign.plan:
+        observer.run_started(planned)
+        try:
+            run = await run_trial(campaign.scenario, planned, observer.load_started)
+        except Interrupted as interrupted:
+            if len(interrupted.run.samples):
+                save_result(interrupted.run, planned, directory)
+            raise asyncio.CancelledError from None
+        save_result(run, planned, directory)
+        observer.run_ended(planned, run)

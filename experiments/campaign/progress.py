@@ -1,0 +1,147 @@
+"""What is seen while a campaign runs: on a terminal a live panel, elsewhere one line per run.
+
+Rule of this file: it only looks. The panel is drawn a few times per second, because drawing costs processor
+time that belongs to the measurement.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from experiments.campaign.results import Campaign, PlannedRun
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.statistics import statistics_row
+from experiments.load.ledger import Ledger
+from experiments.load.samples import Run
+
+FRAMES_PER_SECOND = 3
+OVERHEAD = 6.0
+"""Seconds that starting, warming and stopping a fleet take, until measured."""
+
+
+class Progress:
+    """Observer of a campaign. `with Progress(…) as progress` shows the panel if the console is a terminal."""
+
+    def __init__(self, campaign: Campaign, console: Console) -> None:
+        self._campaign = campaign
+        self._console = console
+        self._began_at = self._run_began_at = time.monotonic()
+        self._ended: list[tuple[PlannedRun, float]] = []
+        self._current: PlannedRun | None = None
+        self._ledger: Ledger | None = None
+        self._live = Live(
+            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
+        )
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def run_started(self, planned: PlannedRun) -> None:
+        """A fleet is being started."""
+        self._current, self._ledger, self._run_began_at = planned, None, time.monotonic()
+
+    def load_started(self, ledger: Ledger) -> None:
+        """The measured load begins."""
+        self._ledger = ledger
+
+    def run_ended(self, planned: PlannedRun, run: Run) -> None:
+        """Say in one line what came out, whatever the console."""
+        self._ended.append((planned, time.monotonic() - self._run_began_at))
+        self._console.print(run_line(self._campaign, len(self._ended), run), highlight=False)
+
+    def panel(self) -> Group:
+        """Where the campaign stands, as it is now."""
+        total, done = len(self._campaign.plan), len(self._ended)
+        elapsed = time.monotonic() - self._began_at
+        left = remaining(self._campaign, self._ended, time.monotonic() - self._run_began_at)
+        head = Text(f"run {min(done + 1, total)} of {total}   elapsed {clock(elapsed)}   left {clock(left)}")
+        bar = ProgressBar(total=elapsed + left or 1.0, completed=elapsed, width=60)
+        return Group(head, Padding(bar), self._current_table())
+
+    def _current_table(self) -> Table:
+        table = Table.grid(padding=(0, 3))
+        for name, value in self._current_facts():
+            table.add_row(Text(name, style="dim"), value)
+        return table
+
+    def _current_facts(self) -> list[tuple[str, str]]:
+        planned, ledger = self._current, self._ledger
+        if planned is None:
+            return []
+        title = [("entry", f"{planned.label}, block {planned.block + 1}")]
+        if ledger is None:
+            return [*title, ("state", "starting and warming the fleet")]
+        return [*title, *live_facts(self._campaign.scenario, planned, ledger)]
+
+
+def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[tuple[str, str]]:
+    """The run that is going on, over its last second."""
+    entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+    load = scenario.load_of(entry)
+    rate, p50, p99 = ledger.recent(time.monotonic())
+    offered = f"batch {load.batch}" if load.mode == "closed" else f"{load.rate / scenario.time_scale:.0f}/s"
+    return [
+        ("sent", f"{len(ledger)} of {load.planned}"),
+        ("offered / answered", f"{offered} / {rate:.0f}/s"),
+        ("in flight", str(ledger.in_flight)),
+        ("last second", f"p50 {in_ms(p50)}, p99 {in_ms(p99)}"),
+        ("errors", ", ".join(f"{kind} {count}" for kind, count in ledger.failures.items()) or "none"),
+        ("generator lag", f"{ledger.recent_lag() * 1e3:.2f} ms"),
+    ]
+
+
+def in_ms(seconds: float) -> str:
+    """`492 ms`; a dash while nothing has ended."""
+    return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
+
+
+def run_line(campaign: Campaign, number: int, run: Run) -> str:
+    """`[3/8] region-aware: 156/s, p50 494 ms, p99 826 ms, 0 failed`."""
+    row, facts = statistics_row([run]), run.facts
+    verdict = "" if facts.is_valid else f"  [bold red]INVALID: {'; '.join(facts.invalid_reasons)}[/]"
+    return (
+        f"\\[{number}/{len(campaign.plan)}] [bold]{facts.label}[/]: {row.rate:.1f}/s, "
+        f"p50 {row.p50 * 1e3:.0f} ms, p99 {row.p99 * 1e3:.0f} ms, {row.ko} failed{verdict}"
+    )
+
+
+def remaining(campaign: Campaign, ended: Sequence[tuple[PlannedRun, float]], current: float) -> float:
+    """Seconds left: what the runs to come should take, corrected by how the past ones differed from that."""
+    expected = [expected_seconds(campaign.scenario, planned) for planned in campaign.plan]
+    done = len(ended)
+    past = sum(expected[:done])
+    correction = sum(seconds for _, seconds in ended) / past if past else 1.0
+    return max(0.0, correction * sum(expected[done:]) - current)
+
+
+def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:
+    """A rough guess of one run's length, fleet included; the closed loop by its mean round trip."""
+    entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+    load = scenario.load_of(entry)
+    if load.mode == "open":
+        return OVERHEAD + load.duration * scenario.time_scale
+    workers = sum(region.workers for region in scenario.regions)
+    round_trip = sum(region.rtt * region.workers for region in scenario.regions) / workers
+    return OVERHEAD + scenario.time_scale * (1 + load.requests / load.batch) * max(round_trip, 0.02)
+
+
+def clock(seconds: float) -> str:
+    """`1:05`, `12:40`, `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

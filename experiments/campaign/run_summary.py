@@ -1,0 +1,67 @@
+"""The numbers of single runs, and their arrangement by block for the comparison.
+
+Rule of this file: an invalid run has numbers, for the table of runs, and never a place in a comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.campaign import statistics
+from experiments.campaign.results import Results
+from experiments.load.samples import Run
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run. `p99` and `mean` are deadline-mapped latency in seconds, rates per second, lags in seconds."""
+
+    block: int
+    order: int
+    label: str
+    valid: bool
+    invalid_reasons: tuple[str, ...]
+    requests: int
+    ko: int
+    throughput: float
+    p99: float
+    mean: float
+    span: float
+    offered_rate: float | None
+    achieved_rate: float
+    lag_p50: float
+    lag_p99: float
+
+
+def summarise_run(run: Run) -> RunSummary:
+    """The numbers of one run."""
+    facts, mapped = run.facts, statistics.deadline_mapped(run)
+    return RunSummary(
+        block=facts.block,
+        order=facts.order,
+        label=facts.label,
+        valid=facts.is_valid,
+        invalid_reasons=facts.invalid_reasons,
+        requests=len(run.samples),
+        ko=int((~run.samples.ok).sum()),
+        throughput=statistics.throughput([run]),
+        p99=statistics.percentile(mapped, 99),
+        mean=float(mapped.mean()),
+        span=run.samples.span,
+        offered_rate=facts.offered_rate,
+        achieved_rate=facts.achieved_rate,
+        lag_p50=facts.lag_p50,
+        lag_p99=facts.lag_p99,
+    )
+
+
+def values_per_block(results: Results, measure: str) -> dict[str, dict[int, float]]:
+    """label -> block -> the measure, valid runs only."""
+    return {
+        entry.label: {
+            run.facts.block: float(getattr(summarise_run(run), measure))
+            for run in results.runs_of(entry.label)
+            if run.facts.is_valid
+        }
+        for entry in results.entries()
+    }

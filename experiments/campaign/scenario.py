@@ -1,0 +1,162 @@
+"""A scenario: the question, the regions, the load, and the entries that compete.
+
+Rule of this file: a scenario is frozen data, every key is stated once with its unit, and an unknown key is
+an error. Durations are in seconds of the scenario; `time_scale` compresses all of them at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+
+from experiments.campaign.thresholds import parse_threshold
+from experiments.errors import BadInputError
+
+Measure = Literal["throughput", "p99", "mean"]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def checked_threshold(text: str) -> str:
+    """Let pydantic carry the message of `parse_threshold`."""
+    try:
+        return parse_threshold(text).text
+    except BadInputError as error:
+        raise ValueError(str(error)) from None
+
+
+def policy_table(value: object) -> object:
+    """`policy = "random"` is short for `[policy] name = "random"`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class PolicySpec(BaseModel):
+    """A policy by name; any further key is an option of that policy, handed on as it is."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = Field(min_length=1, description="a name that the balancer knows, e.g. region-aware")
+
+
+ThresholdText = Annotated[str, AfterValidator(checked_threshold)]
+Policy = Annotated[PolicySpec, BeforeValidator(policy_table)]
+
+
+class Region(Model):
+    """A region and the workers in it; they are named `<region>-0`, `<region>-1`, …"""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="short lower-case name")
+    workers: int = Field(default=2, ge=1, le=64, description="number of workers")
+    rtt: float = Field(ge=0, le=10, description="round trip from the balancer, seconds")
+    service: str = Field(default="19-21ms", description="service time as `workers serve --service` takes it")
+    slots: int = Field(default=1, ge=1, description="requests that a worker serves at the same time")
+    queue: int = Field(default=1000, ge=0, description="requests that may wait at a worker; more get 503")
+
+
+class Load(Model):
+    """How requests are sent: `closed` keeps `batch` outstanding, `open` sends at fixed instants."""
+
+    mode: Literal["open", "closed"] = "closed"
+    batch: int = Field(default=100, ge=1, le=20_000, description="requests outstanding; closed loop")
+    requests: int = Field(default=1500, ge=1, description="requests per run; closed loop")
+    rate: float = Field(default=100.0, gt=0, description="requests offered per second; open loop")
+    duration: float = Field(default=30.0, gt=0, description="seconds of arrivals per run; open loop")
+    arrivals: Literal["poisson", "constant"] = Field(default="poisson", description="open loop")
+
+    @property
+    def planned(self) -> int:
+        """Requests per run; for Poisson arrivals the number is fixed too, so that every run has as many."""
+        return self.requests if self.mode == "closed" else max(1, round(self.rate * self.duration))
+
+
+class Entry(Model):
+    """One competitor: a policy, perhaps with a load of its own."""
+
+    label: str = Field(min_length=1, max_length=40, description="unique; stands in every table and legend")
+    policy: Policy
+    batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
+    twin_of: str | None = Field(default=None, description="label of the entry that this repeats: an A/A pair")
+    thresholds: tuple[ThresholdText, ...] = Field(default=(), description="for this entry only")
+
+
+class Quick(Model):
+    """What `--quick` changes, so that the whole campaign ends in about a minute."""
+
+    blocks: int = Field(default=1, ge=1)
+    requests: int = Field(default=300, ge=1, description="requests per run; closed loop")
+    duration: float = Field(default=5.0, gt=0, description="seconds of arrivals per run; open loop")
+    warmup: int = Field(default=10, ge=0, description="warm-up requests per worker")
+
+
+class Scenario(Model):
+    """The whole experiment. `baseline` is the label that every other entry is compared with."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
+    question: str = Field(min_length=1, description="one line that ends in a question mark")
+    source: str = Field(default="", description="where the set-up comes from, and what it showed there")
+    measure: Measure = Field(default="p99", description="what decides the ranking")
+    baseline: str
+    home_region: str
+    slo: float = Field(default=1.0, gt=0, description="seconds within which an answer is good (goodput)")
+    timeout: float = Field(default=30.0, gt=0, description="seconds after which a request counts as failed")
+    warmup: int = Field(default=50, ge=0, description="requests per worker before each run, kept out of it")
+    blocks: int = Field(default=8, ge=1, le=1000, description="how often every entry is run")
+    seed: int = Field(default=1, ge=0, description="of order, arrivals, demand and policies")
+    time_scale: float = Field(default=1.0, gt=0, le=10, description="seconds that 1 s of the scenario takes")
+    thresholds: tuple[ThresholdText, ...] = Field(default=(), description="for every entry")
+    load: Load = Load()
+    quick: Quick = Quick()
+    regions: tuple[Region, ...] = Field(min_length=1)
+    entries: tuple[Entry, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def names_agree(self) -> Self:
+        """Every name that refers to something refers to something that exists."""
+        labels = [entry.label for entry in self.entries]
+        regions = [region.name for region in self.regions]
+        require_unique("entries", labels)
+        require_unique("regions", regions)
+        require_known("home_region", self.home_region, regions)
+        require_known("baseline", self.baseline, labels)
+        for entry in self.entries:
+            require_known("twin_of", entry.twin_of or labels[0], labels)
+        return self
+
+    @property
+    def twins(self) -> tuple[str, str] | None:
+        """Labels of the A/A pair (original, repetition), or None."""
+        return next(((entry.twin_of, entry.label) for entry in self.entries if entry.twin_of), None)
+
+    def load_of(self, entry: Entry) -> Load:
+        """The load that this entry runs under."""
+        return self.load if entry.batch is None else self.load.model_copy(update={"batch": entry.batch})
+
+    def quickened(self) -> Scenario:
+        """The short version: fewer requests and blocks, and no A/A pair (one block has no noise floor)."""
+        quick, kept = self.quick, tuple(entry for entry in self.entries if entry.twin_of is None)
+        load = self.load.model_copy(update={"requests": quick.requests, "duration": quick.duration})
+        changes = {"blocks": quick.blocks, "warmup": quick.warmup, "load": load, "entries": kept}
+        return self.model_copy(update=changes)
+
+
+def require_unique(field: str, names: list[str]) -> None:
+    """Raise ValueError at the first name that appears twice."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{field}: {twice!r} appears twice")
+
+
+def require_known(field: str, name: str, known: list[str]) -> None:
+    """Raise ValueError unless `name` is one of `known`."""
+    if name not in known:
+        raise ValueError(f"{field}: unknown {name!r}; known: {', '.join(known)}")

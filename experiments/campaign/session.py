@@ -1,0 +1,117 @@
+"""A sitting at the terminal: carry a campaign out, write its report, print the table, decide the exit code.
+
+Rule of this file: however the campaign ends, what was measured is on disk and is reported on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from experiments.campaign import blocks as campaigns
+from experiments.campaign.progress import Progress
+from experiments.campaign.results import RUNS, Campaign
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.summary import Summary
+from experiments.errors import ExperimentError
+from experiments.report.pages import write_report
+from experiments.report.tables import Cell, Table, statistics_table
+from experiments.report.text import invalid_lines
+
+STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
+STOPPED = 130
+FULL_WIDTH = 118
+ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
+
+
+def conduct(scenario: Scenario, command: str, directory: Path) -> int:
+    """Run the scenario into `directory`; returns the exit code. Raises ExperimentError."""
+    console = Console()
+    campaign = campaigns.prepare(scenario, command, directory)
+    console.print(
+        f"[bold]{scenario.question}[/]\n{len(campaign.plan)} runs into {directory}", highlight=False
+    )
+    try:
+        with Progress(campaign, console) as progress:
+            run_loop(carried_out(campaign, directory, progress))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        return stopped(directory, console)
+    except ExperimentError:
+        if any((directory / RUNS).iterdir()):
+            present(directory, console)
+        raise
+    return present(directory, console)
+
+
+async def carried_out(campaign: Campaign, directory: Path, progress: Progress) -> None:
+    """The campaign as a task that Ctrl-C and SIGTERM cancel, so that every fleet is taken down in order."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    await campaigns.carry_out(campaign, directory, progress)
+
+
+def run_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run on uvloop where there is one: the generator is then as fast as the data path."""
+    if sys.platform == "win32":
+        asyncio.run(main)
+    else:
+        import uvloop
+
+        uvloop.run(main)
+
+
+def stopped(directory: Path, console: Console) -> int:
+    """Report on what there is after Ctrl-C."""
+    console.print("[yellow]Stopped.[/] Nothing was left running; what had been measured is reported on.")
+    if any((directory / RUNS).iterdir()):
+        present(directory, console)
+    return STOPPED
+
+
+def present(directory: Path, console: Console) -> int:
+    """Write the report and print its essence; returns 1 when a threshold failed, else 0."""
+    with console.status("Drawing the report"):
+        summary = write_report(directory)
+    console.print(terminal_table(statistics_table(summary), console.width))
+    console.print(Text(f"{summary.verdict.headline}.", style="bold"))
+    for sentence in summary.verdict.sentences:
+        console.print(Text(sentence))
+    complain(summary, console)
+    console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+    return 1 if summary.failed_thresholds else 0
+
+
+def complain(summary: Summary, console: Console) -> None:
+    """Everything that forbids to trust or to pass, on the terminal too."""
+    for line in invalid_lines(summary):
+        console.print(Text(f"INVALID  {line}", style="bold red"))
+    for judgement in summary.failed_thresholds:
+        text = f"THRESHOLD FAILED  {judgement.label}: {judgement.threshold} ({judgement.message})"
+        console.print(Text(text, style="bold red"))
+
+
+def terminal_table(table: Table, width: int) -> RichTable:
+    """The same table as in the report; a terminal of few columns gets the essential ones."""
+    made = RichTable(caption="latency in ms", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    shown = [index for index, name in enumerate(table.columns) if width >= FULL_WIDTH or name in ESSENTIAL]
+    for index in shown:
+        made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=True)
+    for row in table.rows:
+        made.add_row(*(terminal_cell(row[index]) for index in shown))
+    return made
+
+
+def terminal_cell(cell: Cell) -> Text:
+    """A cell with its mark as a style."""
+    return Text(cell.text, style=STYLES[cell.mark])

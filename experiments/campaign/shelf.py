@@ -1,0 +1,57 @@
+"""The shelf of scenarios: those that come with the package, and any TOML file.
+
+Rule of this file: whatever is wrong with a file ends as one line that names the file and the field.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from experiments.campaign.scenario import Scenario
+from experiments.errors import BadInputError
+
+DEFAULT = "regions"
+
+
+def packaged() -> dict[str, Traversable]:
+    """Scenarios that come with the package, by name."""
+    files = sorted(resources.files("experiments.scenarios").iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """A packaged scenario by name, or any TOML file by path. Raises BadInputError naming the field."""
+    known = packaged()
+    source = known.get(name_or_path) or Path(name_or_path)
+    if name_or_path not in known and not name_or_path.endswith(".toml"):
+        raise BadInputError(
+            f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
+        )
+    try:
+        return Scenario.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInputError(f"{name_or_path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{name_or_path}: not TOML: {error}") from None
+    except ValidationError as error:
+        raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
+
+
+def first_complaint(error: ValidationError) -> str:
+    """The first thing that pydantic found, as one line `regions.0.rtt: …`."""
+    complaint: Any = error.errors()[0]
+    place = ".".join(str(part) for part in complaint["loc"])
+    message = complaint["msg"].removeprefix("Value error, ")
+    allowed = f"; known: {', '.join(Scenario.model_fields)}" if is_stray_key(complaint) else ""
+    return f"{place}: {message}{allowed}" if place else message
+
+
+def is_stray_key(complaint: Any) -> bool:
+    """Whether the complaint is an unknown key at the top of the file."""
+    return complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1

@@ -1,0 +1,169 @@
+"""Numbers of one run or of several pooled runs, from raw samples only.
+
+Rules of this file: percentiles are taken from raw samples, never from other percentiles, and each is a value
+that was really observed (the inverted empirical distribution). A failure is never dropped: success-only
+figures stand beside deadline-mapped ones, where a request that failed counts as slow as the deadline, so that
+failing fast cannot look like answering fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.load.samples import Floats, Kind, Run, RunFacts, Samples
+
+PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
+ENOUGH_BEYOND = 100
+"""A quantile with fewer samples beyond it than this is shown greyed: it is the opinion of a handful."""
+
+LAG_LIMIT = 0.001
+"""Seconds. A generator that sends later than this at p99 has measured itself."""
+
+ACHIEVED_LIMIT = 0.99
+"""Part of the offered rate that an open loop must really have sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """`percent` of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
+
+    percent: float
+    seconds: float
+    few: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsRow:
+    """A row of Gatling's statistics table. Times in seconds, of successes; `rate` in successes per second."""
+
+    total: int
+    ok: int
+    ko: int
+    ko_percent: float
+    rate: float
+    minimum: float
+    p50: float
+    p75: float
+    p95: float
+    p99: float
+    maximum: float
+    mean: float
+    std_dev: float
+
+
+def percentile(values: Floats, percent: float) -> float:
+    """The smallest observed value with `percent` % of the values at or below it; nan without values."""
+    return float(np.percentile(values, percent, method="inverted_cdf")) if len(values) else float("nan")
+
+
+def quantiles(values: Floats) -> tuple[Quantile, ...]:
+    """PERCENTS and, as percent 100, the maximum. `values` of shape (n,) in seconds."""
+    body = tuple(
+        Quantile(percent, percentile(values, percent), has_few_beyond(len(values), percent))
+        for percent in PERCENTS
+    )
+    return (*body, Quantile(100.0, percentile(values, 100.0), len(values) == 0))
+
+
+def has_few_beyond(count: int, percent: float) -> bool:
+    """Whether fewer than ENOUGH_BEYOND of `count` samples lie beyond the quantile."""
+    return round(count * (100.0 - percent) / 100.0, 6) < ENOUGH_BEYOND
+
+
+def statistics_row(runs: Sequence[Run]) -> StatisticsRow:
+    """Pool the raw samples of `runs` (at least one) into one row."""
+    latency = success_latency(runs)
+    total = sum(len(run.samples) for run in runs)
+    p50, p75, p95, p99 = (percentile(latency, percent) for percent in (50, 75, 95, 99))
+    return StatisticsRow(
+        total=total,
+        ok=len(latency),
+        ko=total - len(latency),
+        ko_percent=100.0 * (total - len(latency)) / total if total else 0.0,
+        rate=throughput(runs),
+        minimum=percentile(latency, 0),
+        p50=p50,
+        p75=p75,
+        p95=p95,
+        p99=p99,
+        maximum=percentile(latency, 100),
+        mean=float(np.mean(latency)) if len(latency) else float("nan"),
+        std_dev=float(np.std(latency)) if len(latency) else float("nan"),
+    )
+
+
+def throughput(runs: Sequence[Run]) -> float:
+    """Successes per second over the time that the runs took together."""
+    span = sum(run.samples.span for run in runs)
+    return sum(int(run.samples.ok.sum()) for run in runs) / span if span else 0.0
+
+
+def success_latency(runs: Sequence[Run]) -> Floats:
+    """Latency of every success in seconds, runs one after another."""
+    return np.concatenate([run.samples.latency[run.samples.ok] for run in runs])
+
+
+def success_service_time(runs: Sequence[Run]) -> Floats:
+    """Service time of every success in seconds, runs one after another."""
+    return np.concatenate([run.samples.service_time[run.samples.ok] for run in runs])
+
+
+def deadline_mapped(run: Run) -> Floats:
+    """Latency of every request in seconds; a failure counts as the deadline, or later if it ended later."""
+    taken = np.nan_to_num(run.samples.latency, nan=0.0)
+    return np.where(run.samples.ok, taken, np.maximum(taken, run.facts.timeout))
+
+
+def goodput(runs: Sequence[Run], slo: float) -> float:
+    """Part (0..1) of all requests that succeeded within `slo` seconds of their scheduled instant."""
+    total = sum(len(run.samples) for run in runs)
+    return float(np.sum(success_latency(runs) <= slo)) / total if total else 0.0
+
+
+def errors_by_kind(runs: Sequence[Run]) -> dict[str, int]:
+    """Failures counted by the name of their kind, only kinds that occurred."""
+    kinds = np.concatenate([run.samples.kind for run in runs])
+    counts = {kind.name.lower(): int(np.sum(kinds == kind)) for kind in Kind if kind is not Kind.OK}
+    return {name: count for name, count in counts.items() if count}
+
+
+def share_per_worker(runs: Sequence[Run]) -> dict[str, float]:
+    """Part (0..1) of the answered requests that each worker answered."""
+    counts = dict.fromkeys((place.worker for run in runs for place in run.facts.places), 0)
+    for run in runs:
+        for index, place in enumerate(run.facts.places):
+            counts[place.worker] += int(np.sum(run.samples.worker == index))
+    answered = sum(counts.values())
+    return {worker: count / answered if answered else 0.0 for worker, count in counts.items()}
+
+
+def lag_percentiles(samples: Samples) -> tuple[float, float]:
+    """The generator's own lag in seconds, p50 and p99, over requests that were sent."""
+    lag = samples.lag[np.isfinite(samples.lag)]
+    return percentile(lag, 50), percentile(lag, 99)
+
+
+def achieved_rate(samples: Samples) -> float:
+    """Requests sent per second, from the run's start to the last send."""
+    sent = samples.sent_at[np.isfinite(samples.sent_at)]
+    return len(sent) / float(sent.max()) if len(sent) and sent.max() > 0 else 0.0
+
+
+def validity(facts: RunFacts, samples: Samples) -> tuple[str, ...]:
+    """Reasons, in words, why the run must not be believed; empty when it may be.
+
+    A closed loop has no offered rate: it sends when the system lets it, so only the lag bound applies to it.
+    """
+    reasons = []
+    if len(samples) < facts.requests:
+        reasons.append(f"interrupted: {len(samples)} of {facts.requests} requests were sent")
+    if not facts.lag_p99 <= LAG_LIMIT:
+        reasons.append(f"generator lag p99 {facts.lag_p99 * 1e3:.2f} ms exceeds {LAG_LIMIT * 1e3:g} ms")
+    offered = facts.offered_rate if facts.mode == "open" else None
+    if offered and facts.achieved_rate < ACHIEVED_LIMIT * offered:
+        part = 100 * facts.achieved_rate / offered
+        reasons.append(f"achieved {facts.achieved_rate:.1f}/s is {part:.1f} % of {offered:.1f}/s offered")
+    return tuple(reasons)

@@ -1,0 +1,164 @@
+"""The summary of a campaign: every number that a report shows, computed once.
+
+Rule of this file: a pure function of the results, so the same files give the same bytes. Times in seconds as
+measured, shares as parts of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.campaign import statistics
+from experiments.campaign.comparison import Comparison, Interval, compare
+from experiments.campaign.results import Results, believable
+from experiments.campaign.run_summary import RunSummary, summarise_run, values_per_block
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.thresholds import Judgement, judge, parse_threshold
+from experiments.campaign.verdict import Verdict, conclude
+
+MEASURES = ("throughput", "p99", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class EntrySummary:
+    """One entry over its believable runs. `valid` is false when no run of it was valid."""
+
+    label: str
+    policy: dict[str, Any]
+    load: str
+    runs: int
+    valid_runs: int
+    valid: bool
+    invalid_reasons: tuple[str, ...]
+    table: statistics.StatisticsRow
+    latency: tuple[statistics.Quantile, ...]
+    latency_deadline_mapped: tuple[statistics.Quantile, ...]
+    service_time: tuple[statistics.Quantile, ...]
+    mean_span: float
+    goodput: float
+    errors: dict[str, int]
+    share_per_worker: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Everything that the outputs show."""
+
+    scenario: Scenario
+    command: str
+    started_at: str
+    versions: dict[str, str]
+    machine: str
+    blocks: int
+    missing_runs: int
+    verdict: Verdict
+    entries: tuple[EntrySummary, ...]
+    comparisons: tuple[Comparison, ...]
+    noise_floor: dict[str, Interval]
+    thresholds: tuple[Judgement, ...]
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def has_invalid(self) -> bool:
+        return any(not run.valid for run in self.runs)
+
+    @property
+    def failed_thresholds(self) -> tuple[Judgement, ...]:
+        return tuple(judgement for judgement in self.thresholds if not judgement.passed)
+
+
+def summarise(results: Results) -> Summary:
+    """Compute the summary of a results directory."""
+    campaign, scenario = results.campaign, results.scenario
+    comparisons, floors = compared(results)
+    entries = tuple(summarise_entry(results, entry) for entry in results.entries())
+    return Summary(
+        scenario=scenario,
+        command=campaign.command,
+        started_at=campaign.started_at,
+        versions=campaign.versions,
+        machine=campaign.machine,
+        blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
+        missing_runs=results.missing,
+        verdict=conclude(scenario, ranking(results), comparisons, floors.get(scenario.measure)),
+        entries=entries,
+        comparisons=comparisons,
+        noise_floor=floors,
+        thresholds=judgements(results),
+        runs=tuple(summarise_run(run) for run in results.runs),
+    )
+
+
+def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
+    """Pool the entry's believable runs."""
+    runs = results.runs_of(entry.label)
+    kept = believable(runs)
+    slo = results.scenario.slo * results.scenario.time_scale
+    mapped = np.concatenate([statistics.deadline_mapped(run) for run in kept])
+    reasons = dict.fromkeys(reason for run in runs for reason in run.facts.invalid_reasons)
+    return EntrySummary(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        load=describe_load(results.scenario, entry),
+        runs=len(runs),
+        valid_runs=sum(run.facts.is_valid for run in runs),
+        valid=any(run.facts.is_valid for run in runs),
+        invalid_reasons=tuple(reasons),
+        table=statistics.statistics_row(kept),
+        latency=statistics.quantiles(statistics.success_latency(kept)),
+        latency_deadline_mapped=statistics.quantiles(mapped),
+        service_time=statistics.quantiles(statistics.success_service_time(kept)),
+        mean_span=float(np.mean([run.samples.span for run in kept])),
+        goodput=statistics.goodput(kept, slo),
+        errors=statistics.errors_by_kind(kept),
+        share_per_worker=statistics.share_per_worker(kept),
+    )
+
+
+def describe_load(scenario: Scenario, entry: Entry) -> str:
+    """In words: `batch 100` or `180 requests/s, poisson`."""
+    load = scenario.load_of(entry)
+    return f"batch {load.batch}" if load.mode == "closed" else f"{load.rate:g} requests/s, {load.arrivals}"
+
+
+def compared(results: Results) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
+    """Every entry against the baseline in every measure, and the A/A interval of each measure."""
+    scenario, found, floors = results.scenario, list[Comparison](), dict[str, Interval]()
+    for measure in MEASURES:
+        values = values_per_block(results, measure)
+        comparisons, floor = compare(measure, values, scenario.baseline, scenario.twins, scenario.seed)
+        found += comparisons
+        if floor is not None and floor.blocks:
+            floors[measure] = floor
+    return tuple(found), floors
+
+
+def ranking(results: Results) -> list[tuple[str, float]]:
+    """(label, geometric mean of the scenario's measure over valid blocks), best first, without the twin."""
+    scenario = results.scenario
+    twin = scenario.twins[1] if scenario.twins else None
+    values = values_per_block(results, scenario.measure)
+    means = [
+        (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
+        for label, blocks in values.items()
+        if blocks and label != twin and min(blocks.values()) > 0
+    ]
+    return sorted(means, key=lambda pair: pair[1], reverse=scenario.measure == "throughput")
+
+
+def judgements(results: Results) -> tuple[Judgement, ...]:
+    """Every threshold against every entry that it is for.
+
+    Errors are counted over all runs: an invalid run may mistake a time, but a failure is a failure.
+    """
+    scenario = results.scenario
+    return tuple(
+        judge(threshold, entry.label, judged, scenario.slo, scenario.time_scale)
+        for entry in results.entries()
+        for threshold in map(parse_threshold, (*scenario.thresholds, *entry.thresholds))
+        for runs in [results.runs_of(entry.label)]
+        for judged in [runs if threshold.measure == "errors" else believable(runs)]
+    )

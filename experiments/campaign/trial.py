@@ -1,0 +1,175 @@
+"""One run: a fresh fleet, a warm-up, the measured load, and the facts written beside it.
+
+Rule of this file: what was measured is returned even when the run was stopped half-way, and a run that must
+not be believed says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from typing import Any
+
+from experiments.campaign.fleet import Fleet
+from experiments.campaign.results import PlannedRun
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.statistics import achieved_rate, lag_percentiles, validity
+from experiments.load.arrivals import closed, first_instants
+from experiments.load.generator import Generator
+from experiments.load.ledger import Ledger
+from experiments.load.samples import Run, RunFacts
+
+WARM_BATCH = 10
+"""Outstanding requests per worker while it is warmed."""
+
+MOST_DEMOTED = 0.005
+"""Share of picks that another policy may have made: a shared machine stops any process for some milliseconds now
+and then, and a pick that this happens to overruns its budget. A policy that fails does so far more often."""
+
+PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools", "numpy")
+
+Watch = Callable[[Ledger], None]
+
+
+class Interrupted(Exception):
+    """The run was stopped; `run` holds what had been measured by then."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__("interrupted")
+        self.run = run
+
+
+async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Run:
+    """Measure one planned run; `watch` is given the ledger when the load starts.
+
+    Raises FleetFailedError, and Interrupted when cancelled after the load has started.
+    """
+    entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+    async with Fleet(scenario, entry, planned.seed) as fleet:
+        await asyncio.gather(warm_workers(scenario, fleet), fleet.balancer.ready())
+        await warm_through(scenario, entry, fleet)
+        generator = measured_load(scenario, entry, planned, fleet)
+        watch(generator.ledger)
+        try:
+            await generator.run(first_connections(scenario, entry))
+        except asyncio.CancelledError:
+            raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
+        status, casualties = await fleet.status(), fleet.casualties()
+    return conclude(scenario, entry, planned, generator.ledger, status, casualties)
+
+
+async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
+    """Every worker directly, all at the same time: no policy may leave one cold."""
+    count, timeout = scenario.warmup, scenario.timeout * scenario.time_scale
+    width = min(WARM_BATCH, count)
+    generators = [
+        Generator(worker.address, "warm", fleet.places, closed(width, count), count, timeout)
+        for worker in fleet.workers
+    ]
+    if count:
+        await asyncio.gather(*(generator.run(width) for generator in generators))
+
+
+async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
+    """Then all of them through the balancer at the load's own width: its pools and its policy are warm too."""
+    width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
+    if not scenario.warmup:
+        return
+    timeout = scenario.timeout * scenario.time_scale
+    through = Generator(fleet.balancer.address, "warm", fleet.places, closed(width, count), count, timeout)
+    await through.run(min(width, count))
+
+
+def warm_requests(scenario: Scenario, entry: Entry) -> int:
+    """Requests sent through the balancer before the run: at least two for each that will be outstanding.
+
+    One would find the connections that a burst needs; the second finds those that a slow region needs when
+    slots of the fast ones are already free again.
+    """
+    workers = sum(region.workers for region in scenario.regions)
+    return max(scenario.warmup * workers, 2 * first_connections(scenario, entry))
+
+
+def first_connections(scenario: Scenario, entry: Entry) -> int:
+    """Connections to open before the run: the batch, or what Little's law expects of the open loop."""
+    load = scenario.load_of(entry)
+    if load.mode == "closed":
+        return min(load.batch, load.planned)
+    slowest = max(region.rtt for region in scenario.regions)
+    return min(load.planned, max(8, round(load.rate * slowest)))
+
+
+def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
+    """The generator of the measured run."""
+    load = scenario.load_of(entry)
+    instants = first_instants(load, planned.seed, scenario.time_scale)
+    name = f"b{planned.block}-r{planned.order}"
+    timeout = scenario.timeout * scenario.time_scale
+    return Generator(fleet.balancer.address, name, fleet.places, instants, load.planned, timeout)
+
+
+def conclude(
+    scenario: Scenario,
+    entry: Entry,
+    planned: PlannedRun,
+    ledger: Ledger,
+    status: dict[str, Any],
+    casualties: tuple[str, ...],
+) -> Run:
+    """Columns, facts, and the judgement whether they may be believed."""
+    load, samples = scenario.load_of(entry), ledger.samples()
+    is_open = load.mode == "open"
+    lag_p50, lag_p99 = lag_percentiles(samples)
+    facts = RunFacts(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode=load.mode,
+        batch=None if is_open else load.batch,
+        offered_rate=load.rate / scenario.time_scale if is_open else None,
+        achieved_rate=achieved_rate(samples),
+        requests=load.planned,
+        warmup_requests=scenario.warmup
+        and warm_requests(scenario, entry) + scenario.warmup * len(ledger.places),
+        block=planned.block,
+        order=planned.order,
+        seed=planned.seed,
+        timeout=scenario.timeout * scenario.time_scale,
+        time_scale=scenario.time_scale,
+        lag_p50=lag_p50,
+        lag_p99=lag_p99,
+        places=tuple(ledger.places),
+        status=status,
+        versions=versions(),
+    )
+    return Run(
+        facts.model_copy(
+            update={"invalid_reasons": (*validity(facts, samples), *casualties, *faults(status))}
+        ),
+        samples,
+    )
+
+
+def faults(status: dict[str, Any]) -> tuple[str, ...]:
+    """What the balancer's own account says against the run: another policy stood in for the one measured."""
+    policy = status.get("policy", {})
+    demoted, routed = policy.get("demoted", 0), policy.get("routed", 0)
+    if demoted <= MOST_DEMOTED * routed:
+        return ()
+    return (
+        f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",
+    )
+
+
+def versions() -> dict[str, str]:
+    """Python and the packages that a measurement depends on; "absent" where one is not installed."""
+    return {"python": python_version(), **{package: version_of(package) for package in PACKAGES}}
+
+
+def version_of(package: str) -> str:
+    """The installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,1 @@
+"""The load generators, and the rows that they write."""

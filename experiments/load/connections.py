@@ -1,0 +1,96 @@
+"""The generator's connections to one address: kept alive, leased newest first, opened ahead of need.
+
+Rule of this file: no request waits for a handshake if that can be foreseen, because the wait would be the
+generator's own. A spare connection is opened whenever fewer than `spare` are idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from balancer.connections.upstream import Upstream, connect
+from experiments.errors import FleetFailedError
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds. A loopback handshake takes microseconds; a full backlog may take its time."""
+
+Ready = Callable[[Upstream], None]
+Refused = Callable[[], None]
+
+
+class Connections:
+    """Owner of every connection to `host`:`port`."""
+
+    def __init__(self, host: str, port: int, spare: int) -> None:
+        self._host, self._port, self._spare = host, port, spare
+        self._idle: list[Upstream] = []
+        self._waiting: deque[tuple[Ready, Refused]] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._all: set[Upstream] = set()
+
+    async def open(self, count: int) -> None:
+        """Have `count` connections idle before the run. Raises FleetFailedError when one cannot be made."""
+        opened = await asyncio.gather(*(self._connect() for _ in range(count)))
+        self._all.update(opened)
+        self._idle += opened
+
+    def lease(self, ready: Ready, refused: Refused) -> None:
+        """Call `ready` with a connection, at once if one is idle; or `refused` when none could be made."""
+        if self._idle:
+            upstream = self._idle.pop()
+            if len(self._idle) + len(self._opening) < self._spare:
+                self._open_one()
+            ready(upstream)
+        else:
+            self._waiting.append((ready, refused))
+            self._open_one()
+
+    def give_back(self, upstream: Upstream) -> None:
+        """A request has ended on it: hand it on, keep it, or close it."""
+        if not upstream.is_reusable:
+            upstream.close()
+        elif self._waiting:
+            self._waiting.popleft()[0](upstream)
+        else:
+            self._idle.append(upstream)
+
+    def connection_closed(self, upstream: Upstream) -> None:
+        """It can no longer be leased."""
+        self._all.discard(upstream)
+        if upstream in self._idle:
+            self._idle.remove(upstream)
+
+    async def close(self) -> None:
+        """Close everything; requests on the wire hear nothing any more."""
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for upstream in list(self._all):
+            upstream.close()
+
+    def _open_one(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._opened())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _connect(self) -> Upstream:
+        """The one place where what `connect` raises becomes an error of this room."""
+        try:
+            return await connect(self, self._host, self._port, CONNECT_TIMEOUT)
+        except Exception as error:
+            raise FleetFailedError(f"no connection to {self._host}:{self._port}: {error}") from error
+
+    async def _opened(self) -> None:
+        try:
+            upstream = await self._connect()
+        except FleetFailedError:
+            if self._waiting:
+                self._waiting.popleft()[1]()
+            return
+        self._all.add(upstream)
+        if self._waiting:
+            self._waiting.popleft()[0](upstream)
+        else:
+            self._idle.append(upstream)

@@ -1,0 +1,195 @@
+"""The load generator: requests that leave when they are due, whatever became of those before.
+
+Rules of this file: it is built like the data path it measures (asyncio protocols, llhttp, no task and no timer
+per request), because a generator that costs more than the balancer measures itself. Latency counts from the
+instant at which a request was due, so a stalled system cannot hide behind requests that were never sent
+(coordinated omission). Every instant is read from `time.monotonic()`, never from the loop's coarse clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from balancer.connections.upstream import Response, Upstream
+from experiments.load.alarm import open_alarm
+from experiments.load.connections import Connections
+from experiments.load.ledger import Ledger
+from experiments.load.samples import Floats, Kind, Place
+
+WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
+
+SPARE = 8
+SWEEP = 0.02
+"""Seconds between two looks for requests that have timed out."""
+
+
+class Flight:
+    """One request on its way: the sink of its response."""
+
+    __slots__ = ("_generator", "_upstream", "has_ended", "kind", "number")
+
+    def __init__(self, generator: Generator, number: int) -> None:
+        self._generator = generator
+        self.number = number
+        self._upstream: Upstream | None = None
+        self.has_ended = False
+        self.kind = Kind.OK
+
+    def depart(self, upstream: Upstream) -> None:
+        """A connection is here: write the request."""
+        if self.has_ended:  # timed out while the connection was being made
+            self._generator.connections.give_back(upstream)
+            return
+        self._upstream = upstream
+        self._generator.ledger.sent_at[self.number] = time.monotonic()
+        upstream.send(self._generator.head(self.number), self, b"GET")
+
+    def refused(self) -> None:
+        """No connection could be made."""
+        self.end(Kind.REFUSED)
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        self.response_started(response)
+        self.response_ended(b"")
+
+    def response_started(self, response: Response) -> None:
+        status = response.status
+        if status < 200:  # an interim answer is not the answer
+            return
+        found = WORKER_FIELD.search(response.block)
+        self._generator.ledger.answered(self.number, time.monotonic(), status, found[1] if found else b"")
+        if status >= 400:
+            self.kind = Kind.ERROR_STATUS
+
+    def response_body(self, data: bytes) -> None:
+        pass
+
+    def response_ended(self, trailers: bytes) -> None:
+        upstream = self._upstream
+        if upstream is not None:
+            self._generator.connections.give_back(upstream)
+        self.end(self.kind)
+
+    def response_failed(self, error: Exception) -> None:
+        self.end(Kind.RESET)
+
+    def response_paused(self) -> None:
+        pass
+
+    def upstream_paused(self) -> None:
+        pass
+
+    def upstream_resumed(self) -> None:
+        pass
+
+    def time_out(self) -> None:
+        """Too late: give the connection up, for an answer may still arrive on it."""
+        if not self.has_ended:
+            if self._upstream is not None:
+                self._upstream.close()
+            self.end(Kind.TIMEOUT)
+
+    def end(self, kind: Kind) -> None:
+        """Write the end down, once."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._generator.ended(self.number, kind)
+
+
+class Generator:
+    """Sends `count` requests: those of `instants` when they are due, the rest one per answer.
+
+    `instants` has shape (m,), m <= count, in seconds from the start. With m == count the loop is open, else it
+    is closed and m requests are kept outstanding: a sliding batch. `timeout` in seconds from being due.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        name: str,
+        places: Sequence[Place],
+        instants: Floats,
+        count: int,
+        timeout: float,
+        path: str = "/work",
+    ) -> None:
+        self.connections = Connections(*address, spare=SPARE if len(instants) == count else 0)
+        self.ledger = Ledger(places, time.monotonic())
+        self.count = count
+        self._timeout = timeout
+        self._due = deque(instants.tolist())
+        self._is_closed_loop = len(instants) < count
+        host = f"{address[0]}:{address[1]}"
+        self._head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n\r\n".encode()
+        self._flights: deque[Flight] = deque()
+        self._finished: asyncio.Future[None] | None = None
+
+    async def run(self, connections: int) -> Ledger:
+        """Open `connections`, send everything, wait for every end. On cancellation open rows are closed first.
+
+        Raises FleetFailedError when the first connections cannot be made.
+        """
+        loop = asyncio.get_running_loop()
+        await self.connections.open(connections)
+        self._finished = loop.create_future()
+        self._alarm = open_alarm(loop, self._send_due)
+        sweeper = loop.create_task(self._sweep())
+        self.ledger.started_at = time.monotonic()
+        try:
+            self._send_due()
+            await self._finished
+        finally:
+            self._alarm.close()
+            sweeper.cancel()
+            self._finished.cancel()
+            await self.connections.close()
+            self.ledger.close(time.monotonic())
+        return self.ledger
+
+    def head(self, number: int) -> bytes:
+        """The request's bytes, with an identity of its own."""
+        return self._head % number
+
+    def ended(self, number: int, kind: Kind) -> None:
+        """A request is over; in a closed loop its slot is free from this instant."""
+        now = time.monotonic()
+        self.ledger.ended(number, now, kind)
+        if self._is_closed_loop and len(self.ledger) < self.count and not self._is_over:
+            self._send(now)
+        elif len(self.ledger.ended_order) >= self.count and not self._is_over:
+            assert self._finished is not None
+            self._finished.set_result(None)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._finished is None or self._finished.done()
+
+    def _send_due(self) -> None:
+        """Send all that is due, then set the alarm to the next."""
+        start, due = self.ledger.started_at, self._due
+        while due and start + due[0] <= time.monotonic():
+            at = start + due.popleft()
+            self._send(time.monotonic() if self._is_closed_loop else at)  # a slot is free once it is opened
+        if due:
+            self._alarm.set(start + due[0])
+
+    def _send(self, at: float) -> None:
+        flight = Flight(self, self.ledger.due(at))
+        self._flights.append(flight)
+        self.connections.lease(flight.depart, flight.refused)
+
+    async def _sweep(self) -> None:
+        """End what is overdue. Requests have equal timeouts, so the oldest stand first."""
+        while True:
+            await asyncio.sleep(SWEEP)
+            overdue = time.monotonic() - self._timeout
+            while self._flights and self._is_settled(self._flights[0], overdue):
+                self._flights.popleft().time_out()
+
+    def _is_settled(self, flight: Flight, overdue: float) -> bool:
+        """Whether it has ended already, or must end now."""
+        return flight.has_ended or self.ledger.scheduled_at[flight.number] <= overdue

@@ -1,0 +1,312 @@
+"""An open loop that is cheap enough to stand beside what it measures: raw sockets, epoll, arrays.
+
+Rule of this file: nothing in here may cost a request more than a few microseconds, so there is no event loop, no
+parser and no object for a request. A request is a number; what became of it stands in arrays under that number. A
+connection that is free takes the next request that is due, the one that was used last first. A request that finds none
+free waits in line, and its latency counts from being due all the same.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from errno import EINPROGRESS
+
+import numpy as np
+
+from experiments.errors import FleetFailedError
+from experiments.load.alarm import Timerfd
+from experiments.load.samples import Flags, Floats, Ints, Kind
+
+HEAD_START = 0.02
+"""Seconds from the last connection made to the first instant."""
+
+SWEEP = 0.1
+"""Seconds from one look for what is overdue to the next."""
+
+LOOK = 50e-6
+"""Seconds that a look for something new may take; whatever takes longer is somebody else on our core, and not idle."""
+
+OPEN_WITHIN = 5.0
+READ = 4096
+"""Bytes at a time: what is small is read at once, and more would be allocated and given back for each response."""
+
+OK = b"HTTP/1.1 200 "
+LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
+FREE, OPENING = -1, -2
+"""What a lane has for a number when it has no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A row per request: instants in seconds of `time.monotonic()`, nan where there was none; `kind` as in Kind."""
+
+    due: Floats
+    sent: Floats
+    ended: Floats
+    kind: Ints
+    has_waited: Flags
+    """Whether no connection was free when it was due."""
+
+    def since(self, instant: float) -> Record:
+        """Those that were due from `instant` on."""
+        rows = self.due >= instant
+        return Record(
+            self.due[rows], self.sent[rows], self.ended[rows], self.kind[rows], self.has_waited[rows]
+        )
+
+
+class Lane:
+    """A connection, again and again, and the number of the request that it carries."""
+
+    __slots__ = ("came", "number", "recv", "send", "sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.take(sock, FREE)
+
+    def take(self, sock: socket.socket, number: int) -> None:
+        """This connection from now on."""
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock, self.send, self.recv = sock, sock.send, sock.recv
+        self.number = number
+        self.came = b""
+        """What has come of a response that is not whole yet."""
+
+
+class OpenLoop:
+    """Sends one request at every instant and writes down what became of it. `timeout` in seconds from being due."""
+
+    def __init__(
+        self, port: int, request: bytes, connections: int, timeout: float, spins: bool = False
+    ) -> None:
+        self._address = ("127.0.0.1", port)
+        self._request = request
+        self._timeout = timeout
+        self._spins = spins
+        self.idle = 0.0
+        """Seconds of spinning in which nothing came and nothing was due."""
+
+        self._size = -1
+        """Bytes of a whole response, as the first has shown; -1 before it."""
+
+        self._short_until = 0.0
+        """When a connection became free after there had been none."""
+
+        self._next = 0
+        self._is_set_for = -1
+        self._epoll = select.epoll()
+        self._timer = Timerfd()
+        self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)  # it stays readable, told once
+        self._lanes: dict[int, Lane] = {}
+        self._down: list[Lane] = []
+        for _ in range(connections):
+            self._watch(Lane(self._connected()), select.EPOLLIN)
+        self._free = list(self._lanes.values())
+
+    def _connected(self) -> socket.socket:
+        try:
+            return socket.create_connection(self._address, OPEN_WITHIN)
+        except OSError as error:
+            raise FleetFailedError(f"no connection to {self._address[1]}: {error.strerror}") from None
+
+    def _watch(self, lane: Lane, mask: int) -> None:
+        self._lanes[lane.sock.fileno()] = lane
+        self._epoll.register(lane.sock.fileno(), mask)
+
+    def run(self, instants: Sequence[float]) -> Record:
+        """Send at `instants`, seconds from now and ascending, at least one; returns when all have ended."""
+        start, count = time.monotonic() + HEAD_START, len(instants)
+        self._due = [start + instant for instant in instants]
+        self._left = count
+        self._sent, self._ended = array("d", [np.nan]) * count, array("d", [np.nan]) * count
+        self._kind, self._has_waited = array("b", [Kind.UNFINISHED]) * count, array("b", [0]) * count
+        give_up_at = self._due[-1] + self._timeout
+        self._due.append(float("inf"))  # the next of the last
+        self._turns(give_up_at)
+        self._give_up(give_up_at)
+        return self._record()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for lane in [*self._lanes.values(), *self._down]:
+            lane.sock.close()
+        self._timer.close()
+        self._epoll.close()
+
+    def _turns(self, give_up_at: float) -> None:
+        """Wait until something comes or is due, and do it; all the time goes by in here."""
+        clock, due, lanes = time.monotonic, self._due, self._lanes
+        wait = self._look if self._spins else self._sleep
+        now = sweep_at = clock()
+        while self._left and now < give_up_at:
+            events = wait()
+            now = clock()  # what is read after this had come by now, but for the rest of one in pieces
+            for fd, _ in events:
+                if (lane := lanes.get(fd)) is not None:
+                    self._hear(lane, now)
+                if self._free and due[self._next] <= clock():
+                    self._send_due()
+            if now >= sweep_at:
+                sweep_at = now + SWEEP
+                self._sweep(now)
+
+    def _sleep(self) -> list[tuple[int, int]]:
+        """Until something comes, or the next is due and can be sent."""
+        if self._free and self._is_set_for < self._next < len(self._due) - 1:
+            self._is_set_for = self._next
+            self._timer.set(self._due[self._next])
+        return self._epoll.poll(SWEEP)
+
+    def _look(self) -> list[tuple[int, int]]:
+        """As `_sleep`, without giving the core away. It comes back at times with nothing, for the sweep."""
+        clock, poll, due = time.monotonic, self._epoll.poll, self._due
+        began_at = now = clock()
+        while not (events := poll(0)) and now < began_at + SWEEP:
+            if self._free and due[self._next] <= now:
+                self._send_due()
+                began_at = now = clock()
+                continue
+            later = clock()
+            if later - now < LOOK:
+                self.idle += later - now
+            now = later
+        return events
+
+    def _send_due(self) -> None:
+        """Everything that is due and finds a connection."""
+        clock, free, due = time.monotonic, self._free, self._due
+        while free and due[self._next] <= (now := clock()):
+            lane = free.pop()
+            number = lane.number = self._next
+            self._next = number + 1
+            self._sent[number] = now
+            if due[number] < self._short_until:
+                self._has_waited[number] = 1
+            try:
+                lane.send(self._request)
+            except OSError:
+                self._end_broken(lane, Kind.RESET, now)
+
+    def _hear(self, lane: Lane, now: float) -> None:
+        """Something can be read: nearly always one whole response, which looks like all others."""
+        try:
+            data = lane.recv(READ)
+        except BlockingIOError:
+            return self._opened(lane, now)
+        except OSError:
+            data = b""
+        if len(data) == self._size and lane.number >= 0 and not lane.came and data.startswith(OK):
+            return self._end(lane, Kind.OK, now)
+        return self._hear_piece(lane, data, now)
+
+    def _hear_piece(self, lane: Lane, data: bytes, now: float) -> None:
+        """The first response, one in pieces, one unlike the others, or the connection's end."""
+        if lane.number == OPENING:
+            return self._go_down(lane)
+        if not data or lane.number == FREE:
+            return self._end_broken(lane, Kind.RESET, now)
+        lane.came += data
+        size = size_of(lane.came)
+        if len(lane.came) < size or size < 0:
+            return None
+        if len(lane.came) > size:
+            return self._end_broken(lane, Kind.RESET, now)
+        is_ok = lane.came.startswith(OK)
+        self._size = size if is_ok else self._size
+        lane.came = b""
+        return self._end(lane, Kind.OK if is_ok else Kind.ERROR_STATUS, now)
+
+    def _end(self, lane: Lane, kind: Kind, now: float) -> None:
+        """The request of this lane is over, and the lane is free."""
+        self._write_down(lane, kind, now)
+        self._set_free(lane, now)
+
+    def _set_free(self, lane: Lane, now: float) -> None:
+        lane.number = FREE
+        if not self._free:
+            self._short_until = now
+        self._free.append(lane)
+
+    def _write_down(self, lane: Lane, kind: Kind, now: float) -> None:
+        number = lane.number
+        self._ended[number] = now
+        self._kind[number] = kind
+        self._left -= 1
+
+    def _end_broken(self, lane: Lane, kind: Kind, now: float) -> None:
+        """The connection is of no use any more, whatever it carried; there comes another."""
+        if lane.number >= 0:
+            self._write_down(lane, kind, now)
+        elif lane.number == FREE:
+            self._free.remove(lane)
+        self._drop(lane)
+        self._open(lane, now)
+
+    def _drop(self, lane: Lane) -> None:
+        del self._lanes[lane.sock.fileno()]
+        lane.sock.close()
+
+    def _open(self, lane: Lane, now: float) -> None:
+        """Begin a new connection. On the loopback it mostly stands at once."""
+        lane.take(socket.socket(), OPENING)
+        error = lane.sock.connect_ex(self._address)
+        if error == EINPROGRESS:
+            self._watch(lane, select.EPOLLOUT)
+        elif error:
+            lane.sock.close()
+            self._down.append(lane)
+        else:
+            self._watch(lane, select.EPOLLIN)
+            self._set_free(lane, now)
+
+    def _opened(self, lane: Lane, now: float) -> None:
+        """Nothing to read: a new connection stands, or it was a false alarm."""
+        if lane.number == OPENING:
+            self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
+            self._set_free(lane, now)
+
+    def _go_down(self, lane: Lane) -> None:
+        self._drop(lane)
+        self._down.append(lane)
+
+    def _sweep(self, now: float) -> None:
+        """End what is overdue, and try again where nobody answered."""
+        for lane in list(self._lanes.values()):
+            if lane.number >= 0 and self._due[lane.number] + self._timeout <= now:
+                self._end_broken(lane, Kind.TIMEOUT, now)
+        down, self._down = self._down, []
+        for lane in down:
+            self._open(lane, now)
+        self._send_due()
+
+    def _give_up(self, now: float) -> None:
+        """Whatever is left has failed: unanswered, or never sent for want of a connection."""
+        for number in range(len(self._kind)):
+            if self._kind[number] == Kind.UNFINISHED:
+                was_sent = self._sent[number] == self._sent[number]  # nan is not
+                self._kind[number] = Kind.TIMEOUT if was_sent else Kind.REFUSED
+                self._ended[number] = now
+
+    def _record(self) -> Record:
+        return Record(
+            due=np.array(self._due[:-1]),
+            sent=np.array(self._sent),
+            ended=np.array(self._ended),
+            kind=np.array(self._kind, dtype=np.int64),
+            has_waited=np.array(self._has_waited, dtype=np.bool_),
+        )
+
+
+def size_of(data: bytes) -> int:
+    """Bytes of the response that begins like this; -1 while that is not known. Only Content-Length is understood."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0:
+        return -1
+    length = LENGTH.search(data, 0, end + 2)
+    return end + 4 + (int(length[1]) if length else 0)

@@ -1,0 +1,85 @@
+"""`experiments from-log`: the report of what a balancer really did, from its access log.
+
+Rule of this file: it opens files and shows progress; what a line means stands in `log_reader.py`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from io import TextIOWrapper
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.errors import BadInputError
+from experiments.log.reader import Columns, read_log
+from experiments.log.runs import LogRuns, log_runs
+
+EPILOG = """\b
+Examples:
+  experiments from-log access.log               draw it into results/log-access-…
+  experiments from-log access.log --out results/monday
+  zcat access.log.*.gz | experiments from-log -
+
+\b
+The log is written by a balancer that was told to:
+  [log]
+  access = "json"                               or "text"
+  path = "access.log"
+"""
+
+
+@click.command("from-log", epilog=EPILOG)
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="A directory for the report; a new one if not given."
+)
+def from_log(file: Path, out: Path | None) -> int:
+    """Draw the report's figures from FILE, an access log of the balancer as text or JSON; - is standard input."""
+    from experiments.campaign.session import terminal_table
+    from experiments.log.report import write_log_report
+
+    console = Console()
+    log = load(file, console)
+    directory = out or default_directory(log)
+    with console.status("Drawing the report"):
+        tables = write_log_report(log, directory, shlex.join(["experiments", *sys.argv[1:]]))
+    console.print(terminal_table(tables[0], console.width))
+    console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def default_directory(log: LogRuns) -> Path:
+    """`results/log-access-20260101-120000`, local time."""
+    stem = Path(log.name).stem.replace(" ", "-")
+    return Path("results") / f"log-{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
+def load(file: Path, console: Console) -> LogRuns:
+    """Read it, with progress where somebody watches. Raises BadInputError."""
+    name = "standard input" if str(file) == "-" else str(file)
+    try:
+        with opened(file, console) as lines:
+            columns: Columns = read_log(lines, name)
+    except OSError as error:
+        raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
+    return log_runs(columns, "standard input" if str(file) == "-" else file.name)
+
+
+@contextmanager
+def opened(file: Path, console: Console) -> Iterator[TextIOWrapper]:
+    """The lines of the file, and how far they have been read. A log is ASCII; whatever else is, is replaced."""
+    if str(file) == "-":
+        yield TextIOWrapper(sys.stdin.buffer, encoding="ascii", errors="replace")
+        return
+    progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with progress, progress.open(file, "rb", description="Reading") as raw:
+        stream: BinaryIO = raw
+        yield TextIOWrapper(stream, encoding="ascii", errors="replace")

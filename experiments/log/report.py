@@ -1,0 +1,166 @@
+"""The report of an access log: the figures and tables of an experiment, as far as a log knows what they show.
+
+Rule of this file: a log has no scenario, so nothing is compared and nothing is ranked. It writes:
+
+    report.html  report.md  figures/*.svg  figures/*.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+
+from experiments.errors import BadInputError
+from experiments.log import figure
+from experiments.log.runs import LogRuns, alone, thinned
+from experiments.log.tables import tables_of_log
+from experiments.report import figures, figures_workers
+from experiments.report.html import Picture, box, page, picture_html, section, table_html
+from experiments.report.pages import Drawing, save_drawing, write
+from experiments.report.palette import Competitor
+from experiments.report.tables import Table
+from experiments.report.text import markdown_table
+
+MOST_DOTS = 30_000
+"""Requests of one panel in figures with a dot for each; of more, every k-th is drawn."""
+
+MOST_ROWS = 40
+"""Endpoints in one figure: those with the most requests."""
+
+
+def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]:
+    """Write every output into `directory`, and return the tables. Raises BadInputError when it cannot."""
+    tables = tables_of_log(log)
+    try:
+        pictures = [save_drawing(drawing, directory / "figures") for drawing in log_drawings(log)]
+        write(directory / "report.md", to_markdown(log, tables, pictures, command))
+        write(directory / "report.html", to_html(log, tables, pictures, command))
+    except OSError as error:
+        raise BadInputError(f"--out: {directory}: cannot be written: {error.strerror}") from None
+    return tables
+
+
+def log_drawings(log: LogRuns) -> list[Drawing]:
+    """The figures; each takes what it shows from the same requests."""
+    policies, regions, whole = alone(log.by_policy()), log.by_region(), log.altogether()
+    few = thinned(policies, MOST_DOTS)
+    rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
+    made = [
+        Drawing(
+            "throughput-over-time",
+            "Throughput over time",
+            "Successes per second, counted when they ended: all, and those of each region. Grey: failures.",
+            lambda sheet: figure.throughput_over_time(whole, regions, sheet),
+        ),
+        Drawing(
+            "latency-distribution",
+            "Latency distribution",
+            "By policy: the share of all requests that were answered within a time, from the first byte of the "
+            "request to the last of the response; then the same turned to the tail, each nine as wide.",
+            lambda sheet: figures.latency_distribution(policies, sheet),
+        ),
+        Drawing(
+            "service-time-by-request",
+            "Service time against request number",
+            "Each dot is a request, from sent to last byte; a panel for each policy, a colour for each worker. "
+            f"Level bands are round trips; a slope is a queue that grows. {thinning(policies)}",
+            lambda sheet: figures_workers.service_by_request(few, sheet),
+        ),
+        Drawing(
+            "latency-over-time",
+            "Latency over time",
+            f"By policy, from its first request on. {thinning(policies)}",
+            lambda sheet: figures_workers.latency_over_time(few, sheet),
+        ),
+    ]
+    return [made[0], *endpoint_drawings(policies, rows), *made[1:]]
+
+
+def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> list[Drawing]:
+    """Those that need an endpoint: a log may hold nothing but requests that got none."""
+    if not rows:
+        return []
+    return [
+        Drawing(
+            "latency-quantiles",
+            "Latency by region and endpoint",
+            "Further left is better, and a short line is a steady endpoint. Successes only; hollow grey marks "
+            "rest on fewer than 100 samples beyond them.",
+            lambda sheet: figures.latency_quantiles(rows, sheet),
+        ),
+        Drawing(
+            "share-per-worker",
+            "Share per worker",
+            "Who answered, by policy. One hue per region, one shade per worker.",
+            lambda sheet: figures_workers.worker_share(policies, sheet),
+        ),
+    ]
+
+
+def busiest(rows: list[Competitor]) -> list[Competitor]:
+    """At most MOST_ROWS of them, in their order; those with a success: the others have no latency."""
+    able = [one for one in rows if one.runs[0].samples.ok.any()]
+    most = sorted(able, key=lambda one: len(one.runs[0].samples), reverse=True)[:MOST_ROWS]
+    return [one for one in able if one in most]
+
+
+def thinning(field: Sequence[Competitor]) -> str:
+    """What is left out of a figure with dots."""
+    step = max(-(-len(one.runs[0].samples) // MOST_DOTS) for one in field)
+    return "" if step == 1 else f"There are many: of the largest panel every {step}th request is drawn."
+
+
+def method(log: LogRuns, command: str) -> list[str]:
+    """What a reader must know to believe it."""
+    began = datetime.fromtimestamp(log.began_at, UTC)
+    lines = [
+        f"Repeat it: {command}",
+        f"The log begins {began:%Y-%m-%d %H:%M:%S} UTC and spans {log.whole.samples.span:.1f} s.",
+        "Latency runs from the first byte of a request's head to the last byte of its response, as the balancer "
+        "saw them; service time from the instant of sending.",
+        "A success is an answer with a status below 400. Failures are counted where they were tried last.",
+        "Requests are numbered in the order in which they came.",
+    ]
+    if log.left_out:
+        lines.append(f"Left out: {log.left_out} control requests and tunnels.")
+    return lines
+
+
+def cautions(log: LogRuns) -> list[str]:
+    """What forbids to read the numbers as they stand."""
+    if log.least_sample == 1:
+        return []
+    return [
+        f"Of what went well only a share of {log.least_sample:g} was logged, and every failure: "
+        "rates are too low, and failures seem more than they are. Latencies of successes are as they were."
+    ]
+
+
+def heading(log: LogRuns) -> str:
+    return f"{len(log.whole.samples)} requests from {log.name}"
+
+
+def to_html(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
+    """The whole page, in the manner of an experiment's."""
+    first, *rest = tables
+    lines = "".join(f"<li>{escape(line)}</li>" for line in method(log, command))
+    body = [
+        f'<header><p class="eyebrow">Steelyard access log</p><h1>{escape(heading(log))}</h1></header>',
+        box("A sample", cautions(log)),
+        section(first.title, table_html(first)),
+        *(picture_html(picture) for picture in pictures),
+        *(section(table.title, table_html(table)) for table in rest),
+        section("Method", f"<ul>{lines}</ul>"),
+    ]
+    return page(escape(heading(log)), body)
+
+
+def to_markdown(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
+    """The same for a pull request."""
+    parts = [f"# {heading(log)}", *(f"> **A sample**: {line}" for line in cautions(log))]
+    parts += [markdown_table(table) for table in tables]
+    parts += [f"## {p.title}\n\n![{p.title}](figures/{p.name}.png)\n\n{p.caption}" for p in pictures]
+    parts += ["## Method", "\n".join(f"- {line}" for line in method(log, command))]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,105 @@
+"""The tables of an access log: statistics, phases, endings.
+
+Rule of this file: as in `tables.py`, whose cells it uses. All durations in milliseconds, failures counted beside
+successes and never among their latencies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from experiments.campaign import statistics
+from experiments.load.samples import Flags, Floats
+from experiments.log.runs import LogRuns
+from experiments.report.palette import Competitor
+from experiments.report.tables import Cell, Table, milliseconds
+
+QUANTILES = (50.0, 75.0, 95.0, 99.0, 99.9)
+
+
+def tables_of_log(log: LogRuns) -> list[Table]:
+    """Every table, in the order of the report."""
+    return [statistics_of_log(log), phase_table(log), ending_table(log)]
+
+
+def statistics_of_log(log: LogRuns) -> Table:
+    """Rows for the whole, each policy, region and endpoint, where there are several."""
+    groups = (log.by_policy(), log.by_region(), log.by_endpoint())
+    rows = [log.altogether(), *(one for group in groups if len(group) > 1 for one in group)]
+    heads = ("min", "50th", "75th", "95th", "99th", "99.9th", "max", "mean", "std dev")
+    note = (
+        "Latency of successes in milliseconds, from the first byte of the request to the last of the response; "
+        "req/s counts successes over the time of the row's own requests. Grey: fewer than 100 samples lie beyond "
+        "that percentile."
+    )
+    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
+    return Table("Statistics", note, columns, tuple(map(statistics_cells, rows)))
+
+
+def statistics_cells(one: Competitor) -> tuple[Cell, ...]:
+    """One row."""
+    row, latency = statistics.statistics_row(one.runs), statistics.success_latency(one.runs)
+    quantiles = (quantile_cell(latency, percent) for percent in QUANTILES)
+    return (
+        Cell(one.label),
+        Cell(str(row.total)),
+        Cell(str(row.ok)),
+        Cell(str(row.ko), "bad" if row.ko else ""),
+        Cell(f"{row.ko_percent:.2f}", "bad" if row.ko else ""),
+        Cell(f"{row.rate:.1f}"),
+        milliseconds(row.minimum),
+        *quantiles,
+        milliseconds(row.maximum),
+        milliseconds(row.mean),
+        milliseconds(row.std_dev),
+    )
+
+
+def quantile_cell(values: Floats, percent: float) -> Cell:
+    """A percentile, grey where it rests on few."""
+    few = statistics.has_few_beyond(len(values), percent)
+    return milliseconds(statistics.percentile(values, percent), few)
+
+
+def phase_table(log: LogRuns) -> Table:
+    """Where the time of successes went, at each endpoint."""
+    columns = ("endpoint", "region", *(f"{name} {q}" for name in PHASES for q in ("p50", "p99")))
+    note = (
+        "Successes, in milliseconds. Queue: waiting for its turn and for an endpoint with room. Connect: until a "
+        "connection to the worker stood, 0 where one was there. First byte and service: from the instant of sending "
+        "to the first and the last byte."
+    )
+    ok = log.whole.samples.ok
+    rows = tuple(
+        (Cell(place.worker), Cell(place.region), *phase_cells(log, ok & (log.place == index)))
+        for index, place in enumerate(log.places)
+    )
+    return Table("Phases", note, columns, rows)
+
+
+PHASES = ("queue", "connect", "first byte", "service")
+
+
+def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
+    """p50 and p99 of each phase."""
+    samples = log.whole.samples
+    first_byte = samples.first_byte_at - samples.sent_at
+    phases = (log.queue, log.connect, first_byte, samples.service_time)
+    known = [values[chosen & np.isfinite(values)] for values in phases]
+    return [quantile_cell(values, percent) for values in known for percent in (50.0, 99.0)]
+
+
+def ending_table(log: LogRuns) -> Table:
+    """How requests ended, most frequent first."""
+    total = len(log.whole.samples)
+    rows = tuple(
+        (
+            Cell(end, "" if end == "ok" else "bad"),
+            Cell(reason or "–"),
+            Cell(str(count)),
+            Cell(f"{100 * count / total:.3f}"),
+        )
+        for (end, reason), count in log.endings.items()
+    )
+    note = "As the log has it: the kind, and the balancer's own reason where the answer was its own."
+    return Table("How requests ended", note, ("end", "reason", "requests", "%"), rows)

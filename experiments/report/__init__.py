@@ -1,0 +1,1 @@
+"""What a reader sees: tables, figures and pages, from the files of a campaign alone."""

@@ -1,0 +1,134 @@
+"""The paper that figures are drawn on: sizes, axes, and the way to a file.
+
+Rules of this file: the object interface of matplotlib with the Agg canvas, never pyplot and never a window.
+Every figure exists in two widths, because text that is readable at 1280 pixels is not on a phone. Text
+becomes outlines and identifiers are seeded, so a file depends on nothing but its data.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from experiments.report.palette import FAINT, GRID, INK
+
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10.0,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "hatch.linewidth": 0.8,
+    "hatch.color": "white",
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "steelyard",
+}
+
+
+PNG_DPI = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A width in inches, and how many small multiples stand side by side on it."""
+
+    name: str
+    width: float
+    columns: int
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.columns == 1
+
+
+WIDE = Sheet("wide", 10.6, 3)
+NARROW = Sheet("narrow", 4.6, 1)
+SHEETS = (WIDE, NARROW)
+
+
+def blank(
+    sheet: Sheet, height: float, rows: int = 1, columns: int = 1, **grid: Any
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
+    figure = Figure(figsize=(sheet.width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, **grid)
+    return figure, [axis for line in axes for axis in line]
+
+
+def settle(figure: Figure) -> Figure:
+    """Lay the figure out once and keep the places: each file format would do it again."""
+    with mpl.rc_context(STYLE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def to_svg(figure: Figure) -> bytes:
+    """The figure as SVG without a date, dots rasterised where a drawing asked for it."""
+    with mpl.rc_context(STYLE):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def to_png(figure: Figure) -> bytes:
+    """The figure as PNG at PNG_DPI dots per inch."""
+    with mpl.rc_context(STYLE):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def milliseconds(axis: Any, values: Sequence[float]) -> None:
+    """A log axis over `values` in ms with plain numbers: at 1, 2, 5 times a power of ten, closer if short.
+
+    Without values there is no scale: the axis stays empty, as the run was.
+    """
+    if not values:
+        axis.set_ticks([])
+        return
+    low, high = log_limits(values)
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
+    subs = (1.0, 2.0, 5.0) if high / low > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
+    )
+    axis.set_minor_locator(LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def log_limits(values: Sequence[float]) -> tuple[float, float]:
+    """Limits with a little air on both sides, never less than half an octave apart."""
+    low, high = max(min(values), 1e-3), max(*values, 1e-3)
+    return low / 1.06, max(high * 1.06, low * 1.5)
+
+
+def legend_above(figure: Figure, handles: Sequence[Any], sheet: Sheet, columns: int = 5) -> None:
+    """One legend for the whole figure, outside of every axis."""
+    ncols = min(2 if sheet.is_narrow else columns, max(1, len(handles)))
+    figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)

@@ -1,0 +1,167 @@
+"""Figures that hold the entries against each other: quantiles, distribution, throughput.
+
+Rule of this file: each drawing takes the results or the summary and a sheet, and returns a figure. Axes carry
+units; what failed, and what rests on too few samples, is marked and stays visible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from experiments.campaign.statistics import quantiles, success_latency, throughput
+from experiments.report import canvas
+from experiments.report.canvas import STYLE, Sheet
+from experiments.report.palette import FAINT, INK, INVALID, Competitor
+
+QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
+ROW = 0.42
+"""Inches of height that one entry takes in a horizontal figure."""
+
+
+@mpl.rc_context(STYLE)
+def latency_quantiles(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+    """p50 to max of every entry on one log axis, entries as rows."""
+    figure, (axes,) = canvas.blank(sheet, 1.5 + ROW * len(field))
+    shown = [quantiles(success_latency(one.runs)) for one in field]
+    values = [quantile.seconds * 1e3 for row in shown for quantile in row if math.isfinite(quantile.seconds)]
+    for y, (one, row) in enumerate(zip(field, shown, strict=True)):
+        axes.plot([q.seconds * 1e3 for q in row], [y] * len(row), color=one.colour, linewidth=2.2, alpha=0.45)
+        for quantile in row:
+            mark_quantile(axes, one, quantile.seconds * 1e3, y, quantile.percent, quantile.few)
+    canvas.milliseconds(axes.xaxis, values)
+    axes.set_xlabel("latency, ms (log)")
+    entry_rows(axes, field)
+    canvas.legend_above(figure, quantile_legend(), sheet, columns=7)
+    return figure
+
+
+def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: float, few: bool) -> None:
+    """One quantile as its mark; hollow grey when it rests on fewer than 100 samples beyond it."""
+    mark = QUANTILE_MARKS[percent]
+    edge = FAINT if few and mark not in "|x" else one.colour
+    face = "white" if few else one.colour
+    size = 9 if mark == "|" else 7
+    axes.plot(
+        [x], [y], mark, markersize=size, markeredgecolor=edge, markerfacecolor=face, markeredgewidth=1.5
+    )
+
+
+def quantile_legend() -> list[Line2D]:
+    """The marks in words."""
+    names = {50.0: "p50", 75.0: "p75, p90", 95.0: "p95", 99.0: "p99", 99.9: "p99.9", 100.0: "max"}
+    solid = [
+        Line2D([], [], linestyle="", marker=QUANTILE_MARKS[percent], color=INK, label=name)
+        for percent, name in names.items()
+    ]
+    hollow = Line2D(
+        [], [], linestyle="", marker="D", markerfacecolor="white", color=FAINT, label="few samples"
+    )
+    return [*solid, hollow]
+
+
+def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
+    """Entries down the left side, first on top."""
+    axes.set_yticks(range(len(field)), [one.name.replace(" (", "\n(") for one in field])
+    for tick, one in zip(axes.get_yticklabels(), field, strict=True):
+        tick.set_color(INK if one.is_valid else FAINT)
+    axes.set_ylim(len(field) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+
+
+@mpl.rc_context(STYLE)
+def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+    """Left the cumulative distribution over a log axis, right the percentile spectrum that shows the tail."""
+    shape = (2, 1) if sheet.is_narrow else (1, 2)
+    legend = 0.26 * math.ceil(len(field) / (2 if sheet.is_narrow else 5))
+    figure, (left, right) = canvas.blank(sheet, (7.2 if sheet.is_narrow else 4.2) + legend, *shape)
+    for one in field:
+        draw_distribution(left, right, one)
+    values = (success_latency([run for one in field for run in one.runs]) * 1e3).tolist()
+    canvas.milliseconds(left.xaxis, values)
+    canvas.milliseconds(right.yaxis, values)
+    left.set(xlabel="latency, ms (log)", ylabel="requests answered by then, %", ylim=(0, 101))
+    right.set(xlabel="percentile of all requests", ylabel="latency, ms (log)")
+    spectrum_axis(right, max(sum(len(run.samples) for run in one.runs) for one in field))
+    canvas.legend_above(figure, [line_of(one) for one in field], sheet)
+    return figure
+
+
+def draw_distribution(left: Axes, right: Axes, one: Competitor) -> None:
+    """Sorted latencies over the part of all requests: failures keep the curve below 100 %."""
+    total = sum(len(run.samples) for run in one.runs)
+    latency = np.sort(success_latency(one.runs)) * 1e3
+    part = np.arange(1, len(latency) + 1) / total
+    line: Any = {"color": one.colour, "linestyle": one.dash, "linewidth": 1.9}
+    left.step(latency, 100 * part, where="post", **line)
+    inside = part < 1 - 0.5 / total
+    right.step(1 / (1 - part[inside]), latency[inside], where="post", **line)
+
+
+def spectrum_axis(axes: Axes, total: int) -> None:
+    """Percentiles spaced by the number of nines, as far as the samples reach."""
+    percents = [p for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99) if total * (1 - p / 100) >= 1]
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([1 / (1 - p / 100) for p in percents]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * (1 - 1 / x):.6g}"))
+    axes.set_xlim(1, total * 1.1)
+
+
+def line_of(one: Competitor) -> Line2D:
+    """The entry as a legend shows it."""
+    return Line2D([], [], color=one.colour, linestyle=one.dash, linewidth=2.2, label=one.name)
+
+
+@mpl.rc_context(STYLE)
+def throughput_bars(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+    """Successes per second as bars, failures per second behind them in grey, blocks as dots."""
+    figure, (axes,) = canvas.blank(sheet, 1.1 + ROW * len(field))
+    totals = [completion_rate(one) for one in field]
+    for y, (one, total) in enumerate(zip(field, totals, strict=True)):
+        throughput_bar(axes, y, one, total, sheet)
+    axes.set_xlim(0, max(totals) * (1.35 if sheet.is_narrow else 1.16))
+    axes.set_xlabel("successes per second" + (", a tick per block" if any_blocks(field) else ""))
+    entry_rows(axes, field)
+    if max(total - throughput(one.runs) for one, total in zip(field, totals, strict=True)) > 0:
+        failed = Patch(facecolor=INVALID, hatch="xxx", edgecolor="white", label="failed")
+        canvas.legend_above(figure, [failed], sheet)
+    return figure
+
+
+def any_blocks(field: Sequence[Competitor]) -> bool:
+    """Whether any entry was run more than once."""
+    return any(len(one.runs) > 1 for one in field)
+
+
+def throughput_bar(axes: Axes, y: int, one: Competitor, total: float, sheet: Sheet) -> None:
+    """One entry: successes, the failures that follow them, the number, and a tick per block."""
+    rate = throughput(one.runs)
+    axes.barh(y, rate, height=0.66, color=one.colour, hatch=one.hatch, ec="white", lw=0)
+    axes.barh(y, total - rate, left=rate, height=0.66, color=INVALID, hatch="xxx", ec="white", lw=0)
+    axes.annotate(rate_text(rate, total, sheet), (total, y), (6, 0), textcoords="offset points", va="center")
+    if len(one.runs) > 1:
+        blocks = [throughput([run]) for run in one.runs]
+        axes.plot(blocks, [y] * len(blocks), "|", color=INK, markersize=9, alpha=0.7)
+
+
+def completion_rate(one: Competitor) -> float:
+    """Requests ended per second, failures included."""
+    return sum(len(run.samples) for run in one.runs) / sum(run.samples.span for run in one.runs)
+
+
+def rate_text(rate: float, total: float, sheet: Sheet) -> str:
+    """`187/s`, and the failed part when there is one and room for it."""
+    if sheet.is_narrow or total - rate < 1e-9:
+        return f"{rate:.0f}/s"
+    return f"{rate:.0f}/s, {100 * (1 - rate / total):.2g} % KO"

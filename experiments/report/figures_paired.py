@@ -1,0 +1,84 @@
+"""The forest plot: paired ratios to the baseline with their intervals.
+
+Rule of this file: a ratio is drawn on a log axis, because half and double are equally far from the same; the
+bands of practical equality and of noise lie behind, so that nothing inside them looks like a difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from experiments.campaign.comparison import EQUAL_WITHIN, Comparison, Interval
+from experiments.report import canvas
+from experiments.report.canvas import STYLE, Sheet
+from experiments.report.figures import ROW
+from experiments.report.palette import FAINT, GRID, Competitor
+
+RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20)
+CLOSE_RATIOS = (0.8, 0.9, 1, 1.1, 1.25)
+NOISE = "#F0E442"
+
+
+@mpl.rc_context(STYLE)
+def forest(
+    field: Sequence[Competitor],
+    comparisons: Sequence[Comparison],
+    floors: dict[str, Interval],
+    sheet: Sheet,
+) -> Figure:
+    """Paired ratios to the baseline with their intervals, one panel per measure."""
+    measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))[:2]
+    shape = (len(measures), 1) if sheet.is_narrow else (1, len(measures))
+    rows = len(comparisons) // max(1, len({c.measure for c in comparisons}))
+    height = 1.4 + ROW * rows
+    figure, panels = canvas.blank(sheet, height * shape[0], *shape, sharey=not sheet.is_narrow)
+    colours = {one.label: one.colour for one in field}
+    for axes, measure in zip(panels, measures, strict=True):
+        ours = [comparison for comparison in comparisons if comparison.measure == measure]
+        forest_panel(axes, ours, floors.get(measure), colours)
+    handles = [Patch(facecolor=GRID, label="±5 %: practically equal")]
+    if floors:
+        handles.append(Patch(facecolor=NOISE, alpha=0.55, label="noise floor (A/A pair)"))
+    canvas.legend_above(figure, handles, sheet)
+    return figure
+
+
+def forest_panel(
+    axes: Axes, comparisons: Sequence[Comparison], floor: Interval | None, colours: dict[str, str]
+) -> None:
+    """One measure: a point and its interval per entry, the bands of equality and noise behind."""
+    axes.axvspan(math.exp(-EQUAL_WITHIN), math.exp(EQUAL_WITHIN), color=GRID, zorder=0)
+    if floor is not None and not math.isnan(floor.low):
+        axes.axvspan(floor.low, floor.high, color=NOISE, alpha=0.55, zorder=1)
+    axes.axvline(1.0, color=FAINT, linewidth=1)
+    for y, comparison in enumerate(comparisons):
+        interval, colour = comparison.interval, colours[comparison.label]
+        axes.plot([interval.low, interval.high], [y, y], color=colour, linewidth=3, solid_capstyle="butt")
+        axes.plot([interval.ratio], [y], "o", color=colour, markersize=7)
+    axes.set_yticks(range(len(comparisons)), [comparison.label for comparison in comparisons])
+    axes.set_ylim(len(comparisons) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    ratio_axis(axes, comparisons)
+
+
+def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
+    """A log axis of ratios with plain labels, symmetric in nothing but honest in all."""
+    ends = np.array([[c.interval.low, c.interval.high, c.interval.ratio] for c in comparisons])
+    low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
+    candidates = RATIOS if high / low > 1.6 else CLOSE_RATIOS
+    axes.set_xscale("log")
+    axes.set_xlim(min(low / 1.1, 0.9), max(high * 1.1, 1.1))
+    axes.xaxis.set_major_locator(FixedLocator(list(candidates)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"× {x:g}"))
+    better = "right is better" if comparisons[0].measure == "throughput" else "left is better"
+    axes.set_xlabel(f"{comparisons[0].measure} / {comparisons[0].baseline}   ({better})")

@@ -1,0 +1,170 @@
+"""Figures that look inside the runs: who did the work, how long each request took, and when.
+
+Rule of this file: small multiples, one panel per entry, in the scenario's order and with the same vertical
+axis, so that the eye compares without reading. Dots are rasterised inside the SVG to keep the file small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from experiments.campaign.statistics import share_per_worker
+from experiments.load.samples import Run
+from experiments.report import canvas
+from experiments.report.canvas import STYLE, Sheet
+from experiments.report.figures import ROW, entry_rows
+from experiments.report.palette import FAINT, INK, INVALID, Competitor, worker_colours
+
+READABLE_SHARE = 0.07
+"""A narrower segment holds no number."""
+
+BINS = 48
+
+
+@mpl.rc_context(STYLE)
+def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+    """Whole bars: which part of the answers came from which worker, a hue per region."""
+    places = field[0].runs[0].facts.places
+    figure, (axes,) = canvas.blank(sheet, 1.4 + ROW * len(field) + (0.5 if sheet.is_narrow else 0))
+    for y, one in enumerate(field):
+        share_bar(axes, y, list(share_per_worker(one.runs).values()), worker_colours(places), sheet)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("part of the answered requests, %")
+    entry_rows(axes, field)
+    axes.grid(visible=False)
+    handles = [
+        Patch(facecolor=colour, label=place.worker)
+        for colour, place in zip(worker_colours(places), places, strict=True)
+    ]
+    canvas.legend_above(figure, handles, sheet, columns=6)
+    return figure
+
+
+def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str], sheet: Sheet) -> None:
+    """One entry's bar, with numbers in the segments that are wide enough."""
+    left = 0.0
+    for share, colour in zip(shares, colours, strict=True):
+        axes.barh(y, 100 * share, left=100 * left, height=0.7, color=colour, edgecolor="white", linewidth=1)
+        if share >= READABLE_SHARE * (2 if sheet.is_narrow else 1):
+            middle = 100 * (left + share / 2)
+            tint = "white" if is_dark(colour) else INK
+            axes.text(middle, y, f"{100 * share:.0f}", ha="center", va="center", color=tint, fontsize=9)
+        left += share
+
+
+def is_dark(colour: str) -> bool:
+    """Whether white text reads better on it than ink (relative luminance by Rec. 709)."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 140
+
+
+@mpl.rc_context(STYLE)
+def service_by_request(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+    """The source report's plot: service time of every request of one run against its number, by worker."""
+    figure, panels = multiples(field, sheet, sharex=True)
+    places = field[0].runs[0].facts.places
+    for axes, one in zip(panels, field, strict=False):
+        draw_requests(axes, one.runs[0], worker_colours(places))
+        title(axes, one)
+    for axes in outer_bottom(panels, len(field), sheet):
+        axes.set_xlabel("request number")
+    label_left(panels, sheet, "service time, ms")
+    panels[0].set_ylim(bottom=0)
+    handles = [
+        Line2D([], [], linestyle="", marker="o", color=colour, label=place.worker)
+        for colour, place in zip(worker_colours(places), places, strict=True)
+    ]
+    failed = Line2D([], [], linestyle="", marker="x", color=FAINT, label="failed")
+    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], sheet, columns=7)
+    return figure
+
+
+def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
+    """Dots of successes by worker, grey crosses where a request failed."""
+    samples = run.samples
+    for index, colour in enumerate(colours):
+        mine = samples.ok & (samples.worker == index)
+        number, taken = samples.sequence[mine], samples.service_time[mine] * 1e3
+        axes.scatter(number, taken, s=5, color=colour, linewidths=0, alpha=0.85, rasterized=True)
+    failed = ~samples.ok
+    ended = np.nan_to_num(samples.service_time[failed] * 1e3)
+    axes.scatter(samples.sequence[failed], ended, s=26, marker="x", color=FAINT, linewidths=1.2, zorder=3)
+
+
+@mpl.rc_context(STYLE)
+def latency_over_time(field: Sequence[Competitor], sheet: Sheet) -> Figure:
+    """Median line in a band from p5 to p95, over the time of one run; each panel has its own time axis."""
+    figure, panels = multiples(field, sheet, sharex=False)
+    for axes, one in zip(panels, field, strict=False):
+        draw_over_time(axes, one)
+        title(axes, one)
+    for axes in panels[: len(field)]:
+        axes.set_xlim(left=0)
+    for axes in outer_bottom(panels, len(field), sheet):
+        axes.set_xlabel("seconds from the start of the run")
+    label_left(panels, sheet, "latency, ms")
+    panels[0].set_ylim(bottom=0)
+    handles = [Line2D([], [], color=INK, label="median"), Patch(facecolor=INK, alpha=0.2, label="p5 to p95")]
+    failed = Line2D([], [], linestyle="", marker="|", color=INVALID, label="failed request")
+    canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], sheet)
+    return figure
+
+
+def draw_over_time(axes: Axes, one: Competitor) -> None:
+    """Bin successes by their scheduled instant; failures are ticks along the top."""
+    samples = one.runs[0].samples
+    at, taken = samples.scheduled_at[samples.ok], samples.latency[samples.ok] * 1e3
+    edges = np.linspace(0, max(float(samples.scheduled_at.max()), 1e-3), BINS + 1)
+    which = np.clip(np.digitize(at, edges) - 1, 0, BINS - 1)
+    filled = [index for index in range(BINS) if np.any(which == index)]
+    bands = np.array([np.percentile(taken[which == index], [5, 50, 95]) for index in filled]).reshape(-1, 3)
+    middle = (edges[:-1] + edges[1:])[filled] / 2
+    axes.fill_between(middle, bands[:, 0], bands[:, 2], color=one.colour, alpha=0.22, linewidth=0)
+    axes.plot(middle, bands[:, 1], color=one.colour, linewidth=1.8)
+    failed = samples.scheduled_at[~samples.ok]
+    top = axes.get_xaxis_transform()
+    axes.plot(failed, np.full(len(failed), 0.97), "|", color=FAINT, markersize=8, transform=top)
+
+
+def multiples(field: Sequence[Competitor], sheet: Sheet, sharex: bool) -> tuple[Figure, list[Axes]]:
+    """A grid of panels with a common vertical axis; those that stay empty are hidden."""
+    columns = min(sheet.columns, len(field))
+    rows = math.ceil(len(field) / columns)
+    height = 1.0 + rows * (1.75 if sheet.is_narrow else 2.05)
+    figure, panels = canvas.blank(sheet, height, rows, columns, sharex=sharex, sharey=True)
+    for axes in panels[len(field) :]:
+        axes.set_visible(False)
+    return figure, panels
+
+
+def title(axes: Axes, one: Competitor) -> None:
+    """The entry's name above its panel, grey when it is invalid."""
+    axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else FAINT)
+
+
+def outer_bottom(panels: Sequence[Axes], count: int, sheet: Sheet) -> list[Axes]:
+    """The lowest visible panel of every column."""
+    columns = min(sheet.columns, count)
+    lowest = list(panels[max(0, count - columns) : count])
+    for axes in lowest:
+        axes.tick_params(axis="x", labelbottom=True)
+    return lowest
+
+
+def label_left(panels: Sequence[Axes], sheet: Sheet, text: str) -> None:
+    """Name the vertical axis on the first column only."""
+    for axes in panels[:: min(sheet.columns, len(panels))]:
+        axes.set_ylabel(text)
+
+
+def has_failures(field: Sequence[Competitor]) -> bool:
+    """Whether any run shown has a failed request."""
+    return any(not run.samples.ok.all() for one in field for run in one.runs[:1])

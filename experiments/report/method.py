@@ -1,0 +1,80 @@
+"""The method section: what a reader must know to believe the numbers, and to repeat them.
+
+Rule of this file: nothing is asserted that the files do not show.
+"""
+
+from __future__ import annotations
+
+from experiments.campaign.comparison import ENOUGH_BLOCKS
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.statistics import ACHIEVED_LIMIT, LAG_LIMIT
+from experiments.campaign.summary import Summary
+from experiments.campaign.verdict import noise_line
+
+
+def method_lines(summary: Summary) -> list[str]:
+    """Lines of plain text, in the order in which a doubter would ask."""
+    scenario = summary.scenario
+    lines = [
+        f"Repeat it: {summary.command}",
+        f"Set-up: {regions_text(scenario)}; home region {scenario.home_region}.",
+        load_text(scenario),
+        blocks_text(summary),
+        f"Warm-up: {scenario.warmup} requests per worker before each run, kept out of every figure.",
+        "Latency runs from the instant at which a request was due to its last byte, service time from the "
+        "instant at which it was sent.",
+        f"A run is invalid when its generator lag exceeds {LAG_LIMIT * 1e3:g} ms at p99, when it was "
+        f"interrupted, or when an open loop sent less than {ACHIEVED_LIMIT:.0%} of the offered rate.",
+        noise_line(summary.noise_floor.get(scenario.measure)),
+        f"Seed {scenario.seed}: the same arrivals and demand for every entry of a block.",
+        f"Started {summary.started_at} on {summary.machine}.",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",
+    ]
+    return [*source_line(scenario), *lines, *scale_line(scenario)]
+
+
+def source_line(scenario: Scenario) -> list[str]:
+    """Where the scenario comes from, if it says."""
+    return [f"Source: {scenario.source}"] if scenario.source else []
+
+
+def scale_line(scenario: Scenario) -> list[str]:
+    """The time scale, if it is not one."""
+    if scenario.time_scale == 1:
+        return []
+    scale = scenario.time_scale
+    return [f"Time scale {scale:g}: 1 s of the scenario took {scale:g} s. Figures are in measured time."]
+
+
+def regions_text(scenario: Scenario) -> str:
+    """`emea 2 workers at 350 ms RTT (19-21ms, 1 slot)`, each region."""
+    return "; ".join(
+        f"{region.name} {region.workers} workers at {region.rtt * 1e3:g} ms RTT "
+        f"(service {region.service}, {region.slots} slot{'s' * (region.slots != 1)})"
+        for region in scenario.regions
+    )
+
+
+def load_text(scenario: Scenario) -> str:
+    """The load in words, with what "batch" means."""
+    load = scenario.load
+    if load.mode == "open":
+        return (
+            f"Load: open loop, {load.rate:g} requests/s for {load.duration:g} s, {load.arrivals} arrivals at "
+            "instants fixed beforehand; a slow answer delays no later request."
+        )
+    return (
+        f"Load: closed loop, {load.requests} requests, a sliding batch of {load.batch} (an entry may have "
+        "its own): as soon as one returns the next is sent. A request is due when its slot becomes free."
+    )
+
+
+def blocks_text(summary: Summary) -> str:
+    """Blocks that were planned and measured."""
+    planned = summary.scenario.blocks
+    missing = f", {summary.missing_runs} planned runs are missing" if summary.missing_runs else ""
+    return (
+        f"Randomised complete blocks: {planned} planned, {summary.blocks} with valid runs{missing}. Each "
+        "block runs every entry once in a fresh random order, with fresh workers and a fresh balancer for "
+        f"every run. An interval takes {ENOUGH_BLOCKS} blocks."
+    )

@@ -1,0 +1,132 @@
+"""The report of a results directory, from its files alone.
+
+Rule of this file: `write_report` may be called on any directory that holds at least one run, as often as one
+likes, and the same runs give the same summary byte for byte. It writes, beside the raw samples:
+
+    summary.json  summary.csv  report.md  report.html  figures/*.svg  figures/*.png
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from experiments.campaign.results import Results, load_results
+from experiments.campaign.summary import Summary, summarise
+from experiments.errors import BadInputError
+from experiments.report import canvas, figures, figures_paired, figures_workers
+from experiments.report.canvas import Sheet
+from experiments.report.html import Picture, to_html
+from experiments.report.method import method_lines
+from experiments.report.palette import competitors
+from experiments.report.text import to_csv, to_json, to_markdown
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure of the report: its file name, its heading, and what there is to see in it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Sheet], Figure]
+
+
+def write_report(directory: Path) -> Summary:
+    """Write every output beside the runs. Raises BadInputError when it cannot."""
+    results = load_results(directory)
+    summary = summarise(results)
+    method = method_lines(summary)
+    try:
+        pictures = [save_drawing(drawing, directory / "figures") for drawing in drawings(results, summary)]
+        named = [(picture.name, picture.title, picture.caption) for picture in pictures]
+        write(directory / "summary.json", to_json(summary))
+        write(directory / "summary.csv", to_csv(summary))
+        write(directory / "report.md", to_markdown(summary, named, method))
+        write(directory / "report.html", to_html(summary, pictures, method))
+    except OSError as error:
+        raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
+    return summary
+
+
+def write(path: Path, text: str) -> None:
+    """UTF-8 with plain line ends, whatever the platform."""
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def save_drawing(drawing: Drawing, directory: Path) -> Picture:
+    """Draw both widths, save the wide one as SVG and PNG and the narrow one as SVG."""
+    directory.mkdir(parents=True, exist_ok=True)
+    wide, narrow = (canvas.settle(drawing.draw(sheet)) for sheet in canvas.SHEETS)
+    svg, small = canvas.to_svg(wide), canvas.to_svg(narrow)
+    (directory / f"{drawing.name}.svg").write_bytes(svg)
+    (directory / f"{drawing.name}-narrow.svg").write_bytes(small)
+    (directory / f"{drawing.name}.png").write_bytes(canvas.to_png(wide))
+    return Picture(drawing.name, drawing.title, drawing.caption, svg, small)
+
+
+def drawings(results: Results, summary: Summary) -> list[Drawing]:
+    """The figures of this campaign; paired ratios join them from two blocks on."""
+    field = competitors(results)
+    made = [
+        Drawing(
+            "throughput",
+            "Throughput",
+            "Longer is better. Successes per second over the whole run, the slow start and the last "
+            "stragglers included; entries of one policy share its colour and differ by hatching.",
+            lambda sheet: figures.throughput_bars(field, sheet),
+        ),
+        Drawing(
+            "latency-quantiles",
+            "Latency quantiles",
+            "Further left is better, and a short line is a steady policy. Successes only; hollow grey marks "
+            "rest on fewer than 100 samples beyond them and should not be ranked.",
+            lambda sheet: figures.latency_quantiles(field, sheet),
+        ),
+        Drawing(
+            "latency-distribution",
+            "Latency distribution",
+            "First the share of all requests that were answered within a time: each step is a region, and a "
+            "curve that ends below 100 % had failures. Then the same turned to the tail, each nine as wide.",
+            lambda sheet: figures.latency_distribution(field, sheet),
+        ),
+        Drawing(
+            "share-per-worker",
+            "Share per worker",
+            "Who answered. One hue per region, one shade per worker: blind policies give equal parts, and "
+            "one that knows the regions leans towards the near ones without leaving the rest idle.",
+            lambda sheet: figures_workers.worker_share(field, sheet),
+        ),
+        Drawing(
+            "service-time-by-request",
+            "Service time against request number",
+            "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
+            "round trips; a slope is a queue that grows at a worker. Vertical axes are equal.",
+            lambda sheet: figures_workers.service_by_request(field, sheet),
+        ),
+        Drawing(
+            "latency-over-time",
+            "Latency over time",
+            "The first run of each entry over its own time; vertical axes are equal. A band that keeps its "
+            "height is a system in balance, one that climbs is overloaded.",
+            lambda sheet: figures_workers.latency_over_time(field, sheet),
+        ),
+    ]
+    return [*made, *paired_drawing(results, summary)]
+
+
+def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
+    """The forest plot, when there are pairs to draw it from."""
+    paired = [comparison for comparison in summary.comparisons if comparison.interval.blocks >= 2]
+    if not paired:
+        return []
+    field = competitors(results)
+    caption = (
+        f"Each point is an entry over {summary.scenario.baseline}, paired inside blocks, with its 95 % "
+        "interval. What touches the grey band is practically equal; what lies inside the yellow one is noise."
+    )
+    draw = lambda sheet: figures_paired.forest(field, paired, summary.noise_floor, sheet)  # noqa: E731
+    return [Drawing("paired-ratios", "Against the baseline", caption, draw)]

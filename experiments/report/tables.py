@@ -1,0 +1,224 @@
+"""The tables of a report, once, for HTML, Markdown and the terminal alike.
+
+Rule of this file: numbers become text here and nowhere else, with their unit in the column's head. A cell may
+be marked: `few` rests on too few samples and is shown grey, `bad` is a failure or an invalid run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from experiments.campaign.comparison import Interval
+from experiments.campaign.run_summary import RunSummary
+from experiments.campaign.statistics import Quantile
+from experiments.campaign.summary import EntrySummary, Summary
+from experiments.campaign.verdict import show
+
+Mark = Literal["", "few", "bad", "good"]
+
+
+class Cell(NamedTuple):
+    """Text as shown, and what is to be said of it."""
+
+    text: str
+    mark: Mark = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and rows of cells; the first column is text, the others are numbers unless `prose`."""
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    prose: bool = False
+
+
+def tables_of(summary: Summary) -> list[Table]:
+    """Every table that has rows, in the order of the report."""
+    made = [
+        statistics_table(summary),
+        tail_table(summary),
+        comparison_table(summary),
+        share_table(summary),
+        threshold_table(summary),
+        run_table(summary),
+    ]
+    return [table for table in made if table.rows]
+
+
+def statistics_table(summary: Summary) -> Table:
+    """Gatling's statistics table."""
+    heads = ("min", "50th", "75th", "95th", "99th", "max", "mean", "std dev")
+    columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
+    note = (
+        "Latency of successes in milliseconds, from the instant at which the request was due; req/s counts "
+        "successes. "
+        "Grey: fewer than 100 samples lie beyond that percentile."
+    )
+    return Table("Statistics", note, columns, tuple(statistics_cells(entry) for entry in summary.entries))
+
+
+def statistics_cells(entry: EntrySummary) -> tuple[Cell, ...]:
+    """One row of the statistics table."""
+    row, few = entry.table, {quantile.percent: quantile.few for quantile in entry.latency}
+    return (
+        name_cell(entry),
+        Cell(str(row.total)),
+        Cell(str(row.ok)),
+        Cell(str(row.ko), "bad" if row.ko else ""),
+        Cell(f"{row.ko_percent:.2f}", "bad" if row.ko else ""),
+        Cell(f"{row.rate:.1f}"),
+        milliseconds(row.minimum),
+        milliseconds(row.p50, few[50.0]),
+        milliseconds(row.p75, few[75.0]),
+        milliseconds(row.p95, few[95.0]),
+        milliseconds(row.p99, few[99.0]),
+        milliseconds(row.maximum),
+        milliseconds(row.mean),
+        milliseconds(row.std_dev),
+    )
+
+
+def name_cell(entry: EntrySummary) -> Cell:
+    """The label, marked when no run of the entry was valid."""
+    return Cell(entry.label) if entry.valid else Cell(f"{entry.label} — INVALID", "bad")
+
+
+def milliseconds(seconds: float, few: bool = False) -> Cell:
+    """Whole milliseconds, tenths below 100 ms; a dash for what was never measured."""
+    if not math.isfinite(seconds):
+        return Cell("–", "few")
+    digits = 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2
+    return Cell(f"{seconds * 1e3:.{digits}f}", "few" if few else "")
+
+
+def tail_table(summary: Summary) -> Table:
+    """What the first table leaves out: the far tail, failures mapped to the deadline, goodput, total time."""
+    slo = f"{summary.scenario.slo * 1e3:g} ms"
+    columns = (
+        "entry", "load", "total time s", "p90 ms", "p99.9 ms", "p99 with KO ms",
+        "service p50 ms", "service p99 ms", f"within {slo} %", "errors by kind",
+    )  # fmt: skip
+    note = (
+        "“With KO”: a failure counts as slow as the deadline, so failing fast cannot look fast. Service time "
+        "runs from the instant of sending; latency minus service time is what the generator itself added. "
+        "Total time is the mean over blocks."
+    )
+    return Table("Tail, failures and goodput", note, columns, tuple(map(tail_cells, summary.entries)))
+
+
+def tail_cells(entry: EntrySummary) -> tuple[Cell, ...]:
+    """One row of the tail table."""
+    errors = ", ".join(f"{kind} {count}" for kind, count in entry.errors.items())
+    return (
+        name_cell(entry),
+        Cell(entry.load),
+        Cell(f"{entry.mean_span:.2f}"),
+        quantile_cell(entry.latency, 90.0),
+        quantile_cell(entry.latency, 99.9),
+        quantile_cell(entry.latency_deadline_mapped, 99.0),
+        quantile_cell(entry.service_time, 50.0),
+        quantile_cell(entry.service_time, 99.0),
+        Cell(f"{100 * entry.goodput:.1f}"),
+        Cell(errors or "none", "bad" if errors else ""),
+    )
+
+
+def quantile_cell(quantiles: Sequence[Quantile], percent: float) -> Cell:
+    """The quantile as milliseconds, greyed where it rests on few samples."""
+    found = next(quantile for quantile in quantiles if quantile.percent == percent)
+    return milliseconds(found.seconds, found.few)
+
+
+def comparison_table(summary: Summary) -> Table:
+    """Paired ratios to the baseline, every measure, with the A/A pair as the last row."""
+    columns = ("entry", "measure", "ratio [95 %]", "p (Holm)", "blocks", "standing")
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Cell(comparison.label),
+            Cell(comparison.measure),
+            Cell(show(comparison.interval)),
+            Cell(f"{comparison.p_value:.4f}" if comparison.interval.blocks > 1 else "–"),
+            Cell(str(comparison.interval.blocks)),
+            Cell(comparison.standing, "good" if comparison.standing == "ahead" else ""),
+        )
+        for comparison in summary.comparisons
+        if comparison.interval.blocks
+    ]
+    rows += [floor_cells(measure, floor) for measure, floor in summary.noise_floor.items()]
+    note = (
+        f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
+        "its bootstrap interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
+        "map failures to the deadline. Nothing is ranked inside the noise floor or within ±5 %."
+    )
+    return Table("Against the baseline", note, columns, tuple(rows))
+
+
+def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:
+    """The A/A pair as a row."""
+    blocks = str(floor.blocks)
+    return (Cell("A/A pair"), Cell(measure), Cell(show(floor)), Cell("–"), Cell(blocks), Cell("noise floor"))
+
+
+def share_table(summary: Summary) -> Table:
+    """Which part of the answers came from which worker."""
+    workers = tuple(dict.fromkeys(worker for entry in summary.entries for worker in entry.share_per_worker))
+    rows = tuple(
+        (
+            name_cell(entry),
+            *(Cell(f"{100 * entry.share_per_worker.get(worker, 0):.1f}") for worker in workers),
+        )
+        for entry in summary.entries
+    )
+    columns = ("entry", *(f"{worker} %" for worker in workers))
+    return Table("Share per worker", "Part of the answered requests.", columns, rows)
+
+
+def threshold_table(summary: Summary) -> Table:
+    """Every threshold and whether it held."""
+    rows = tuple(
+        (
+            Cell(judgement.label),
+            Cell(judgement.threshold),
+            Cell("passed" if judgement.passed else "FAILED", "good" if judgement.passed else "bad"),
+            Cell(judgement.message),
+        )
+        for judgement in summary.thresholds
+    )
+    note = "One failed threshold makes the command exit with 1."
+    return Table("Thresholds", note, ("entry", "threshold", "result", "by how much"), rows, prose=True)
+
+
+def run_table(summary: Summary) -> Table:
+    """Every run in the order in which it was made, invalid ones with their reasons."""
+    columns = (
+        "entry", "block", "place", "requests", "KO", "OK/s", "p99 with KO ms",
+        "offered /s", "sent /s", "lag p50 ms", "lag p99 ms", "validity",
+    )  # fmt: skip
+    note = (
+        "The unit of comparison is the run. Lag is what the generator sent late; over 1 ms at p99: invalid."
+    )
+    return Table("Runs", note, columns, tuple(run_cells(run) for run in summary.runs))
+
+
+def run_cells(run: RunSummary) -> tuple[Cell, ...]:
+    """One row of the table of runs."""
+    return (
+        Cell(run.label, "" if run.valid else "bad"),
+        Cell(str(run.block + 1)),
+        Cell(str(run.order + 1)),
+        Cell(str(run.requests)),
+        Cell(str(run.ko), "bad" if run.ko else ""),
+        Cell(f"{run.throughput:.1f}"),
+        milliseconds(run.p99),
+        Cell("closed" if run.offered_rate is None else f"{run.offered_rate:.1f}"),
+        Cell(f"{run.achieved_rate:.1f}"),
+        milliseconds(run.lag_p50),
+        milliseconds(run.lag_p99),
+        Cell("valid") if run.valid else Cell("INVALID: " + "; ".join(run.invalid_reasons), "bad"),
+    )

@@ -1,0 +1,1 @@
+"""`experiments rolling`: workers restarted, the unit reloaded and replaced, under load."""

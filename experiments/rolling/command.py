@@ -1,0 +1,97 @@
+"""`experiments rolling`: workers restarted, the unit reloaded and replaced, each under load: nobody may notice.
+
+Rule of this file: it decides nothing by itself; each stage is told of as soon as it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from experiments.bench.build import unit_in_words
+from experiments.bench.command import cores_for
+from experiments.bench.serving import folder_in
+from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
+from experiments.errors import BadInputError
+from experiments.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of, staged
+from experiments.slow.command import interruptible, second_core
+from experiments.slow.runs import allow_descriptors
+from experiments.slow.table import STANDING
+
+EPILOG = """\b
+Examples:
+  experiments rolling                   about two and a half minutes
+  experiments rolling --quick           half a minute
+  experiments rolling --check           exit code 1 when a request failed
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the requests.")
+@click.option("--quick", is_flag=True, help="Few restarts and reloads: an impression, and for tests.")
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a request failed.")
+def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
+    """Restart every worker, reload and replace the unit, under load: 0 failed requests."""
+    cores = cores_for("one")[0], second_core()
+    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
+        raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
+    console, tempo = console_here(), QUICK if quick else Tempo()
+    found: list[Stage] = []
+    was_stopped = conduct(tempo, seed, cores, console, found)
+    if file is not None:
+        text = json.dumps([asdict(stage) | {"is_met": stage.is_met} for stage in found], indent=1)
+        file.write_text(text + "\n", encoding="utf-8")
+    if was_stopped:
+        console.print("[yellow]Stopped.[/] Nothing was left running.")
+        return STOPPED
+    return BOUND_MISSED if check and any(stage.is_met is False for stage in found) else 0
+
+
+def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]) -> bool:
+    """Do all stages; returns whether it was stopped."""
+    span = sum(seconds_of(name, tempo) for name in STAGES)
+    console.print(
+        Text(
+            f"{tempo.rate:g} requests per second, three stages, about {span:g} s. Ours: {unit_in_words()}.\n"
+        )
+    )
+
+    async def do_all() -> None:
+        for number, name in enumerate(STAGES):
+            found.append(await staged(name, tempo, seed, cores, folder_in(Path(folder), f"stage-{number}")))
+            tell(found[-1], console)
+
+    status = Status("under load", console=console, refresh_per_second=2)
+    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
+        allow_descriptors()
+        try:
+            asyncio.run(interruptible(do_all()))
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            return True
+    return False
+
+
+def tell(stage: Stage, console: Console) -> None:
+    styles = {True: "green", False: "bold red", None: "yellow"}
+    console.print(Text(f"{STANDING[stage.is_met]}: {in_words(stage)}", style=styles[stage.is_met]))
+
+
+def in_words(stage: Stage) -> str:
+    """One stage in one line."""
+    if stage.fault:
+        return f"{stage.name}: {stage.fault}"
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in stage.failures.items())
+    failed = f"{stage.failed} of {stage.requests} requests failed" + (f" ({kinds})" if kinds else "")
+    wrong = f", {stage.wrong} executed twice, crossed or corrupted" if stage.wrong else ""
+    why = f"; {stage.absence}" if stage.absence else ""
+    return f"{stage.name}: {failed}{wrong} (bound 0); {stage.steps}{why}"

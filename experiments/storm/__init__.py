@@ -1,0 +1,1 @@
+"""`experiments storm`: workers killed, stopped, cut short and worse, under steady load."""
