@@ -14,6 +14,7 @@ from typing import Any
 from setuptools import setup
 
 HOT = [
+    "policies/assignment.py",
     "policies/concurrency.py",
     "policies/facts.py",
     "policies/latency.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from balancer.settings.sections import PolicySpec
     from balancer.settings.sticky import StickyConfig
     from balancer.settings.terms import Terms
+    from policies.hedging import Hedging
 
 AT_ONCE: Final = -1.0
 """Seconds that nobody has been idle for less than."""
@@ -101,7 +102,8 @@ class Unit:
         self._inner = router.policy
         self._sticky: StickyConfig | None = None
         self.access_log = access_log
-        self.hedges = Hedges(self, terms.hedging) if terms.hedging is not None else None
+        self.hedges: Hedges | None = None
+        self.gate: Gate | None = None
         self.date_line = b""
         self.is_draining = False
         self.keeps_clients = True
@@ -111,12 +113,8 @@ class Unit:
         self.downstreams: dict[Downstream, None] = {}  # in order of arrival: a set's is that of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
-        rules = terms.gate_rules
-        levels = len(rules.levels) if rules is not None else 1
-        self.queue = WaitQueue(
-            router, clock.now, terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive
-        )
-        self.gate = Gate(rules, router, self.queue, clock.now) if rules is not None else None
+        self.queue = WaitQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
+        self.retries = terms.retries
         self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls)
         self.pools.replace([state.endpoint for state in router.states])
         self.checks = Checks(router, self.pools, terms.check_plan)
@@ -134,7 +132,8 @@ class Unit:
         if not self.is_draining:
             self.idle_limit = terms.timeouts.keep_alive
         self.limits = terms.limits
-        self.retries = terms.retries
+        self.retries.budget.follow(terms.retries.budget)
+        self.retries = replace(terms.retries, budget=self.retries.budget)
         self.home_region = terms.home_region
         self.internal_fields = terms.internal_fields
         self.stickiness: Stickiness | None = terms.stickiness
@@ -146,11 +145,31 @@ class Unit:
         self.pools.limits, self.pools.tls = terms.pools, terms.upstream_tls
         self.checks.use(terms.check_plan)
         self.router.use_fitness(terms.fitness)
-        self.queue.line.limit, self.queue.timeout = terms.limits.queue, terms.timeouts.queue
+        self.router.use_concurrency(terms.concurrency)
+        self._adopt_hedging(terms.hedging)
+        self._adopt_gate(terms)
         if terms.sticky != self._sticky:
             self._sticky = terms.sticky
             self._use(self._inner)
         self.router.limit(terms.limits.in_flight)  # last: whoever waited may go at once
+
+    def _adopt_hedging(self, hedging: Hedging | None) -> None:
+        if self.hedges is not None and hedging is None:
+            self.hedges.close()
+            self.hedges = None
+        elif self.hedges is not None and hedging is not None:
+            self.hedges.hedging.follow(hedging)
+        elif hedging is not None:
+            self.hedges = Hedges(self, hedging)
+
+    def _adopt_gate(self, terms: Terms) -> None:
+        rules, queue = terms.gate_rules, self.queue
+        levels = len(rules.levels) if rules is not None else 1
+        queue.adopt(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
+        if self.gate is not None and rules is not None:
+            self.gate.rules = rules
+        else:
+            self.gate = Gate(rules, self.router, queue, self.now) if rules is not None else None
 
     def drain(self, idle_limit: float = AT_ONCE) -> None:
         """Stop: every client connection ends with the response that it waits for, or when it has been idle for

@@ -1,5 +1,6 @@
 """Policies: where a request should go. Standard library only; no I/O, no clock, no shared randomness."""
 
+from policies.assignment import Assignment
 from policies.available import Available
 from policies.ejection import EjectionRules
 from policies.errors import (
@@ -17,7 +18,7 @@ from policies.fitness import Fitness
 from policies.panic import Panic
 from policies.policy import Policy, PolicyMaker
 from policies.registry import describe, from_spec, known, make
-from policies.router import Assignment, Clock, MonotonicClock, Router
+from policies.router import Clock, MonotonicClock, Router
 from policies.slow_start import SlowStart
 from policies.state import EndpointState
 

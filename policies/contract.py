@@ -13,11 +13,12 @@ from enum import Enum
 from itertools import count
 from random import Random
 
+from policies.assignment import Assignment
 from policies.ejection import EjectionRules
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.fitness import Fitness
 from policies.policy import PolicyMaker
-from policies.router import Assignment, Router
+from policies.router import Router
 from policies.slow_start import SlowStart
 from policies.state import EndpointState
 

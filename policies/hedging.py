@@ -99,6 +99,11 @@ class Hedging:
         self._by_region: dict[Region, Waits] = {}
         self.denied = self.withheld = 0
 
+    def follow(self, other: Hedging) -> None:
+        """Go by the rules of `other` from now on; what was learned stays."""
+        self._raise, self._lower, self._share = other._raise, other._lower, other._share
+        self._least, self._most = other._least, other._most
+
     @property
     def usual(self) -> dict[Region, float]:
         """Seconds after which a request is late, by region."""

@@ -15,6 +15,7 @@ ACM Queue 13(8), 2015; the measure of standing is CoDel's, Nichols and Jacobson,
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from typing import Final, Generic, TypeVar
 
@@ -80,6 +81,18 @@ class Row(Generic[Waiter]):
         """Its turn has come."""
         return self._count_out(self._places.pop()) if self.newest() is not None else None
 
+    def merge(self, rows: Iterable[Row[Waiter]]) -> None:
+        """Take in those of `rows`, each by its age."""
+        for row in rows:
+            self._places.extend(row._places)
+            self.waiting += row.waiting
+        self._places = deque(sorted((place for place in self._places if place.waits), key=_joined_at))
+
+    def number(self, level: int) -> None:
+        """This is its level."""
+        for place in self._places:
+            place.level = level
+
     def _count_out(self, place: Place[Waiter]) -> Place[Waiter]:
         place.waits = False
         self.waiting -= 1
@@ -129,10 +142,19 @@ class Line(Generic[Waiter]):
         if not self._waiting:
             self.pace.begin(now)
             self._slow_since = inf
+        level = min(level, len(self._rows) - 1)  # there may have been more when it was given one
         place = Place(waiter, level, now, deadline)
         self._rows[level].add(place)
         self._waiting += 1
         return place
+
+    def divide(self, levels: int) -> None:
+        """Have so many levels from now on; who stands below the lowest of them joins it."""
+        rows = self._rows
+        self._rows = rows[:levels] + [Row() for _ in range(levels - len(rows))]
+        self._rows[-1].merge(rows[levels:])
+        for level, row in enumerate(self._rows):
+            row.number(level)
 
     def leave(self, place: Place[Waiter]) -> None:
         """Give a place up; one that was taken before is nobody's."""
@@ -196,6 +218,10 @@ class Line(Generic[Waiter]):
         if first.turns % SHARE:
             return first
         return min(rows[1:], key=_age)
+
+
+def _joined_at(place: Place[Waiter]) -> float:
+    return place.joined_at
 
 
 def _age(row: Row[Waiter]) -> float:

@@ -30,6 +30,10 @@ class RetryBudget:
         self._at: int | None = None  # the number of the last slice, counted from the clock's beginning
         self.denied = 0
 
+    def follow(self, other: RetryBudget) -> None:
+        """Go by the rules of `other` from now on; what was taken out stays so."""
+        self._share, self._reserve = other._share, other._reserve
+
     def note(self, requests: int, now: float) -> None:
         """There have been so many `requests`, in total. O(1): a slice that has begun takes the oldest one's place."""
         number = int(now / self._slice)

@@ -13,6 +13,7 @@ from math import inf
 from random import Random
 from typing import Any, Final, Protocol
 
+from policies.assignment import Assignment
 from policies.available import Available
 from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
@@ -47,25 +48,6 @@ class MonotonicClock:
 
 def _nowhere(now: float) -> None:
     """There are no others."""
-
-
-class Assignment:
-    """A request's place at an endpoint, from `route` to `settle`. `in_flight_at_send` does not count the
-    request itself."""
-
-    __slots__ = ("facts", "in_flight_at_send", "is_settled", "routed_at", "state")
-
-    def __init__(self, state: EndpointState, facts: RequestFacts, in_flight: int, routed_at: float) -> None:
-        self.state = state
-        self.facts = facts
-        self.in_flight_at_send = in_flight
-        self.routed_at = routed_at
-        self.is_settled = False
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where to send it."""
-        return self.state.endpoint
 
 
 class Router:
@@ -245,8 +227,7 @@ class Router:
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
         state = self._by_id.get(endpoint.id)
         if state is None:
-            found = Concurrency(self._concurrency) if self._concurrency is not None else None
-            return EndpointState(endpoint, order, self._norms, found)
+            return EndpointState(endpoint, order, self._norms, self._fresh_concurrency())
         state.adopt(endpoint, order)
         return state
 
@@ -297,6 +278,19 @@ class Router:
         """Judge by the rules of `fitness` from now on; what is known of the endpoints stays."""
         self.fitness.follow(fitness)
         self._judge()
+
+    def use_concurrency(self, rules: ConcurrencyRules | None) -> None:
+        """Find out by these how many requests each endpoint can have; None: no more. By other rules all begin anew."""
+        if rules == self._concurrency:
+            return
+        self._concurrency = rules
+        for state in self.states:
+            state.concurrency = self._fresh_concurrency()
+            state.limit_found()
+        self._judge()
+
+    def _fresh_concurrency(self) -> Concurrency | None:
+        return Concurrency(self._concurrency) if self._concurrency is not None else None
 
     def _reconsider(self, state: EndpointState) -> None:
         """Something is known of `state` that was not: see whether it is fit now, and whether that changes others."""

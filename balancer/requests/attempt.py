@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed
 from balancer.log.lines import NOT_CONNECTED
+from policies.assignment import Assignment
 from policies.facts import Outcome, OutcomeKind
-from policies.router import Assignment, Router
+from policies.router import Router
 
 if TYPE_CHECKING:
     from balancer.requests.forwarding import Forwarding

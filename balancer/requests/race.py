@@ -137,10 +137,11 @@ class Runner:
         """The other was first. Where nothing was sent, there is nothing to wait for."""
         self.race = None
         self.attempt.exchange = None
-        if self.attempt.upstream is None:
+        hedges = self._unit.hedges
+        if self.attempt.upstream is None or hedges is None:  # None: a reload has turned them off
             self.end(OutcomeKind.ABANDONED, None, is_clean=False)
-        elif self._unit.hedges is not None:
-            self._unit.hedges.losers[self] = None
+        else:
+            hedges.losers[self] = None
 
     def check(self, now: float) -> None:
         """The sweep: a loser has the time that anybody has."""

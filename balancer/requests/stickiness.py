@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from balancer.messages.request_head import Request
     from balancer.messages.response_head import Response
     from balancer.settings.sticky import StickyConfig
-    from policies.router import Assignment
+    from policies.assignment import Assignment
 
 Find = Callable[[bytes], "re.Match[bytes] | None"]
 

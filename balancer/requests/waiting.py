@@ -68,6 +68,13 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self.line)
 
+    def adopt(self, limit: int, timeout: float, levels: int, is_adaptive: bool) -> None:
+        """Go by these from now on; whoever waits keeps its place."""
+        self.timeout = timeout
+        self.line.limit, self.line.is_adaptive = limit, is_adaptive
+        self.line.divide(levels)
+        self.shed += [0] * (levels - len(self.shed))
+
     def join(self, waiter: Waiter) -> None:
         """Wait for an endpoint. Raises `NoEndpoint` where none is fit to serve, `DeadlinePassed`, `QueueFull`."""
         if not self._router.has_fit:

@@ -19,7 +19,7 @@ from balancer.tls.contexts import TlsProblem
 from balancer.unit import Unit
 from policies.errors import PoliciesError
 
-FIXED = ("listen", "processes", "seed", "concurrency", "queue", "shedding", "hedging")
+FIXED = ("listen", "processes", "seed")
 """Keys that are for the start alone."""
 
 

@@ -19,7 +19,7 @@ from balancer.requests.stickiness import ResponseEdits, Stickiness
 from balancer.settings.bounds import Limits, Timeouts
 from balancer.settings.config import Settings
 from balancer.settings.discovery import DiscoveryConfig
-from balancer.settings.queue import gate_rules
+from balancer.settings.queue import QueueConfig, SheddingConfig, gate_rules
 from balancer.settings.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.settings.sticky import StickyConfig
 from balancer.tls.contexts import ServerTls, UpstreamTls
@@ -38,6 +38,7 @@ class Terms:
     policy: PolicySpec
     concurrency: ConcurrencyRules | None
     gate_rules: GateRules | None
+    stated: tuple[QueueConfig, SheddingConfig]  # what the gate's rules were made of: those cannot be compared
     queue_is_adaptive: bool
     home_region: Region | None
     retries: Retries
@@ -79,6 +80,7 @@ def terms_of(settings: Settings) -> Terms:
         policy=settings.policy,
         concurrency=settings.concurrency.rules(),
         gate_rules=gate_rules(settings.queue, settings.shedding),
+        stated=(settings.queue, settings.shedding),
         queue_is_adaptive=settings.queue.order == "adaptive",
         home_region=settings.home_region,
         retries=settings.retry.retries(settings.retries),
@@ -143,4 +145,5 @@ def _of_clients(terms: Terms) -> tuple[object, ...]:
         terms.internal_names,
         terms.says_forwarded,
         terms.allowed_methods,
+        terms.stated,
     )

@@ -11,11 +11,12 @@ import pytest
 from balancer.processes.board import Board
 from balancer.processes.neighbours import LONGEST, SHORTEST, SLICE, Neighbours
 from policies import registry
+from policies.assignment import Assignment
 from policies.concurrency import ConcurrencyRules
 from policies.contract import ManualClock
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.fitness import Fitness
-from policies.router import Assignment, Router
+from policies.router import Router
 from policies.shares import share
 from policies.slow_start import SlowStart
 

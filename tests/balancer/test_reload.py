@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,113 @@ async def test_files_that_cannot_be_had(stage: Stage, keys: dict[str, Any], name
     assert (await stage.ask(get())).status == 200
 
 
+async def test_hedging(stage: Stage) -> None:
+    """On, by other rules, and off; what was learned and what the budget has left stay while it is on."""
+    await stage.serve(await stage.worker(response()))
+    assert stage.unit.hedges is None
+    await stage.reload(hedging={"enabled": True, "least": 0.5})
+    hedges = stage.unit.hedges
+    assert hedges is not None
+    assert (await stage.ask(get())).status == 200
+    hedges.turn(stage.clock.at + 60)
+    learned = hedges.hedging.usual["r"]
+    assert learned >= 0.5
+    await stage.reload(hedging={"enabled": True, "least": 0.02, "share": 0.1})
+    assert stage.unit.hedges is hedges
+    assert hedges.hedging.usual["r"] == learned
+    for _ in range(200):
+        assert (await stage.ask(get())).status == 200
+        stage.clock.at += 0.2
+        hedges.turn(stage.clock.at + 60)
+    assert hedges.hedging.usual["r"] < 0.5
+    await stage.reload(hedging={"enabled": False})
+    assert stage.unit.hedges is None
+    assert (await stage.ask(get())).status == 200
+
+
+async def test_a_race_that_is_run_when_hedging_goes(stage: Stage) -> None:
+    """The one that answers wins, and of the other nothing is left."""
+    go = asyncio.Event()
+    workers = [await holding(stage, go), await holding(stage, go)]
+    await stage.serve(*workers, hedging={"enabled": True}, policy="round-robin")
+    client = await stage.client()
+    await client.send(get())
+    await stage.eventually(lambda: stage.unit.router.in_flight == 1)
+    hedges = stage.unit.hedges
+    assert hedges is not None
+    stage.clock.at += 60
+    hedges.turn(stage.clock.at)
+    await stage.eventually(lambda: stage.unit.router.in_flight == 2)
+    await stage.reload(hedging={"enabled": False})
+    go.set()
+    assert (await client.response()).status == 200
+    await stage.eventually(lambda: stage.unit.router.in_flight == 0)
+    assert stage.unit.counts.hedged == 1
+
+
+async def test_limits_that_are_found_out(stage: Stage) -> None:
+    """They begin at `initial`, begin anew by other rules, stay by the same, and go."""
+    await stage.serve(await stage.worker(response()))
+    (state,) = stage.unit.router.states
+    await stage.reload(concurrency={"adaptive": True, "initial": 7})
+    assert state.limit == 7
+    found = state.concurrency
+    await stage.reload(concurrency={"adaptive": True, "initial": 7}, retries=1)
+    assert state.concurrency is found
+    await stage.reload(concurrency={"adaptive": True, "initial": 9})
+    assert state.limit == 9
+    await stage.reload(concurrency={})
+    assert (state.limit, state.concurrency) == (inf, None)
+
+
+async def test_who_waits_when_levels_come_and_go(stage: Stage) -> None:
+    """Nobody loses a place: where there are fewer levels the lowest takes in those below it, by age."""
+    go, order = asyncio.Event(), []
+
+    async def script(wire: Wire) -> None:
+        while True:
+            request = await wire.request()
+            await go.wait()
+            order.append(request.line.split(b" ")[1])
+            await wire.send(response())
+
+    worker = await stage.worker(script)
+    limited = endpoint(worker, max_in_flight=1)
+    shedding = {"header": "X-Priority", "trust": "everybody"}
+    await stage.serve(endpoints=[limited])
+    await stage.reload(endpoints=[limited], shedding=shedding)
+    clients = []
+    for number, level in enumerate((b"normal", b"bulk", b"critical", b"normal", b"bulk")):
+        clients.append(await stage.client())
+        await clients[-1].send(get(b"/%d" % number, b"X-Priority: " + level))
+        await stage.eventually(lambda: stage.unit.router.in_flight + len(stage.unit.queue) == len(clients))
+        stage.clock.at += 0.001
+    assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 1, 2]
+    levels = [{"name": "high"}, {"name": "low"}]
+    await stage.reload(endpoints=[limited], shedding=shedding | {"levels": levels, "default": "low"})
+    assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 3]
+    await stage.reload(endpoints=[limited], shedding={})
+    assert len(stage.unit.queue) == 4
+    go.set()
+    assert [(await client.response()).status for client in clients] == [200] * 5
+    assert order == [b"/0", b"/1", b"/2", b"/3", b"/4"]
+
+
+async def test_fields_that_say_how_long_one_waits(stage: Stage) -> None:
+    """Client connections that stand are read anew, too."""
+    await stage.serve(await stage.worker(response()))
+    client = await stage.client()
+    late = get(b"/", b"X-Timeout-Ms: 0")
+    await client.send(late)
+    assert (await client.response()).status == 200
+    await stage.reload(queue={"limit_header": "X-Timeout-Ms"})
+    await client.send(late)
+    assert (await client.response()).status == 503
+    await stage.reload(queue={})
+    await client.send(late)
+    assert (await client.response()).status == 200
+
+
 async def test_what_only_a_start_can_change_is_said(stage: Stage) -> None:
     """The address to listen on; all else of the same configuration is taken up."""
     await stage.serve(await stage.worker(response()))
@@ -286,6 +394,9 @@ async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) 
                 limits={"in_flight": 4 + turn % 8, "body": 100 + turn},
                 log={"access": ("off", "text", "json")[turn % 3], "path": str(tmp_path / f"log-{turn % 2}")},
                 trusted_proxies=["127.0.0.0/8"] if turn % 2 else [],
+                hedging={"enabled": turn % 2 == 0},
+                concurrency={"adaptive": turn % 3 == 0},
+                shedding={"header": "X-Priority"} if turn % 4 < 2 else {},
             )
             await stage.eventually(partial(has_more_than, answers, seen + 16))
         is_over = True

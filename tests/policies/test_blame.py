@@ -10,11 +10,12 @@ from random import Random
 import pytest
 
 from policies import registry
+from policies.assignment import Assignment
 from policies.contract import REGION, ManualClock, Trial, endpoints
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.fitness import Fitness
 from policies.latency import FORGET_AFTER
-from policies.router import Assignment, Router
+from policies.router import Router
 from policies.state import LOOK_AFTER, EndpointState
 
 ILL = f"{REGION}-0"

@@ -16,11 +16,12 @@ from statistics import mean
 
 import pytest
 
+from policies.assignment import Assignment
 from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.contract import ManualClock
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.least_in_flight import LeastInFlight
-from policies.router import Assignment, Router
+from policies.router import Router
 
 SERVICE = 0.1
 WAITING = 50

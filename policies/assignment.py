@@ -1,0 +1,28 @@
+"""What a decision gives: a place at an endpoint, held until the request has ended.
+
+Rule of this file: it is made by the router and settled by it, once.
+"""
+
+from __future__ import annotations
+
+from policies.facts import Endpoint, RequestFacts
+from policies.state import EndpointState
+
+
+class Assignment:
+    """A request's place at an endpoint, from `route` to `settle`. `in_flight_at_send` does not count the
+    request itself."""
+
+    __slots__ = ("facts", "in_flight_at_send", "is_settled", "routed_at", "state")
+
+    def __init__(self, state: EndpointState, facts: RequestFacts, in_flight: int, routed_at: float) -> None:
+        self.state = state
+        self.facts = facts
+        self.in_flight_at_send = in_flight
+        self.routed_at = routed_at
+        self.is_settled = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where to send it."""
+        return self.state.endpoint
