@@ -6,7 +6,6 @@ measured as asked is refused here, in one line, before anything is started.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from experiments.bench.peers import Peer
 from experiments.bench.plan import Plan
 from experiments.bench.sitting import Sitting, conduct
 from experiments.errors import BadInputError
+from experiments.terminal import must_be_writable
 from policies import registry
 from policies.errors import PoliciesError
 
@@ -103,8 +103,7 @@ def bench(
     idle                       memory per idle client connection
     endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
     """
-    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
+    must_be_writable("--json", file)
     chosen = peers.chosen(names_in(others))
     named = known_policies(names_in(policies)) if policies is not None else None
     cases = [CASES[case]] if case != ALL else list(CASES.values())

@@ -6,11 +6,9 @@ Rule of this file: however it ends, nothing that was started is left running, an
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import platform
 import re
-import signal
 import subprocess
 import tempfile
 import time
@@ -31,12 +29,10 @@ from experiments.bench.cases import CASES, Kind
 from experiments.bench.peers import PEERS, Peer, worker_name
 from experiments.bench.plan import Plan, Run
 from experiments.bench.runs import WORKERS, carry_out
-from experiments.bench.table import FULL_WIDTH, doubts, rows_of, shown, table_of
+from experiments.bench.table import doubts, rows_of, shown, table_of
 from experiments.campaign.progress import clock
-from experiments.errors import BadInputError
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, write_json
 
-STOPPED = 130
-BOUND_MISSED = 1
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
 
@@ -98,37 +94,21 @@ def conduct(sitting: Sitting) -> int:
     was_stopped = False
     with Progress(sitting.plans, console) as progress:
         try:
-            asyncio.run(interruptible(sitting.plans, progress, console))
+            asyncio.run(interruptible(measure(sitting.plans, progress, console)))
         except (asyncio.CancelledError, KeyboardInterrupt):
             was_stopped = True
     found = verdicts(progress.runs)
     present(console, sitting, progress.runs, found)
     if sitting.file is not None:
-        write(sitting.file, document(sitting, progress.runs, found, was_stopped))
+        write_json("--json", sitting.file, document(sitting, progress.runs, found, was_stopped))
     if was_stopped:
         console.print("[yellow]Stopped.[/] Nothing was left running; the tables hold what had been measured.")
         return STOPPED
     return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
 
 
-def console_here() -> Console:
-    """A file has room for every column, whatever the terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, FULL_WIDTH))
-
-
-async def interruptible(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
-    """The runs as a task that the first Ctrl-C or SIGTERM cancels; later ones wait until all has been ended."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-
-    def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: None)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
+    """All cases, one after the other."""
     console.print(Text(f"Python: {interpreter_in_words()}.\nOurs: {unit_in_words()}."))
     for plan in plans:
         console.print(Text(introduction(plan)))
@@ -239,11 +219,3 @@ def version_of(program: str, option: str) -> str:
     said = subprocess.run([program, option], capture_output=True, text=True, check=False, timeout=10)
     number = re.search(r"\d+\.\d+(\.\d+)?", said.stdout + said.stderr)
     return number[0] if number else "unknown"
-
-
-def write(file: Path, content: dict[str, Any]) -> None:
-    """Raises BadInputError when the file cannot be written."""
-    try:
-        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise BadInputError(f"--json: {file}: {error.strerror}") from None

@@ -17,8 +17,8 @@ from experiments.bench.bounds import Spread, ratios, runs_of, spread
 from experiments.bench.cases import Kind
 from experiments.bench.peers import NGINX, OURS
 from experiments.bench.plan import Run
+from experiments.terminal import FULL_WIDTH
 
-FULL_WIDTH = 120
 QUIET = 0.05
 """Part of the cores that others may have before the figures are doubted."""
 

@@ -6,8 +6,6 @@ Rule of this file: it decides nothing by itself; each stage is told of as soon a
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +18,19 @@ from rich.text import Text
 from experiments.bench.build import unit_in_words
 from experiments.bench.command import cores_for
 from experiments.bench.serving import folder_in
-from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
-from experiments.errors import BadInputError
 from experiments.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of, staged
-from experiments.slow.command import interruptible, second_core
+from experiments.slow.command import second_core
 from experiments.slow.runs import allow_descriptors
-from experiments.slow.table import STANDING
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -43,14 +48,12 @@ Examples:
 def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Restart every worker, reload and replace the unit, under load: 0 failed requests."""
     cores = cores_for("one")[0], second_core()
-    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
+    must_be_writable("--json", file)
     console, tempo = console_here(), QUICK if quick else Tempo()
     found: list[Stage] = []
     was_stopped = conduct(tempo, seed, cores, console, found)
     if file is not None:
-        text = json.dumps([asdict(stage) | {"is_met": stage.is_met} for stage in found], indent=1)
-        file.write_text(text + "\n", encoding="utf-8")
+        write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
     if was_stopped:
         console.print("[yellow]Stopped.[/] Nothing was left running.")
         return STOPPED
@@ -69,7 +72,8 @@ def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, f
     async def do_all() -> None:
         for number, name in enumerate(STAGES):
             found.append(await staged(name, tempo, seed, cores, folder_in(Path(folder), f"stage-{number}")))
-            tell(found[-1], console)
+            last = found[-1]
+            tell(console, last.is_met, f"{STANDING[last.is_met]}: {in_words(last)}")
 
     status = Status("under load", console=console, refresh_per_second=2)
     with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
@@ -79,11 +83,6 @@ def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, f
         except (asyncio.CancelledError, KeyboardInterrupt):
             return True
     return False
-
-
-def tell(stage: Stage, console: Console) -> None:
-    styles = {True: "green", False: "bold red", None: "yellow"}
-    console.print(Text(f"{STANDING[stage.is_met]}: {in_words(stage)}", style=styles[stage.is_met]))
 
 
 def in_words(stage: Stage) -> str:

@@ -6,8 +6,6 @@ Rule of this file: it decides nothing by itself. Options become a plan; two tabl
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +17,21 @@ from rich.text import Text
 
 from experiments.bench.build import unit_in_words
 from experiments.bench.cpu_time import is_known_here
-from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
 from experiments.campaign.progress import clock
 from experiments.errors import BadInputError
 from experiments.scaling.latency import SETUPS, Stretch
 from experiments.scaling.runs import QUICK, Plan, carry_out
 from experiments.scaling.throughput import Burst
 from experiments.scaling.verdict import Verdict, latency_table, throughput_table, verdicts
-from experiments.slow.command import interruptible
+from experiments.terminal import (
+    BOUND_MISSED,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -47,8 +52,7 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Measure two processes of the unit against one: throughput, and latency with what they tell each other."""
     if not is_known_here():
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
-    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
+    must_be_writable("--json", file)
     plan = QUICK if quick else Plan(seed=seed)
     sitting = Sitting(plan, console_here())
     was_stopped = sitting.conduct()
@@ -99,9 +103,8 @@ class Sitting:
         if self.stretches:
             self._console.print(latency_table(self.stretches))
         found = verdicts(self.bursts, self.stretches)
-        styles = {True: "green", False: "bold red", None: "yellow"}
         for is_met, words in found:
-            self._console.print(Text(words, style=styles[is_met]))
+            tell(self._console, is_met, words)
         return found
 
     def write(self, file: Path, found: list[Verdict]) -> None:
@@ -113,7 +116,4 @@ class Sitting:
             "stretches": [asdict(run) for run in self.stretches],
             "bounds": [{"is_met": is_met, "words": words} for is_met, words in found],
         }
-        try:
-            file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise BadInputError(f"--json: {file}: {error.strerror}") from None
+        write_json("--json", file, content)

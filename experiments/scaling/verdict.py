@@ -13,7 +13,7 @@ from rich.table import Table
 
 from experiments.scaling.latency import HALF, SETUPS, TWO, Stretch
 from experiments.scaling.throughput import Burst
-from experiments.slow.table import STANDING, times
+from experiments.terminal import STANDING, times
 
 GAIN = 1.8
 """Times the requests of one process that two must answer."""

@@ -6,8 +6,6 @@ Rule of this file: it decides nothing by itself. Options become a plan; one figu
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +16,6 @@ from rich.status import Status
 from rich.text import Text
 
 from experiments.bench.command import known_policies, names_in
-from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
 from experiments.errors import BadInputError
 from experiments.shares.runs import (
     NEEDS_A_REGION,
@@ -32,8 +29,16 @@ from experiments.shares.runs import (
     policies_known,
 )
 from experiments.shares.table import Shares, draws_no_traffic, shares_of, table_of
-from experiments.slow.command import interruptible
-from experiments.slow.table import STANDING
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -79,8 +84,7 @@ def shares(
     chosen = policies_chosen(names_in(policies))
     struck = troubles_chosen(names_in(troubles))
     for option, path in (("--plot", plot), ("--json", file)):
-        if path is not None and not os.access(path.parent, os.W_OK | os.X_OK):
-            raise BadInputError(f"{option}: {path.parent} is not a directory that can be written to")
+        must_be_writable(option, path)
     sitting = Sitting(chosen, struck, QUICK if quick else Tempo(), console_here())
     was_stopped = sitting.conduct(seed, at_once)
     met = sitting.present(plot)
@@ -129,10 +133,9 @@ class Sitting:
         draw(self._courses, self._tempo, plot)
         self._console.print(table_of(self._shares, [trouble.name for trouble in self._troubles]))
         self._console.print(Text(str(plot)))
-        styles = {True: "green", False: "bold red", None: "yellow"}
         found = draws_no_traffic(self._shares)
         for is_met, words in found:
-            self._console.print(Text(f"{STANDING[is_met]}: {words}", style=styles[is_met]))
+            tell(self._console, is_met, f"{STANDING[is_met]}: {words}")
         return [is_met for is_met, _ in found]
 
     @property
@@ -142,10 +145,7 @@ class Sitting:
     def write(self, file: Path) -> None:
         """Raises BadInputError when the file cannot be written."""
         found = {"tempo": asdict(self._tempo), "shares": [asdict(one) for one in self._shares]}
-        try:
-            file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise BadInputError(f"--json: {file}: {error.strerror}") from None
+        write_json("--json", file, found)
 
 
 def policies_chosen(names: list[str]) -> list[str]:

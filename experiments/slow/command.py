@@ -7,9 +7,6 @@ here, in one line, before anything is started.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -23,11 +20,19 @@ from rich.text import Text
 from experiments.bench import peers
 from experiments.bench.build import unit_in_words
 from experiments.bench.command import Seconds, cores_for, known_policies, names_in
-from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
 from experiments.errors import BadInputError
 from experiments.slow.runs import Plan, Run, carry_out
 from experiments.slow.stalled import Stalled, stalled
 from experiments.slow.table import doubts, rows_of, table_of, verdicts
+from experiments.terminal import (
+    BOUND_MISSED,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -69,8 +74,7 @@ def slow_clients(
     """Measure normal traffic quiet, then beside clients that send a head or a body, or read, byte by byte."""
     units = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
     cores = cores_for("one")
-    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
+    must_be_writable("--json", file)
     plan = Plan(
         peers=tuple(unit for unit in units if not unit.absence),
         clients=options["clients"],
@@ -154,9 +158,8 @@ class Sitting:
         if doubt := doubts(self.runs):
             self._console.print(Text(doubt, style="yellow"))
         found = [*verdicts(rows, peers.OURS), *((one.met, str(one)) for one in self.stalls)]
-        styles = {True: "green", False: "bold red", None: "yellow"}
         for is_met, text in found:
-            self._console.print(Text(text, style=styles[is_met]))
+            tell(self._console, is_met, text)
         return [is_met for is_met, text in found if peers.OURS in text]
 
     def write(self, file: Path) -> None:
@@ -168,24 +171,7 @@ class Sitting:
             "runs": [asdict(run) for run in self.runs],
             "stalled": [asdict(one) for one in self.stalls],
         }
-        try:
-            file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise BadInputError(f"--json: {file}: {error.strerror}") from None
-
-
-async def interruptible(work: Any) -> None:
-    """The work as a task that the first SIGTERM or Ctrl-C cancels; later ones wait until all has been ended."""
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-
-    def stop() -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, lambda: None)
-        task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    await task
+        write_json("--json", file, content)
 
 
 def introduction(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from experiments.bench.tail import LAG_PART
 from experiments.slow.runs import AGAIN, KINDS, QUIET, Run
+from experiments.terminal import STANDING, times
 
 BOUND = 2.0
 """Times the quiet p99 that normal traffic may take beside slow clients."""
@@ -128,13 +129,6 @@ def success(row: Row) -> float:
     """Per cent; rounded down where shown as a whole would hide a failure."""
     share = 100.0 * row.ok / row.requests if row.requests else 0.0
     return share if row.ok == row.requests else min(share, 99.999)
-
-
-def times(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{ratio:.2f} ×"
-
-
-STANDING = {True: "met", False: "MISSED", None: "not judged"}
 
 
 def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:

@@ -7,8 +7,6 @@ here, in one line, before anything is started.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -22,15 +20,23 @@ from rich.text import Text
 from experiments.bench import peers
 from experiments.bench.build import unit_in_words
 from experiments.bench.command import cores_for, known_policies, names_in
-from experiments.bench.sitting import BOUND_MISSED, STOPPED, console_here
 from experiments.errors import BadInputError
-from experiments.slow.command import interruptible, second_core
-from experiments.slow.table import STANDING
+from experiments.slow.command import second_core
 from experiments.storm.judgement import Figures, Verdict, figures_of, seconds, success, verdicts
 from experiments.storm.plan import QUICK, Pace, schedule
 from experiments.storm.runs import Plan, Storm, carry_out
 from experiments.storm.setups import chosen, ours
 from experiments.storm.table import faults_table_of, table_of
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -65,8 +71,7 @@ def storm(
     """Strike the workers of three regions in turn, and look at every request."""
     units = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
     cores = cores_for("one")
-    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
-        raise BadInputError(f"--json: {file.parent} is not a directory that can be written to")
+    must_be_writable("--json", file)
     if plots is not None:
         folder_for(plots)
     plan = Plan(
@@ -155,9 +160,8 @@ class Sitting:
         if doubt := doubts(self.found):
             self._console.print(Text(doubt, style="yellow"))
         own = [verdicts(runs) for runs in units if runs[0].peer.startswith(peers.OURS)]
-        styles = {True: "green", False: "bold red", None: "yellow"}
         for one in (found := [verdict for verdicts_ in own for verdict in verdicts_]):
-            self._console.print(Text(f"{STANDING[one.is_met]}: {one.words}", style=styles[one.is_met]))
+            tell(self._console, one.is_met, f"{STANDING[one.is_met]}: {one.words}")
         return found
 
     def write(self, file: Path) -> None:
@@ -167,11 +171,7 @@ class Sitting:
             asdict(run) | {"episodes": episodes}
             for run, episodes in zip(self.found, self._episodes, strict=True)
         ]
-        try:
-            text = json.dumps({"plan": plan, "runs": runs}, indent=1, ensure_ascii=False)
-            file.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise BadInputError(f"--json: {file}: {error.strerror}") from None
+        write_json("--json", file, {"plan": plan, "runs": runs})
 
 
 def introduction(plan: Plan) -> str:

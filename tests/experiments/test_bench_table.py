@@ -9,7 +9,8 @@ from rich.console import Console
 
 from experiments.bench.cases import Kind
 from experiments.bench.plan import Run
-from experiments.bench.table import FULL_WIDTH, cells, columns, doubts, row_of, rows_of, table_of
+from experiments.bench.table import cells, columns, doubts, row_of, rows_of, table_of
+from experiments.terminal import FULL_WIDTH
 
 OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"
 

@@ -1,0 +1,74 @@
+"""What all commands of this room have in common at the terminal: exit codes, verdicts in colour, files, stopping.
+
+Rule of this file: nothing here knows what is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.errors import BadInputError
+
+STOPPED = 130
+BOUND_MISSED = 1
+"""Exit codes."""
+
+FULL_WIDTH = 120
+"""Columns of a terminal that shows every table whole."""
+
+STANDING = {True: "met", False: "MISSED", None: "not judged"}
+STYLES = {True: "green", False: "bold red", None: "yellow"}
+"""Whether a bound is met; None where it cannot be said."""
+
+
+def console_here() -> Console:
+    """A file has room for every column, whatever the terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, FULL_WIDTH))
+
+
+def tell(console: Console, is_met: bool | None, words: str) -> None:
+    """A verdict, in its colour."""
+    console.print(Text(words, style=STYLES[is_met]))
+
+
+def times(ratio: float | None) -> str:
+    """A ratio, for people."""
+    return "–" if ratio is None else f"{ratio:.2f} ×"
+
+
+def must_be_writable(option: str, file: Path | None) -> None:
+    """Before anything is measured for it. Raises BadInputError."""
+    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
+        raise BadInputError(f"{option}: {file.parent} is not a directory that can be written to")
+
+
+def write_json(option: str, file: Path, content: Any) -> None:
+    """Raises BadInputError when the file cannot be written."""
+    try:
+        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"{option}: {file}: {error.strerror}") from None
+
+
+async def interruptible(work: Awaitable[None]) -> None:
+    """The work as a task that the first SIGTERM or Ctrl-C cancels; later ones wait until all has been ended."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+
+    def stop() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: None)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    await task
