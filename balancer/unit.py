@@ -209,6 +209,7 @@ class Unit:
         """Route among these from now on; what is in flight elsewhere finishes there."""
         self.pools.replace(endpoints)  # first: the router lets those who wait go at once
         self.router.replace(endpoints)
+        self.checks.follow()
 
     @property
     def in_flight(self) -> int:

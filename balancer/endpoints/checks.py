@@ -85,6 +85,13 @@ class Checks:
         if len(self.by_id) > len(states):
             self._forget({state.id for state in states})
 
+    def follow(self) -> None:
+        """Endpoints have gone, or moved: what was asked of them says nothing any more."""
+        addresses = {state.id: state.endpoint.address for state in self._router.states}
+        self._forget(
+            {id_ for id_, watch in self.by_id.items() if addresses.get(id_) == watch.endpoint.address}
+        )
+
     def use(self, plan: CheckPlan) -> None:
         """Check by this plan from now on. Verdicts stay, unless checks are off now: then nobody is ill of them."""
         self.plan = plan

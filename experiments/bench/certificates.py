@@ -33,11 +33,16 @@ def absence() -> str:
     return "" if shutil.which(PROGRAM) else f"no program '{PROGRAM}' on the PATH to make a certificate with"
 
 
-def certificate_in(folder: Path) -> Certificate:
-    """A new key on P-256 and a certificate for 127.0.0.1, signed by itself. Raises FleetFailedError."""
+P256 = ("ec", "-pkeyopt", "ec_paramgen_curve:P-256")
+RSA4096 = ("rsa:4096",)
+"""Keys: what everybody has today, and one that costs the server thirty times what it costs its client."""
+
+
+def certificate_in(folder: Path, key: tuple[str, ...] = P256) -> Certificate:
+    """A new key and a certificate for 127.0.0.1, signed by itself. Raises FleetFailedError."""
     made = Certificate(folder / "certificate.pem", folder / "key.pem", folder / "both.pem")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
-    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    kind = ["-newkey", *key, "-nodes", "-days", "2"]
     files = ["-keyout", str(made.key), "-out", str(made.certificate)]
     argv = [PROGRAM, "req", "-x509", *kind, *subject, *files]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)

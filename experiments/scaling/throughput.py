@@ -2,32 +2,42 @@
 
 Rule of this file: nobody is pinned, so processes that share memory pay for it as they would on an operator's machine.
 
-A closed loop on two cores cannot show twice the throughput, because the load and the worker need some of them. What is
-measured beside the rate is who was the bottleneck: with a core for each process a unit answers as many requests per
-second as its busiest process has answered per second of its processor time.
+On two cores the load needs some of what is measured. So there are two ways to ask. *Handshakes*: as many new HTTPS
+connections as there can be, with a key that costs the unit thirty times what it costs its client: the client allows it,
+and what is answered is the throughput. *Requests*: small GETs on kept connections, so many per process that none is
+busy, and the processor time that they take; with a core for each process a unit answers as many per second as its
+busiest process has answered per second of its own time. Not at full load: with the load on the same cores, two
+processes would be less busy than one, and who is less busy does less at a time.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 from experiments.bench import cpu_time
 from experiments.bench.cases import CASES
-from experiments.bench.load import Load
+from experiments.bench.load import Outcome, parsed, report_of, started
+from experiments.bench.offer import made
+from experiments.bench.open_load import Offer
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
 CASE = CASES["get"]
+CONNECTIONS = 32
+
+RATE = 8000.0
+"""Requests per second for each process: a third of what a core answers, or a tenth, as machines go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """One unit under as much load as there is. `unit_cores` and `client_cores` were in use, on average."""
+    """One unit under load. `unit_cores` and `client_cores` were in use, on average."""
 
+    part: str
     processes: int
     block: int
     rate: float = 0.0
@@ -44,21 +54,47 @@ class Burst:
     fault: str = ""
 
 
-async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Burst, folder: Path) -> Burst:
+Asked = Callable[[int, float, int], Awaitable[Outcome]]
+"""Loads a port for some seconds, for a unit of so many processes."""
+
+
+async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
+    """A new connection for every request, over TLS; without wrk nobody asks cheaply enough. Raises FleetFailedError."""
+    wrk = shutil.which("wrk")
+    if wrk is None:
+        raise FleetFailedError("no program 'wrk' on the PATH")
+    timing = ["--threads", "1", "--connections", str(CONNECTIONS), "--duration", f"{max(1, round(seconds))}s"]
+    argv = [wrk, *timing, "--header", "Connection: close", f"https://127.0.0.1:{port}{CASE.path}"]
+    async with started(argv, nullcontext) as process:
+        return parsed(await report_of(process, seconds))
+
+
+async def requests(port: int, seconds: float, processes: int) -> Outcome:
+    """As many requests for each process. Raises FleetFailedError."""
+    report = await made(
+        Offer(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
+    )
+    return Outcome(report.requests, RATE * processes, bad_status=report.failed)
+
+
+PARTS: dict[str, Asked] = {"handshakes": handshakes, "requests": requests}
+
+
+async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Burst) -> Burst:
     """Measure; whatever fails is the run's fault."""
-    load = Load(CASE, CASE.connections, shutil.which("wrk"), folder)
+    ask = PARTS[base.part]
     try:
-        await load.run(port, min(seconds, CASE.warm_up), nullcontext)
         before, clients, began_at = cpu_time.cpu_of_each(unit.pid), _clients(worker), time.monotonic()
-        outcome = await load.run(port, seconds, nullcontext)
+        outcome = await ask(port, seconds, base.processes)
         lasted = time.monotonic() - began_at
         after, clients = cpu_time.cpu_of_each(unit.pid), _clients(worker) - clients
     except (FleetFailedError, OSError) as failure:
-        return Burst(base.processes, base.block, fault=str(failure))
+        return Burst(base.part, base.processes, base.block, fault=str(failure))
     if fault := outcome.fault or ("" if before.keys() == after.keys() else "a process of the unit has died"):
-        return Burst(base.processes, base.block, fault=fault)
+        return Burst(base.part, base.processes, base.block, fault=fault)
     spent = sorted(after[pid].total - before[pid].total for pid in after)
     return Burst(
+        base.part,
         base.processes,
         base.block,
         rate=outcome.rate,

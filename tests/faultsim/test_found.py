@@ -88,6 +88,22 @@ def test_a_body_that_was_kept_stays_held_while_its_worker_does_not_read() -> Non
         stage.leave()
 
 
+def test_an_endpoint_that_goes_while_it_is_asked_whether_it_is_well() -> None:
+    """Its answer comes before the next sweep, and says nothing of anybody any more."""
+    with Wireless(2, checks=(("path", "/health"),)) as stage:
+        stage.advance(2.0)
+        stage.advance(2.0)
+        asked = [peer for peer in stage.workers if b"GET /health " in peer.received]
+        assert len(asked) == 2
+        stage.unit.replace_endpoints([stage.unit.router.states[0].endpoint])
+        for peer in asked:
+            peer.send(ANSWER)
+        stage.turn()
+        assert [state.healthy for state in stage.unit.router.states] == [True]
+        assert list(stage.unit.checks.by_id) == ["w0"]
+        stage.leave()
+
+
 def plan_of(caller: Caller, **timeouts: float) -> Plan:
     """One client before one worker, and nothing else."""
     settings: dict[str, Any] = {
