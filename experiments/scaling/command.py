@@ -1,6 +1,6 @@
 """`experiments processes`: what a second process of the unit brings, and what least-in-flight loses by it.
 
-Rule of this file: it decides nothing by itself. Options become a plan; two tables and two bounds come out.
+Rule of this file: it decides nothing by itself. Options become a plan; two tables and the bounds come out.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from experiments.terminal import (
 
 EPILOG = """\b
 Examples:
-  experiments processes                  about six and a half minutes
-  experiments processes --quick          ten seconds: an impression
+  experiments processes                  about nine minutes
+  experiments processes --quick          half a minute: an impression
   experiments processes --check          exit code 1 when a bound is missed
 """
 
@@ -88,7 +88,7 @@ class Sitting:
     def _told(self, run: Burst | Stretch) -> None:
         if isinstance(run, Burst):
             self.bursts.append(run)
-            what = f"{run.processes} × busy: {run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each"
+            what = f"{run.part}, {run.processes}: {run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each"
         else:
             self.stretches.append(run)
             what = f"{run.setup}: p50 {run.p50:.1f} ms, p99 {run.p99:.1f} ms"

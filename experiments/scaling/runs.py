@@ -13,25 +13,28 @@ from pathlib import Path
 from random import Random
 
 from experiments import processes
-from experiments.bench import peer_files, peers
+from experiments.bench import certificates, peer_files, peers
+from experiments.bench.cases import Case
+from experiments.bench.certificates import Certificate
 from experiments.bench.peers import Site
 from experiments.bench.runs import WORKERS as PORTS
 from experiments.bench.serving import answering, folder_in, free_ports
 from experiments.campaign.fleet import all_ready
 from experiments.processes import Child, program
 from experiments.scaling.latency import PATH, SERVICE, SETUPS, Setup, Stretch, stretch
-from experiments.scaling.throughput import CASE, Burst, burst
+from experiments.scaling.throughput import CASE, HANDSHAKES, PARTS, Burst, burst
 
 COUNTS = (1, 2)
 POLICY = "least-in-flight"
+WORK = replace(CASE, path=PATH)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How often, and for how many seconds each."""
 
-    bursts: int = 10
-    burst: float = 2.0
+    bursts: int = 12
+    burst: float = 3.0
     stretches: int = 12
     stretch: float = 8.0
     seed: int = 1
@@ -39,17 +42,16 @@ class Plan:
     @property
     def total(self) -> int:
         """Runs."""
-        return self.bursts * len(COUNTS) + self.stretches * len(SETUPS)
+        return self.bursts * len(COUNTS) * len(PARTS) + self.stretches * len(SETUPS)
 
     @property
     def seconds(self) -> float:
         """About."""
-        return self.bursts * len(COUNTS) * (self.burst + 1) + self.stretches * len(SETUPS) * (
-            self.stretch + 1
-        )
+        bursts = self.bursts * len(COUNTS) * len(PARTS) * (self.burst + 1)
+        return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
 
 
-QUICK = Plan(bursts=1, burst=0.5, stretches=1, stretch=1.0)
+QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0)
 
 Told = Callable[[Burst | Stretch], None]
 
@@ -63,15 +65,20 @@ async def carry_out(plan: Plan, folder: Path, told: Told) -> None:
 
 
 async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
-    """One process and two, in turns, each under all the load there is."""
+    """One process and two, in turns: handshakes, then requests."""
     site = Site(0, tuple(free_ports(PORTS)), folder_in(folder, "worker"))
-    worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE.path, stack)
-    units = {count: await unit_before(site.workers, count, CASE.path, folder, stack) for count in COUNTS}
+    worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
+    certificate = (
+        None if certificates.absence() else certificates.certificate_in(folder, certificates.RSA4096)
+    )
     rng = Random(plan.seed)
-    for block in range(plan.bursts):
-        for count in rng.sample(COUNTS, len(COUNTS)):
-            unit, port = units[count]
-            told(await burst(unit, port, worker, plan.burst, Burst(count, block), folder))
+    for part in PARTS:
+        tls = certificate if part == HANDSHAKES else None
+        units = {count: await unit_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS}
+        for block in range(plan.bursts):
+            for count in rng.sample(COUNTS, len(COUNTS)):
+                unit, port = units[count]
+                told(await burst(unit, port, worker, plan.burst, Burst(part, count, block)))
 
 
 async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
@@ -84,7 +91,7 @@ async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -
     units: dict[Setup, int] = {}
     for number, setup in enumerate(SETUPS):
         place = folder_in(folder, str(number))
-        _, units[setup] = await unit_before(ports[: setup.workers], setup.processes, PATH, place, stack)
+        _, units[setup] = await unit_before(ports[: setup.workers], setup.processes, WORK, place, stack)
     rng = Random(plan.seed)
     for block in range(plan.stretches):
         for setup in rng.sample(SETUPS, len(SETUPS)):
@@ -92,21 +99,27 @@ async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -
 
 
 async def unit_before(
-    workers: Sequence[int], count: int, path: str, folder: Path, stack: AsyncExitStack
+    workers: Sequence[int],
+    count: int,
+    case: Case,
+    folder: Path,
+    stack: AsyncExitStack,
+    tls: Certificate | None = None,
 ) -> tuple[Child, int]:
-    """A unit of `count` processes that answers, and its port."""
+    """A unit of `count` processes that answers what is asked in `case`, and its port."""
     port = next(free_ports(1))
-    text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY)
-    file = Site(port, tuple(workers), folder_in(folder, f"of-{count}")).file("steelyard.toml", text)
+    name = f"of-{count}-tls" if tls else f"of-{count}"
+    text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY, tls)
+    file = Site(port, tuple(workers), folder_in(folder, name)).file("steelyard.toml", text)
     argv = [*program("balancer"), "serve", "--config", file]
-    return await started(f"unit of {count}", argv, port, path, stack), port
+    return await started(f"unit of {count}", argv, port, replace(case, is_tls=tls is not None), stack), port
 
 
-async def started(name: str, argv: list[str], port: int, path: str, stack: AsyncExitStack) -> Child:
+async def started(name: str, argv: list[str], port: int, case: Case, stack: AsyncExitStack) -> Child:
     """A process that answers on its port, ended with the stack."""
     child = await processes.start(name, argv)
     stack.push_async_callback(child.stop)
-    await answering(child, port, replace(CASE, path=path))
+    await answering(child, port, case)
     return child
 
 

@@ -1,4 +1,4 @@
-"""What bursts and stretches say together: tables, and the two bounds.
+"""What bursts and stretches say together: tables, and the bounds.
 
 Rule of this file: pure functions of runs. Ratios are made within a block and their median is judged; a run that is
 marked has no figures and is in no ratio, and who has one misses the bound.
@@ -12,7 +12,7 @@ from statistics import median
 from rich.table import Table
 
 from experiments.scaling.latency import HALF, SETUPS, TWO, Stretch
-from experiments.scaling.throughput import Burst
+from experiments.scaling.throughput import HANDSHAKES, PARTS, REQUESTS, Burst
 from experiments.terminal import STANDING, times
 
 GAIN = 1.8
@@ -25,9 +25,16 @@ Verdict = tuple[bool | None, str]
 """Whether a bound is met, None where nothing can be said, and the sentence."""
 
 
-def gain_of(bursts: Sequence[Burst], figure: str) -> float | None:
-    """The median over blocks of what two processes reach of one's `ceiling` or `rate`."""
-    found = {(run.processes, run.block): getattr(run, figure) for run in bursts if not run.fault}
+JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
+"""The figure of each part by which two processes are compared with one."""
+
+
+def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | None:
+    """The median over blocks of what two processes reach of one's `figure`, or of the one that is judged."""
+    name = figure or JUDGED[part]
+    found = {
+        (run.processes, run.block): getattr(run, name) for run in bursts if run.part == part and not run.fault
+    }
     ratios = [
         value / found[1, block]
         for (count, block), value in found.items()
@@ -48,21 +55,27 @@ def loss_of(stretches: Sequence[Stretch], setup: str, figure: str = "p99") -> fl
 
 
 def verdicts(bursts: Sequence[Burst], stretches: Sequence[Stretch]) -> list[Verdict]:
-    """Both bounds, each as far as it was measured."""
-    found: list[Verdict] = []
-    if bursts:
-        gain, direct = gain_of(bursts, "ceiling"), gain_of(bursts, "rate")
-        taken = median([run.client_cores for run in bursts if run.processes == 2 and not run.fault] or [0.0])
-        words = (
-            f"two processes answer {times(gain)} the requests of one where each has a core (bound: {GAIN:g} ×); here, "
-            f"where load and worker took {taken:.2f} cores of the two, {times(direct)}"
-        )
-        found.append(judged([run.fault for run in bursts], None if gain is None else gain >= GAIN, words))
+    """The bounds, each as far as it was measured."""
+    found = [gain_verdict([run for run in bursts if run.part == part], part) for part in PARTS]
     if stretches:
         loss = loss_of(stretches, TWO.name)
         words = f"p99 of two processes {times(loss)} that of one at equal load per core (bound: {EQUAL:g} ×)"
         found.append(judged([run.fault for run in stretches], None if loss is None else loss <= EQUAL, words))
-    return found
+    return [verdict for verdict in found if verdict is not None]
+
+
+def gain_verdict(bursts: Sequence[Burst], part: str) -> Verdict | None:
+    """Of one part; None where it was not measured."""
+    if not bursts:
+        return None
+    gain = gain_of(bursts, part)
+    taken = median([run.client_cores for run in bursts if run.processes == 2 and not run.fault] or [0.0])
+    how = {
+        HANDSHAKES: f"new connections; load and worker took {taken:.2f} of the cores",
+        REQUESTS: "requests where each process has a core, by their processor time at equal load for each",
+    }
+    words = f"two processes answer {times(gain)} what one does (bound: {GAIN:g} ×): {how[part]}"
+    return judged([run.fault for run in bursts], None if gain is None else gain >= GAIN, words)
 
 
 def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
@@ -75,16 +88,27 @@ def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
 
 def throughput_table(bursts: Sequence[Burst]) -> Table:
     """Medians over blocks."""
-    table = Table(title="as much load as there is, small GET", title_justify="left")
-    table.add_column("processes", justify="right")
-    for name in ("answered/s", "with a core each/s", "busiest", "cores: unit's", "load's and worker's"):
+    table = Table(
+        title="new HTTPS connections, as many as there can be; small GETs, as many per process",
+        title_justify="left",
+    )
+    table.add_column("asked", no_wrap=True)
+    for name in (
+        "processes",
+        "answered/s",
+        "with a core each/s",
+        "busiest",
+        "cores: unit's",
+        "load's and worker's",
+    ):
         table.add_column(name, justify="right")
-    for count in sorted({run.processes for run in bursts}):
-        good = [run for run in bursts if run.processes == count and not run.fault]
+    for part, count in sorted({(run.part, run.processes) for run in bursts}):
+        good = [run for run in bursts if (run.part, run.processes) == (part, count) and not run.fault]
         if not good:
-            table.add_row(str(count), "INVALID")
+            table.add_row(part, str(count), "INVALID")
             continue
         table.add_row(
+            part,
             str(count),
             f"{median(run.rate for run in good):.0f}",
             f"{median(run.ceiling for run in good):.0f}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from click.testing import CliRunner
 from experiments.__main__ import cli
 from experiments.bench.cpu_time import is_known_here
 from experiments.scaling.latency import HALF, ONE, TWO, Stretch
-from experiments.scaling.throughput import Burst
+from experiments.scaling.throughput import HANDSHAKES, REQUESTS, Burst
 from experiments.scaling.verdict import gain_of, loss_of, verdicts
 
-ALONE = Burst(1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5)
-PAIR = Burst(2, 0, rate=140.0, ceiling=190.0, busiest=0.5, unit_cores=1.3, client_cores=0.7)
+ALONE = Burst(REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5)
+PAIR = Burst(REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, unit_cores=1.3, client_cores=0.7)
 
 
 def stretch(setup: str, p99: float, block: int = 0) -> Stretch:
@@ -27,8 +28,8 @@ def test_a_gain_is_the_median_of_ratios_within_blocks() -> None:
     """A block in which everything was slow moves both of its runs, and not the ratio."""
     slow = [replace(ALONE, block=1, ceiling=10.0), replace(PAIR, block=1, ceiling=17.0)]
     odd = [replace(ALONE, block=2, ceiling=100.0), replace(PAIR, block=2, ceiling=30.0)]
-    assert gain_of([ALONE, PAIR, *slow, *odd], "ceiling") == pytest.approx(1.7)
-    assert gain_of([ALONE, replace(PAIR, block=3)], "ceiling") is None
+    assert gain_of([ALONE, PAIR, *slow, *odd], REQUESTS) == pytest.approx(1.7)
+    assert gain_of([ALONE, replace(PAIR, block=3)], REQUESTS) is None
 
 
 def test_latency_is_compared_with_the_same_load_per_process() -> None:
@@ -38,18 +39,17 @@ def test_latency_is_compared_with_the_same_load_per_process() -> None:
     assert HALF.rate / HALF.workers == TWO.rate / TWO.workers == ONE.rate / ONE.workers
 
 
-@pytest.mark.parametrize(
-    ("ceiling", "p99", "met"), [(180.0, 105.0, [True, True]), (179.0, 106.0, [False, False])]
-)
+@pytest.mark.parametrize(("ceiling", "p99", "met"), [(180.0, 105.0, [True] * 3), (179.0, 106.0, [False] * 3)])
 def test_bounds(ceiling: float, p99: float, met: list[bool]) -> None:
     bursts = [ALONE, replace(PAIR, ceiling=ceiling)]
-    found = verdicts(bursts, [stretch(HALF.name, 100.0), stretch(TWO.name, p99)])
+    hands = [replace(run, part=HANDSHAKES, rate=run.ceiling, ceiling=0.0) for run in bursts]
+    found = verdicts([*bursts, *hands], [stretch(HALF.name, 100.0), stretch(TWO.name, p99)])
     assert [is_met for is_met, _ in found] == met
 
 
 def test_who_has_failed_has_missed_the_bound() -> None:
     found = verdicts(
-        [ALONE, PAIR, Burst(2, 1, fault="3 socket errors")],
+        [ALONE, PAIR, Burst(REQUESTS, 2, 1, fault="3 socket errors")],
         [stretch(HALF.name, 100.0), replace(stretch(TWO.name, 90.0), fault="1 of 100 requests failed")],
     )
     assert [is_met for is_met, _ in found] == [False, False]
@@ -61,6 +61,11 @@ def test_nothing_measured_is_not_judged() -> None:
     assert verdicts([], []) == []
 
 
+def without_wrk() -> list[tuple[str, int]]:
+    """Bursts that say that nobody could ask."""
+    return [] if shutil.which("wrk") else [(HANDSHAKES, 1), (HANDSHAKES, 2)]
+
+
 @pytest.mark.skipif(not is_known_here(), reason="reads processor time as Linux accounts for it")
 @pytest.mark.timeout(120)
 def test_a_quick_sitting(tmp_path: Path) -> None:
@@ -69,8 +74,10 @@ def test_a_quick_sitting(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["processes", "--quick", "--json", str(file)], standalone_mode=False)
     assert done.return_value == 0, done.output
     found = json.loads(file.read_text(encoding="utf-8"))
-    assert [run["fault"] for run in found["bursts"] + found["stretches"]] == [""] * 5
-    busiest = {run["processes"]: run["busiest"] for run in found["bursts"]}
+    bursts = found["bursts"]
+    assert [run["fault"] for run in found["stretches"]] == [""] * 3
+    assert [(run["part"], run["processes"]) for run in bursts if run["fault"]] == without_wrk()
+    busiest = {run["processes"]: run["busiest"] for run in bursts if run["part"] == REQUESTS}
     assert busiest[1] == 1.0
     assert 0.4 < busiest[2] < 0.9  # both work
     assert {run["setup"]: run["requests"] for run in found["stretches"]} == {
