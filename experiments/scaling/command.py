@@ -21,7 +21,7 @@ from experiments.campaign.progress import clock
 from experiments.errors import BadInputError
 from experiments.scaling.latency import SETUPS, Stretch
 from experiments.scaling.runs import QUICK, Plan, carry_out
-from experiments.scaling.throughput import Burst
+from experiments.scaling.throughput import PARTS, Burst, absence
 from experiments.scaling.verdict import Verdict, latency_table, throughput_table, verdicts
 from experiments.terminal import (
     BOUND_MISSED,
@@ -35,7 +35,7 @@ from experiments.terminal import (
 
 EPILOG = """\b
 Examples:
-  experiments processes                  about nine minutes
+  experiments processes                  about ten minutes
   experiments processes --quick          half a minute: an impression
   experiments processes --check          exit code 1 when a bound is missed
 """
@@ -76,6 +76,9 @@ class Sitting:
         """Measure; returns whether it was stopped. Raises ExperimentError."""
         said = f"{self._plan.total} runs, about {clock(self._plan.seconds)}. Ours: {unit_in_words()}.\n"
         self._console.print(Text(said))
+        for part in PARTS:
+            if why := absence(part):
+                self._console.print(Text(f"absent: {part} ({why})"))
         status = Status("measuring", console=self._console, refresh_per_second=2)
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
             try:

@@ -22,7 +22,7 @@ from experiments.bench.serving import answering, folder_in, free_ports
 from experiments.campaign.fleet import all_ready
 from experiments.processes import Child, program
 from experiments.scaling.latency import PATH, SERVICE, SETUPS, Setup, Stretch, stretch
-from experiments.scaling.throughput import CASE, HANDSHAKES, PARTS, Burst, burst
+from experiments.scaling.throughput import CASE, HANDSHAKES, PARTS, Burst, absence, burst
 
 COUNTS = (1, 2)
 POLICY = "least-in-flight"
@@ -40,14 +40,19 @@ class Plan:
     seed: int = 1
 
     @property
+    def parts(self) -> list[str]:
+        """What can be asked here."""
+        return [part for part in PARTS if not absence(part)]
+
+    @property
     def total(self) -> int:
         """Runs."""
-        return self.bursts * len(COUNTS) * len(PARTS) + self.stretches * len(SETUPS)
+        return self.bursts * len(COUNTS) * len(self.parts) + self.stretches * len(SETUPS)
 
     @property
     def seconds(self) -> float:
         """About."""
-        bursts = self.bursts * len(COUNTS) * len(PARTS) * (self.burst + 1)
+        bursts = self.bursts * len(COUNTS) * len(self.parts) * (self.burst + 1)
         return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
 
 
@@ -68,12 +73,9 @@ async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told
     """One process and two, in turns: handshakes, then requests."""
     site = Site(0, tuple(free_ports(PORTS)), folder_in(folder, "worker"))
     worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
-    certificate = (
-        None if certificates.absence() else certificates.certificate_in(folder, certificates.RSA4096)
-    )
     rng = Random(plan.seed)
-    for part in PARTS:
-        tls = certificate if part == HANDSHAKES else None
+    for part in plan.parts:
+        tls = certificates.certificate_in(folder, certificates.RSA4096) if part == HANDSHAKES else None
         units = {count: await unit_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS}
         for block in range(plan.bursts):
             for count in rng.sample(COUNTS, len(COUNTS)):
