@@ -38,6 +38,7 @@ class Plan:
     stretches: int = 12
     stretch: float = 8.0
     seed: int = 1
+    key: tuple[str, ...] = certificates.RSA8192
 
     @property
     def parts(self) -> list[str]:
@@ -56,7 +57,7 @@ class Plan:
         return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
 
 
-QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0)
+QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
 
 Told = Callable[[Burst | Stretch], None]
 
@@ -75,7 +76,7 @@ async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told
     worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
     rng = Random(plan.seed)
     for part in plan.parts:
-        tls = certificates.certificate_in(folder, certificates.RSA4096) if part == HANDSHAKES else None
+        tls = certificates.certificate_in(folder, plan.key) if part == HANDSHAKES else None
         units = {count: await unit_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS}
         for block in range(plan.bursts):
             for count in rng.sample(COUNTS, len(COUNTS)):

@@ -12,22 +12,24 @@ processes would be less busy than one, and who is less busy does less at a time.
 
 from __future__ import annotations
 
-import shutil
+import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 
 from experiments.bench import certificates, cpu_time
 from experiments.bench.cases import CASES
-from experiments.bench.load import Outcome, parsed, report_of, started
+from experiments.bench.load import Outcome, report_of, started
 from experiments.bench.offer import made
 from experiments.bench.open_load import WARM_UP, Offer
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
 CASE = CASES["get"]
-CONNECTIONS = 32
+CLIENTS = 8
+MADE = re.compile(r"^(\d+) connections in \d+ real seconds", re.MULTILINE)
 
 RATE = 8000.0
 """Requests per second for each process: a third of what a core answers, or a tenth, as machines go."""
@@ -59,11 +61,17 @@ Asked = Callable[[int, float, int], Awaitable[Outcome]]
 
 
 async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
-    """A new connection for every request, over TLS. Raises FleetFailedError."""
-    timing = ["--threads", "1", "--connections", str(CONNECTIONS), "--duration", f"{max(1, round(seconds))}s"]
-    argv = ["wrk", *timing, "--header", "Connection: close", f"https://127.0.0.1:{port}{CASE.path}"]
-    async with started(argv, nullcontext) as process:
-        return parsed(await report_of(process, seconds))
+    """New connections over TLS, none resumed, by clients of one each. Raises FleetFailedError."""
+    timing = ["-time", str(max(1, round(seconds)))]
+    argv = ["openssl", "s_time", "-connect", f"127.0.0.1:{port}", "-new", "-www", CASE.path, *timing]
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(started(argv, nullcontext)) for _ in range(CLIENTS)]
+        reports = await asyncio.gather(*(report_of(client, seconds) for client in clients))
+    made_by_each = [int(found[1]) if (found := MADE.search(report)) else 0 for report in reports]
+    lacking = f"{made_by_each.count(0)} of {CLIENTS} clients made no connection" if 0 in made_by_each else ""
+    if lacking:
+        raise FleetFailedError(f"{lacking}: {reports[made_by_each.index(0)].strip()[-200:]}")
+    return Outcome(sum(made_by_each), sum(made_by_each) / max(1, round(seconds)))
 
 
 async def requests(port: int, seconds: float, processes: int) -> Outcome:
@@ -80,9 +88,7 @@ PARTS: dict[str, Asked] = {HANDSHAKES: handshakes, REQUESTS: requests}
 
 
 def absence(part: str) -> str:
-    """Why this cannot be asked here; empty when it can. Only wrk asks cheaply enough for handshakes."""
-    if part == HANDSHAKES and shutil.which("wrk") is None:
-        return "no program 'wrk' on the PATH"
+    """Why this cannot be asked here; empty when it can."""
     return certificates.absence() if part == HANDSHAKES else ""
 
 
