@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from random import Random
+from ssl import SSLContext
 
 from balancer.clients.acceptor import Acceptor, bind
 from balancer.clients.arrival import Arrivals
@@ -29,6 +30,7 @@ from balancer.settings.config import ListenAddress, Settings
 from balancer.settings.reload import Prepared, Reloads
 from balancer.settings.sections import LogConfig
 from balancer.settings.terms import terms_of
+from balancer.tls.contexts import ServerTls
 from balancer.unit import AT_ONCE, Unit
 from policies.router import Clock, MonotonicClock, Router
 
@@ -85,7 +87,10 @@ class Server:
         self.reloads = Reloads(self.unit, settings, read or (lambda: settings), self._put_in_force)
         channel = Channel(member) if member is not None else None
         self._control = ControlPlane(self.unit, self.reloads, terms.token, channel)
-        self.arrivals = Arrivals(self.unit, self._downstream, terms.server_tls, terms.proxy_protocol)
+        self._front = member.front if member is not None else None
+        self.arrivals = Arrivals(
+            self.unit, self._downstream, self._met_with(terms.server_tls), terms.proxy_protocol
+        )
         self.sock = member.sock if member is not None else listen(settings)
         self._page = None if member is None else member.board.pages[member.index]
         self._evenness = None if member is None else Evenness(member.board, member.index)
@@ -125,6 +130,12 @@ class Server:
         if self._page is not None:
             self._page.grace = self.unit.timeouts.shutdown
 
+    def _met_with(self, tls: ServerTls | None) -> SSLContext | None:
+        """With whom a client's handshake begins."""
+        if tls is None:
+            return None
+        return tls.context if self._front is None else self._front.before(tls)
+
     def _downstream(self) -> Downstream:
         return Downstream(self.unit, self._control)
 
@@ -159,7 +170,7 @@ class Server:
         self._adopt_log(terms.log, prepared.output)
         unit.adopt(terms)
         unit.roster.adopt(terms)
-        self.arrivals.tls, self.arrivals.proxies = terms.server_tls, terms.proxy_protocol
+        self.arrivals.tls, self.arrivals.proxies = self._met_with(terms.server_tls), terms.proxy_protocol
         self._control.token = terms.token
         self._tell_grace()
         if self._acceptor is not None:

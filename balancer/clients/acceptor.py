@@ -110,7 +110,7 @@ class Acceptor:
         Where there is room after all, because an arrival came to nothing, accept again.
         """
         self._arrivals.sweep(now)
-        if self._is_listening or self._sock.fileno() < 0:
+        if self._is_listening or self._waiting is not None or self._sock.fileno() < 0:
             return
         if self.has_room:
             self._listen()
@@ -138,7 +138,7 @@ class Acceptor:
 
     def _client_left(self) -> None:
         self._note()
-        if not self._is_listening and self.has_room:
+        if not self._is_listening and self._waiting is None and self.has_room:
             self._listen()
 
     def _note(self) -> None:

@@ -17,7 +17,6 @@ from balancer.clients.networks import Network, is_within
 from balancer.clients.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
 from balancer.messages.answers import error_response
-from balancer.tls.contexts import ServerTls
 from balancer.tls.transport import TlsTransport
 from balancer.unit import Unit
 
@@ -33,7 +32,7 @@ class Arrivals:
         self,
         unit: Unit,
         make: Callable[[], asyncio.Protocol],
-        tls: ServerTls | None = None,
+        tls: ssl.SSLContext | None = None,
         proxies: tuple[Network, ...] = (),
     ) -> None:
         self.unit = unit
@@ -125,7 +124,7 @@ class Arrival(asyncio.Protocol):
     def _welcome(self, transport: asyncio.Transport, rest: bytes) -> None:
         protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
-            protocol = TlsTransport(tls.context, protocol, self._shaken)
+            protocol = TlsTransport(tls, protocol, self._shaken)
         else:
             self._arrivals.left(self, is_failed=False)
         transport.set_protocol(protocol)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from balancer.processes.board import Board
+from balancer.tls.contexts import Front
 from policies.shares import share
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class Member:
 
     `sock` is the listening socket that they share, `directory` holds the sockets on which they talk to each other.
     `lifeline` is a descriptor that becomes readable when the supervisor is gone, `readiness` one to write to when this
-    process serves.
+    process serves. `front` is with whom the handshakes of all begin, where clients speak TLS.
     """
 
     index: int
@@ -35,6 +36,7 @@ class Member:
     directory: Path
     lifeline: int
     readiness: int
+    front: Front | None = None
 
     def tell_ready(self) -> None:
         """To the supervisor: this process serves."""

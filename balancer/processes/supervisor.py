@@ -27,6 +27,7 @@ from balancer.processes.member import Member
 from balancer.processes.signals import Signals
 from balancer.server import address_of, listen
 from balancer.settings.config import Settings
+from balancer.tls.contexts import Front
 
 SPARE_TIME = 5.0
 """Seconds beyond the grace period after which a process that does not end is killed."""
@@ -46,6 +47,7 @@ class Supervisor:
         self._board = Board(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
+        self._front = Front(settings.tls) if settings.tls is not None else None
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
         self._is_ready = self._is_stopping = self._is_patient = False
@@ -103,6 +105,7 @@ class Supervisor:
                 self._directory,
                 self._lifeline,
                 writing,
+                self._front,
             )
             code = self._work(member)
         finally:

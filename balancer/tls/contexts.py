@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from balancer.settings.sections import CertificateConfig, EndpointConfig, TlsConfig, UpstreamTlsConfig
+from balancer.settings.sections import EndpointConfig, TlsConfig, UpstreamTlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
 from policies.facts import Endpoint
 
@@ -33,15 +33,47 @@ class TlsProblem(Exception):
 
 
 class ServerTls:
-    """What clients are met with, as the files were when it was made."""
+    """What clients are met with, as the files were when it was made. `context` hands over to another where the client
+    names one of that one's names."""
 
     def __init__(self, config: TlsConfig) -> None:
         """Raises `TlsProblem`."""
-        self.context = _server_context(config)
+        named = _named_contexts(config)
+        self.manner = _manner(config)
+        self.choose = _Chooser(named)
+        self.context = named[0][1]
+        if len(named) > 1:
+            self.context.sni_callback = self.choose
 
 
-def _server_context(config: TlsConfig) -> ssl.SSLContext:
-    """The first certificate's context; it hands over to another where the client names one of that one's names."""
+class Front:
+    """With whom a handshake begins in every process of a unit: one context, made before they are forked.
+
+    A context seals the tickets of resumption with keys of its own, and each process would refuse those of the others:
+    clients that come back would pay for a whole handshake. This one's keys are common to all, and stay on a reload
+    (RFC 8446 § 4.6.1, § 8.1; RFC 5077 § 5.5). It has no certificate, and hands over to a context that has.
+    """
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Raises `TlsProblem`."""
+        self._manner = _manner(config)
+        self._context = _bare_context(config)
+
+    def before(self, tls: ServerTls) -> ssl.SSLContext:
+        """With whom to begin where `tls` is in force; that itself where it demands something else of a handshake."""
+        if tls.manner != self._manner:
+            return tls.context
+        self._context.sni_callback = tls.choose
+        return self._context
+
+
+def _manner(config: TlsConfig) -> tuple[object, ...]:
+    """All but the certificates."""
+    return config.minimum, config.client_ca, config.client_certificate
+
+
+def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]:
+    """A context for each certificate, and the names that it is for."""
     named: list[tuple[list[str], ssl.SSLContext]] = []
     for field, certificate in config.by_field():
         names = _names(f"{field}certificate", certificate.certificate)
@@ -49,20 +81,18 @@ def _server_context(config: TlsConfig) -> ssl.SSLContext:
             raise TlsProblem(
                 f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
             )
-        named.append((names, _one_server_context(config, field, certificate)))
-    first = named[0][1]
-    if len(named) > 1:
-        first.sni_callback = _Chooser(named)
-    return first
+        context = _bare_context(config)
+        _load_pair(context, field, certificate.certificate, certificate.key)
+        named.append((names, context))
+    return named
 
 
-def _one_server_context(config: TlsConfig, field: str, certificate: CertificateConfig) -> ssl.SSLContext:
+def _bare_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[config.minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols(ALPN)
-    _load_pair(context, field, certificate.certificate, certificate.key)
     if config.client_ca is not None:
         context.verify_mode = _ASKING[config.client_certificate]
         _load_ca(context, "tls.client_ca", config.client_ca)
@@ -73,6 +103,7 @@ class _Chooser:
     """Exact names before wildcards; whoever names nobody, or nobody we know, gets the first."""
 
     def __init__(self, named: list[tuple[list[str], ssl.SSLContext]]) -> None:
+        self._first = named[0][1]
         pairs = [(name, context) for names, context in named for name in names]
         self._exact: dict[str, ssl.SSLContext] = {}
         for name, context in pairs:
@@ -80,14 +111,13 @@ class _Chooser:
         self._wild = [(name, context) for name, context in pairs if name.startswith("*.")]
 
     def __call__(self, connection: ssl.SSLObject, host: str | None, _: ssl.SSLContext) -> None:
-        if host is None:
-            return
-        host = host.lower().rstrip(".")
-        chosen = self._exact.get(host) or next(
-            (context for name, context in self._wild if is_named(host, name)), None
-        )
-        if chosen is not None:
-            connection.context = chosen
+        connection.context = self._first if host is None else self._named(host.lower().rstrip("."))
+
+    def _named(self, host: str) -> ssl.SSLContext:
+        exact = self._exact.get(host)
+        if exact is not None:
+            return exact
+        return next((context for name, context in self._wild if is_named(host, name)), self._first)
 
 
 # --- for workers

@@ -1,0 +1,124 @@
+"""TLS with several processes: a client that comes back need not shake hands again, whoever of them takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import ScriptedWorker, Stage, response
+from tests.balancer.programs import PATIENCE, Program, Start, starting
+
+CLIENTS = 24
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a unit of two processes; whatever still runs at the end is killed."""
+    async with starting("--processes", "2") as started:
+        yield started
+
+
+def write(folder: Path, pair: dict[str, str], worker: ScriptedWorker, minimum: str = "1.2") -> Path:
+    """The unit's file."""
+    path = folder / "balancer.toml"
+    tls = "\n".join(f'{key} = "{value}"' for key, value in pair.items())
+    path.write_text(
+        f'[tls]\n{tls}\nminimum = "{minimum}"\n'
+        f'[[endpoints]]\nid = "w"\naddress = "http://127.0.0.1:{worker.port}"\nregion = "r"\n'
+    )
+    return path
+
+
+def greet(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
+    """A connection that has had an answer, and with it a ticket; it stays open."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    try:
+        client = context.wrap_socket(plain, server_hostname="localhost", session=session)
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += client.recv(4096)
+    except BaseException:
+        plain.close()
+        raise
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    return client
+
+
+@asynccontextmanager
+async def greetings(
+    program: Program, context: ssl.SSLContext, session: ssl.SSLSession | None = None, count: int = CLIENTS
+) -> AsyncIterator[list[ssl.SSLSocket]]:
+    """So many one after the other, and all of them there at the end: both processes have some."""
+    clients: list[ssl.SSLSocket] = []
+    try:
+        for _ in range(count):
+            clients.append(await asyncio.to_thread(greet, program.port, context, session))
+        yield clients
+    finally:
+        for client in clients:
+            client.close()
+
+
+async def shown(program: Program, context: ssl.SSLContext) -> set[bytes | None]:
+    """The certificates of the processes."""
+    async with greetings(program, context) as clients:
+        return {client.getpeercert(binary_form=True) for client in clients}
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_every_process_takes_the_tickets_of_the_others(
+    start: Start, stage: Stage, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    shelf, worker = Shelf(tmp_path), await stage.worker(response())
+    program = await start("--config", str(write(tmp_path, shelf.pair("localhost"), worker)), "--port", "0")
+    context = shelf.client()
+    context.maximum_version = version
+    async with greetings(program, context, count=1) as (first,):
+        assert not first.session_reused
+        async with greetings(program, context, first.session) as clients:
+            assert [client.session_reused for client in clients] == [True] * CLIENTS
+
+
+async def test_other_certificates_after_a_reload_and_the_same_tickets(
+    start: Start, stage: Stage, tmp_path: Path
+) -> None:
+    shelf, worker = Shelf(tmp_path), await stage.worker(response())
+    program = await start("--config", str(write(tmp_path, shelf.pair("localhost"), worker)), "--port", "0")
+    context = shelf.client()
+    (before,) = await shown(program, context)
+    write(tmp_path, shelf.pair("localhost", "other.example"), worker)
+    program.signal(signal.SIGHUP)
+    async with asyncio.timeout(PATIENCE):
+        while before in (after := await shown(program, context)):  # each process reads for itself
+            continue
+    assert len(after) == 1
+    async with (
+        greetings(program, context, count=1) as (first,),
+        greetings(program, context, first.session) as clients,
+    ):
+        assert [client.session_reused for client in clients] == [True] * CLIENTS
+
+
+async def test_what_a_handshake_demands_changes_on_reload(start: Start, stage: Stage, tmp_path: Path) -> None:
+    """Those who speak TLS 1.2 alone are not served any more."""
+    shelf, worker = Shelf(tmp_path), await stage.worker(response())
+    pair = shelf.pair("localhost")
+    program = await start("--config", str(write(tmp_path, pair, worker)), "--port", "0")
+    old = shelf.client()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert len(await shown(program, old)) == 1
+    write(tmp_path, pair, worker, minimum="1.3")
+    program.signal(signal.SIGHUP)
+    await program.line("balancer has reloaded")
+    with pytest.raises(ssl.SSLError, match=r"(?i)version"):
+        await shown(program, old)
+    assert len(await shown(program, shelf.client())) == 1
