@@ -49,7 +49,8 @@ async def served(stage: Stage) -> AsyncIterator[tuple[str, Visits]]:
     async with serve(
         visited, "127.0.0.1", 0, max_size=32 * MIB, subprotocols=[Subprotocol("chat")], ping_interval=None
     ) as server:
-        await stage.serve(server.sockets[0].getsockname()[1])
+        port = server.sockets[0].getsockname()[1]
+        await stage.serve(port, timeouts={"connect": PATIENCE})  # a server in the same process may be busy
         assert stage.server is not None
         yield f"ws://{stage.server.address}/room?id=1", visits
         await stage.eventually(lambda: not stage.unit.tunnels)

@@ -99,9 +99,10 @@ def test_the_context_is_what_the_steps_copy() -> None:
     files = context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"))
     sent = {path.parts[0] for path in files}
     copied = {source for i in BUILD if i.name == "COPY" for source in i.words()[:-1]}
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    packages = {pattern.rstrip("*") for pattern in setuptools["packages"]["find"]["include"]}
     assert sent == copied
-    assert {package.partition(".")[0] for package in packages["packages"]} <= copied
+    assert packages == {*ROOMS, "experiments"} <= copied
     assert not [path for path in files if path.suffix in (".pyc", ".pem", ".key", ".so")]
 
 

@@ -45,7 +45,9 @@ def test_systemd_agrees(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
     copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text(encoding="utf-8").replace(PROGRAM, sys.executable), encoding="utf-8")
+    copy.write_text(
+        UNIT.read_text(encoding="utf-8").replace(PROGRAM, f'"{sys.executable}"'), encoding="utf-8"
+    )
     ran = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True, check=False)
     complaints = [line for line in ran.stderr.splitlines() if UNIT.name in line]
     assert not complaints
