@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from experiments.errors import FleetFailedError
 
-READY = re.compile(rb" ready on (http://\S+)")
+READY = re.compile(rb" ready on (https?://\S+)")
 READY_WITHIN = 20.0
 """Seconds for an interpreter on a busy machine to import everything and listen."""
 

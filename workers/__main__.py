@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -42,6 +43,7 @@ DURATION = _parsed(parse_duration, "duration")
 SPAN = _parsed(parse_span, "min-max")
 PROFILE = _parsed(parse_profile, "profile")
 COUNT = click.IntRange(min=1)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PROBABILITY = click.FloatRange(0, 1)
 FACTOR = click.FloatRange(min=0, max=1e6, min_open=True)
 
@@ -57,6 +59,7 @@ def _option(
 EPILOG = """\b
 Examples:
   workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1
+  workers serve --port 9443 --rtt 30ms --tls 1.3 --http 2
   workers fault http://127.0.0.1:9001 --slow 5 --lasts 30s
 """
 
@@ -81,6 +84,12 @@ def cli() -> None:
     "--queue", click.IntRange(min=0), "Requests that may wait; one more gets 503.", 1000, name="queue_limit"
 )
 @_option("--keep-alive", DURATION, "Idle connections are closed after this.", "75s")
+@_option("--tls", click.Choice(["1.2", "1.3"]), "Speak TLS of this version only.", "none")
+@_option("--http", click.Choice(["1.1", "2"]), "2 also serves 1.1, to who asks for that.", DEFAULT.http)
+@_option("--certificate", FILE, "PEM with a certificate and its key.", "made at the start")
+@click.option("--resumption/--no-resumption", default=True, help="Resume TLS sessions.", show_default=True)
+@_option("--max-streams", COUNT, "HTTP/2: requests at a time on a connection.", DEFAULT.max_streams)
+@click.option("--split-head", is_flag=True, help="HTTP/2: head and body leave in packets of their own.")
 @_option(
     "--close-idle-at-random", SPAN, "Idle connections live for a time drawn from this.", name="close_idle"
 )
@@ -94,6 +103,8 @@ def cli() -> None:
 def serve(time_scale: float, **options: Any) -> None:
     """Serve /work, /healthz and /-/faults until SIGTERM."""
     given = {name: value for name, value in options.items() if value is not None}
+    if "certificate" in given and "tls" not in given:
+        raise click.UsageError("--certificate goes with --tls 1.2 or 1.3")
     given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
     _run(_serve(Settings(**given).scaled(time_scale)))
 
@@ -142,7 +153,9 @@ def _on_signal(name: str, act: Callable[[], None]) -> None:
 def _ready_line(url: str, settings: Settings) -> str:
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
     rtt = format_duration(settings.round_trip)
-    return f"{settings.name} ready on {url} (region {settings.region}, rtt {rtt}, {slots})"
+    spoken = f", TLS {settings.tls}" if settings.tls else ""
+    spoken += ", HTTP/2" if settings.http == "2" else ""
+    return f"{settings.name} ready on {url} (region {settings.region}, rtt {rtt}, {slots}{spoken})"
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:

@@ -20,5 +20,14 @@ class CannotListen(WorkersError):
         )
 
 
+class CannotCertify(WorkersError):
+    """There is no certificate to speak TLS with."""
+
+    exit_code = 2
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"--tls: no certificate: {reason}")
+
+
 class Unreachable(WorkersError):
     """The worker that a switch was meant for did not answer, or answered with an error."""

@@ -6,7 +6,8 @@ worker's close is on the way for half a round trip, and requests that meet it ar
 
 The kernel completes the handshake of a loopback connection before anyone sees it. A client across the link
 could send its first byte only one round trip after its SYN, so nothing counts as sent earlier than that. With
-R the round trip and S the service time, a GET on a new connection takes 2R + S, on a warm one R + S.
+R the round trip and S the service time, a GET on a new connection takes 2R + S, on a warm one R + S. TLS stands at the
+worker's end, so that its flights cross the link too; TCP's slow start is not emulated: a flight of any size is one.
 
     client ── kernel ── LinkedConnection ══ line up ══▶ protocol (HTTP)
                                          ◀═ line down ══ FarEnd, its transport
@@ -30,7 +31,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 WINDOW = 1 << 20
 """Bytes on the way per direction before its sender must pause: at most WINDOW / (R/2) bytes per second."""
 
-_is_control = re.compile(rb"[A-Z]+ /-/").match
+is_control = re.compile(rb"[A-Z]+ /-/").match
 
 
 class Link:
@@ -119,7 +120,7 @@ class LinkedConnection(asyncio.Protocol):
     def _recognise_control(self, first_bytes: bytes) -> None:
         # A switch is thrown on the spot: an experiment's fault must not start a round trip late.
         self._is_first = False
-        if _is_control(first_bytes):
+        if is_control(first_bytes):
             self._connected_at = 0.0
             self._up.bypass()
             self._down.bypass()

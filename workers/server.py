@@ -17,6 +17,7 @@ from workers.app import WorkerApp
 from workers.endings import reset
 from workers.errors import CannotListen
 from workers.faults import Switchboard
+from workers.front import Front
 from workers.link import Link
 from workers.settings import Settings
 from workers.timer import DeadlineTimer
@@ -28,21 +29,22 @@ BACKLOG = 2048
 class LinkedSite(web.BaseSite):
     """A listening socket whose connections cross a link before they reach the runner's server."""
 
-    def __init__(self, runner: web.BaseRunner, link: Link, host: str, port: int) -> None:
+    def __init__(self, runner: web.BaseRunner, link: Link, front: Front, host: str, port: int) -> None:
         super().__init__(runner, backlog=BACKLOG)
         self._link = link
+        self._front = front
         self._host = host
         self.port = port
 
     @property
     def name(self) -> str:
-        return f"http://{self._host}:{self.port}"
+        return f"{self._front.scheme}://{self._host}:{self.port}"
 
     async def start(self) -> None:
         """Listen. Raises CannotListen; with port 0, `port` is the one the kernel chose."""
         server = self._runner.server
         assert server is not None
-        factory = self._link.before(server)
+        factory = self._link.before(self._front.before(server))
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(factory, self._host, self.port, backlog=self._backlog)
@@ -71,7 +73,8 @@ class Worker:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen and serve. Raises CannotListen."""
+        """Listen and serve. Raises CannotListen, CannotCertify."""
+        self._front = Front(self.settings)
         loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(loop)
         self._link = Link(self._timer, self.settings.round_trip)
@@ -79,7 +82,7 @@ class Worker:
         self.app = WorkerApp(self.settings, self._timer, self.switchboard)
         self._runner = self._make_runner()
         await self._runner.setup()
-        self._site = LinkedSite(self._runner, self._link, self.settings.host, self.settings.port)
+        self._site = self._site_on(self.settings.port)
         try:
             await self._site.start()
         except CannotListen:
@@ -93,9 +96,13 @@ class Worker:
         self._door.cancel()
         self.app.is_draining = True
         self.switchboard.heal()  # a hanging request would use up the grace for nothing
+        self._front.leave()
         await self._runner.cleanup()
         await self._link.drain()
         self._timer.close()
+
+    def _site_on(self, port: int) -> LinkedSite:
+        return LinkedSite(self._runner, self._link, self._front, self.settings.host, port)
 
     def _make_runner(self) -> web.AppRunner:
         return web.AppRunner(
@@ -114,11 +121,12 @@ class Worker:
             if self.switchboard.current.down and is_open:
                 await self._shut_the_door()
             elif not self.switchboard.current.down and not is_open:
-                self._site = LinkedSite(self._runner, self._link, self.settings.host, self._site.port)
+                self._site = self._site_on(self._site.port)
                 await self._site.start()
 
     async def _shut_the_door(self) -> None:
         await self._site.stop()
+        self._front.reset()
         server = self._runner.server
         for connection in server.connections if server else ():
             if connection.transport not in self.app.control.peers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Self
 
 from workers.service import Profile, Uniform
@@ -13,6 +14,7 @@ from workers.service import Profile, Uniform
 class Settings:
     """One worker. `math.inf` stands for never.
 
+    `tls` is None, "1.2" or "1.3"; `http` "1.1" or "2"; without a `certificate` (PEM, with its key) one is made.
     `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer.
     """
 
@@ -31,6 +33,12 @@ class Settings:
     wake_time: float = 0.0
     starts_asleep: bool = False
     grace: float = 10.0
+    tls: str | None = None
+    http: str = "1.1"
+    certificate: Path | None = None
+    resumption: bool = True
+    max_streams: int = 100
+    split_head: bool = False
     seed: int = 0
 
     def scaled(self, factor: float) -> Self:

@@ -64,7 +64,7 @@ def ready_port() -> Callable[[Process], Awaitable[int]]:
     async def read(process: Process) -> int:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
-        match = re.search(r" ready on http://127\.0\.0\.1:(\d+) ", line)
+        match = re.search(r" ready on https?://127\.0\.0\.1:(\d+) ", line)
         assert match, line
         return int(match[1])
 

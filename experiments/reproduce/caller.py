@@ -1,0 +1,156 @@
+"""A client that makes one call after the other, and says how long each took.
+
+Rule of this file: as little as possible stands between the clock and the socket. Sockets block, so there is no event
+loop to be late; HTTP/2 is spoken by the h2 library on the same socket. It takes any certificate: what is measured is
+time, not trust.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from h2.connection import H2Connection
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
+
+from experiments.errors import FleetFailedError
+
+TIMEOUT = 30.0
+READ_SIZE = 1 << 16
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to call and in which tongue: `tls` None, "1.2" or "1.3", `http` "1.1" or "2"."""
+
+    host: str
+    port: int
+    tls: str | None = None
+    http: str = "1.1"
+    path: str = "/work"
+
+    @property
+    def authority(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came back."""
+
+    status: int = 0
+    body: bytearray = field(default_factory=bytearray)
+    is_whole: bool = False
+
+
+def client_context(target: Target) -> ssl.SSLContext:
+    """One version of TLS and one of HTTP. Kept by the caller, for sessions belong to their context."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the system's authorities take 30 ms to load
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if target.tls is not None:
+        context.minimum_version = context.maximum_version = VERSIONS[target.tls]
+    context.set_alpn_protocols(["h2"] if target.http == "2" else ["http/1.1"])
+    return context
+
+
+class Connection:
+    """One connection, open when this is made; close it. Raises OSError, FleetFailedError.
+
+    `appconnect` is what TCP and TLS took of the client's time, in seconds.
+    """
+
+    def __init__(
+        self, target: Target, context: ssl.SSLContext | None = None, session: ssl.SSLSession | None = None
+    ) -> None:
+        self.target = target
+        began_at = time.perf_counter()
+        self.socket = socket.create_connection((target.host, target.port), TIMEOUT)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.tls is not None:
+            context = context or client_context(target)
+            self.socket = context.wrap_socket(self.socket, server_hostname=target.host, session=session)
+        self.appconnect = time.perf_counter() - began_at
+        if target.http == "2":
+            self._h2 = H2Connection()
+            self._h2.initiate_connection()
+
+    @property
+    def is_resumed(self) -> bool:
+        return isinstance(self.socket, ssl.SSLSocket) and bool(self.socket.session_reused)
+
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        """To resume with, on another connection. With TLS 1.3 it comes behind the handshake."""
+        return self.socket.session if isinstance(self.socket, ssl.SSLSocket) else None
+
+    def call(self, method: str = "GET", body: bytes = b"") -> Answer:
+        """One request and all of its answer. Raises OSError, FleetFailedError."""
+        if self.target.http == "2":
+            return self.receive([self.send(method, body)])[0]
+        head = f"{method} {self.target.path} HTTP/1.1\r\nHost: {self.target.authority}\r\n"
+        self.socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return self._read_http1()
+
+    def send(self, method: str = "GET", body: bytes = b"") -> int:
+        """HTTP/2: a request on a stream of its own; its number. `body` must fit into the first window."""
+        number = self._h2.get_next_available_stream_id()
+        fields = [
+            (":method", method),
+            (":scheme", "https" if self.target.tls else "http"),
+            (":authority", self.target.authority),
+            (":path", self.target.path),
+        ]
+        self._h2.send_headers(number, fields, end_stream=not body)
+        for at in range(0, len(body), size := self._h2.max_outbound_frame_size):
+            self._h2.send_data(number, body[at : at + size], end_stream=at + size >= len(body))
+        self.socket.sendall(self._h2.data_to_send())
+        return number
+
+    def receive(self, numbers: Sequence[int]) -> list[Answer]:
+        """HTTP/2: the answers on these streams, all of them. Raises OSError, FleetFailedError."""
+        answers = {number: Answer() for number in numbers}
+        while not all(answer.is_whole for answer in answers.values()):
+            if not (data := self.socket.recv(READ_SIZE)):
+                raise FleetFailedError("the worker closed the connection in the middle of an answer")
+            for event in self._h2.receive_data(data):
+                self._meet(event, answers)
+            if reply := self._h2.data_to_send():
+                self.socket.sendall(reply)
+        return list(answers.values())
+
+    def close(self) -> None:
+        """Without ceremony."""
+        self.socket.close()
+
+    def _meet(self, event: object, answers: dict[int, Answer]) -> None:
+        match event:
+            case ResponseReceived(stream_id=int() as number, headers=[(_, status), *_]):
+                answers[number].status = int(status)
+            case DataReceived(stream_id=int() as number):
+                answers[number].body += event.data or b""
+                self._h2.acknowledge_received_data(event.flow_controlled_length or 0, number)
+            case StreamEnded(stream_id=int() as number):
+                answers[number].is_whole = True
+            case StreamReset() | ConnectionTerminated():
+                raise FleetFailedError(f"the worker broke off: {event.error_code}")
+
+    def _read_http1(self) -> Answer:
+        data = bytearray()
+        while (end := data.find(b"\r\n\r\n")) < 0:
+            data += self._more()
+        head = bytes(data[:end]).lower()
+        length = int(head.split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
+        body = data[end + 4 :]
+        while len(body) < length:
+            body += self._more()
+        return Answer(int(head.split(b" ")[1]), body, True)
+
+    def _more(self) -> bytes:
+        if data := self.socket.recv(READ_SIZE):
+            return data
+        raise FleetFailedError("the worker closed the connection in the middle of an answer")

@@ -1,0 +1,379 @@
+"""TLS and HTTP/2 behind the link, held to theory, with R the round trip and S the service time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import ssl
+import time
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import cast
+from urllib.parse import urlsplit
+
+import pytest
+import trustme
+from h2.connection import H2Connection
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, SettingsFrame, WindowUpdateFrame
+
+from experiments.errors import FleetFailedError
+from experiments.reproduce.caller import Connection, Target, client_context
+from workers.body import digest_of_generated
+from workers.errors import CannotCertify
+from workers.http2 import Http2Connection
+from workers.server import Worker
+from workers.service import Fixed
+from workers.settings import Settings
+
+R, S = 0.4, 0.2
+"""Long: the share of them that theory allows is one that a busy machine does not use up."""
+
+EACH = 9
+StartWorker = Callable[..., Awaitable[Worker]]
+RunWorkers = Callable[..., Awaitable[Process]]
+ReadyPort = Callable[[Process], Awaitable[int]]
+
+
+def target_of(worker: Worker, path: str = "/work") -> Target:
+    """How to speak with it."""
+    port = urlsplit(worker.url).port
+    assert port is not None
+    return Target("127.0.0.1", port, worker.settings.tls, worker.settings.http, path)
+
+
+def cold_and_warm(target: Target) -> tuple[float, float]:
+    """Seconds of the first call on a new connection and of the second."""
+    began_at = time.monotonic()
+    connection = Connection(target)
+    connection.call()
+    answered_at = time.monotonic()
+    connection.call()
+    ended_at = time.monotonic()
+    connection.close()
+    return answered_at - began_at, ended_at - answered_at
+
+
+async def test_round_trips_of_each_version(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
+    """Medians of nine, all side by side: cold 4R + S with TLS 1.2, 3R + S with 1.3, warm R + S, within 5 %."""
+    cells = [(tls, http) for tls in ("1.2", "1.3") for http in ("1.1", "2")]
+    options = ("--rtt", f"{R}s", "--service", f"fixed:{S}s", "--slots", "18")
+    running = [await run_workers("serve", "--tls", tls, "--http", http, *options) for tls, http in cells]
+    targets = [
+        Target("127.0.0.1", await ready_port(process), *cell)
+        for process, cell in zip(running, cells, strict=True)
+    ]
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(len(cells) * EACH) as pool:
+
+        async def later(number: int) -> tuple[float, float]:
+            await asyncio.sleep(0.02 * number)
+            return await loop.run_in_executor(pool, cold_and_warm, targets[number % len(cells)])
+
+        samples = await asyncio.gather(*map(later, range(len(cells) * EACH)))
+    for index, (tls, http) in enumerate(cells):
+        cold, warm = (median(times) for times in zip(*samples[index :: len(cells)], strict=True))
+        trips = 4 if tls == "1.2" else 3
+        assert cold == pytest.approx(trips * R + S, rel=0.05), (tls, http)
+        assert warm == pytest.approx(R + S, rel=0.05), (tls, http)
+
+
+@pytest.mark.parametrize("tls", ["1.2", "1.3"])
+@pytest.mark.parametrize("may_resume", [True, False])
+async def test_resumption(start_worker: StartWorker, tls: str, may_resume: bool) -> None:
+    """Sessions are resumed, or not, as configured."""
+    target = target_of(await start_worker(tls=tls, resumption=may_resume))
+
+    def resumes() -> bool:
+        context = client_context(target)
+        first = Connection(target, context)
+        first.call()
+        again = Connection(target, context, first.session)
+        again.call()
+        was_resumed = again.is_resumed
+        first.close()
+        again.close()
+        return was_resumed
+
+    assert await asyncio.to_thread(resumes) is may_resume
+
+
+async def test_resumed_tls_1_2_saves_a_round_trip(start_worker: StartWorker) -> None:
+    """A full handshake is 2R behind TCP's one, a resumed one R."""
+    target = target_of(await start_worker(tls="1.2", round_trip=0.1))
+
+    def take() -> tuple[float, float]:
+        context = client_context(target)
+        first = Connection(target, context)
+        first.call()
+        again = Connection(target, context, first.session)
+        first.close()
+        again.close()
+        return first.appconnect, again.appconnect
+
+    samples = [await asyncio.to_thread(take) for _ in range(5)]
+    full, resumed = (min(times) for times in zip(*samples, strict=True))  # a busy machine only ever adds
+    assert 0.3 <= full < 0.35
+    assert 0.2 <= resumed < 0.25
+
+
+@pytest.mark.parametrize("tls", [None, "1.2", "1.3"])
+@pytest.mark.parametrize("http", ["1.1", "2"])
+@pytest.mark.parametrize("length", [0, 1, 60_000])
+async def test_bodies_are_identical_both_ways(
+    start_worker: StartWorker, tls: str | None, http: str, length: int
+) -> None:
+    """In every version, by their hashes; what comes back is longer than the client's window."""
+    worker = await start_worker(tls=tls, http=http, round_trip=0.002)
+    body = bytes(range(256)) * (length // 256) + b"x" * (length % 256)
+
+    def exchange(path: str, method: str, sent: bytes) -> bytes:
+        connection = Connection(target_of(worker, path))
+        answer = connection.call(method, sent)
+        connection.close()
+        assert answer.status == 200
+        return bytes(answer.body)
+
+    account = json.loads(await asyncio.to_thread(exchange, "/work", "POST", body))
+    assert (account["body_sha256"], account["body_bytes"]) == (sha256(body).hexdigest(), length)
+    received = await asyncio.to_thread(exchange, f"/work?bytes={20 * length}", "GET", b"")
+    assert sha256(received).hexdigest() == digest_of_generated(20 * length).sha256
+
+
+async def test_streams_of_one_connection_share_the_slots(start_worker: StartWorker) -> None:
+    """Three at once on two slots: two are served together, the third after them."""
+    worker = await start_worker(http="2", slots=2, service=Fixed(0.2))
+
+    def take() -> tuple[list[int], float]:
+        connection = Connection(target_of(worker))
+        began_at = time.monotonic()
+        answers = connection.receive([connection.send() for _ in range(3)])
+        connection.close()
+        return [answer.status for answer in answers], time.monotonic() - began_at
+
+    statuses, took = await asyncio.to_thread(take)
+    assert statuses == [200, 200, 200]
+    assert 0.4 <= took < 0.6
+
+
+async def test_last_request_of_a_connection_is_followed_by_goaway(start_worker: StartWorker) -> None:
+    """It is answered; the next is told to go elsewhere."""
+    worker = await start_worker(http="2", max_requests_per_connection=2)
+
+    def take() -> list[Frame]:
+        connection = Connection(target_of(worker))
+        assert connection.call().status == 200
+        connection.send()
+        return frames_until_closed(connection)
+
+    goaway, *answer = await asyncio.to_thread(take)
+    assert isinstance(goaway, GoAwayFrame)
+    assert (goaway.error_code, goaway.last_stream_id) == (0, 3)
+    assert [type(frame) for frame in answer] == [HeadersFrame, DataFrame]
+    assert "END_STREAM" in answer[-1].flags
+
+
+def frames_until_closed(connection: Connection) -> list[Frame]:
+    """What still comes, but for what keeps house. (h2's client takes GOAWAY for the end and an answer after it ill.)"""
+    data = b""
+    while piece := connection.socket.recv(65536):
+        data += piece
+    connection.close()
+    found = []
+    while data:
+        frame, length = Frame.parse_frame_header(memoryview(data[:9]))
+        frame.parse_body(memoryview(data[9 : 9 + length]))
+        found.append(frame)
+        data = data[9 + length :]
+    return [frame for frame in found if not isinstance(frame, SettingsFrame | WindowUpdateFrame)]
+
+
+@pytest.mark.parametrize("settings", [{"keep_alive": 0.05}, {"close_idle": (0.0, 0.05)}])
+async def test_idle_connections_are_closed(start_worker: StartWorker, settings: dict[str, object]) -> None:
+    """After the keep-alive time or one that is drawn."""
+    worker = await start_worker(http="2", tls="1.3", **settings)
+
+    def take() -> None:
+        connection = Connection(target_of(worker))
+        connection.call()
+        while connection.socket.recv(65536):
+            pass
+        connection.close()
+
+    await asyncio.to_thread(take)
+
+
+@pytest.mark.parametrize("tls", [None, "1.3"])
+@pytest.mark.parametrize("http", ["1.1", "2"])
+async def test_a_reset_breaks_the_connection(start_worker: StartWorker, tls: str | None, http: str) -> None:
+    """RST, whatever stands between; looked for below TLS, as Python's `ssl` takes it for an end."""
+    worker = await start_worker(tls=tls, http=http, round_trip=0.002)
+    worker.switchboard.put(worker.switchboard.current.model_copy(update={"reset": 1.0}))
+
+    def take() -> None:
+        connection = Connection(target_of(worker))
+        try:
+            if http == "2":
+                connection.send()
+            else:
+                connection.socket.sendall(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+            while socket.socket.recv(connection.socket, 65536):
+                pass
+        finally:
+            connection.close()
+
+    with pytest.raises(ConnectionResetError):
+        await asyncio.to_thread(take)
+
+
+async def test_a_client_that_leaves_frees_a_hanging_request(start_worker: StartWorker) -> None:
+    """Nothing stays in flight for a connection that is gone."""
+    worker = await start_worker(http="2", tls="1.3")
+    worker.switchboard.put(worker.switchboard.current.model_copy(update={"hang": 1.0}))
+    connection = await asyncio.to_thread(Connection, target_of(worker))
+    await asyncio.to_thread(connection.send)
+    await until(lambda: worker.app._load.in_flight == 1)
+    connection.close()
+    await until(lambda: worker.app._load.in_flight == 0)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for it."""
+    while not is_so():  # noqa: ASYNC110 nobody tells of it
+        await asyncio.sleep(0.005)
+
+
+async def test_what_is_in_service_survives_a_graceful_stop(start_worker: StartWorker) -> None:
+    """GOAWAY to all, an answer to who has asked."""
+    worker = await start_worker(http="2", tls="1.2", service=Fixed(0.2), round_trip=0.02)
+    connection = await asyncio.to_thread(Connection, target_of(worker))
+    calling = asyncio.ensure_future(asyncio.to_thread(connection.send))
+    await calling
+    await until(lambda: worker.app._load.in_flight == 1)
+    stopping = asyncio.create_task(worker.stop())
+
+    found = await asyncio.to_thread(frames_until_closed, connection)
+    assert [type(frame) for frame in found] == [GoAwayFrame, HeadersFrame, DataFrame]
+    await stopping
+    await worker.start()  # for the fixture to stop
+
+
+async def test_switches_are_thrown_in_plain_and_at_once(
+    run_workers: RunWorkers, ready_port: ReadyPort
+) -> None:
+    """On the port that speaks TLS, however far away."""
+    port = await ready_port(await run_workers("serve", "--tls", "1.3", "--http", "2", "--rtt", "60s"))
+    command = await run_workers("fault", f"http://127.0.0.1:{port}", "--slow", "3")
+    stdout, stderr = await command.communicate()
+    assert (json.loads(stdout)["slow"], stderr) == (3, b"")
+
+
+async def test_http_1_1_is_served_to_who_asks_for_it(start_worker: StartWorker) -> None:
+    """`--http 2` prefers; it does not exclude."""
+    for tls in (None, "1.3"):
+        worker = await start_worker(http="2", tls=tls)
+        plain = Target("127.0.0.1", target_of(worker).port, tls, "1.1")
+        connection = await asyncio.to_thread(Connection, plain)
+        assert (await asyncio.to_thread(connection.call)).status == 200
+        connection.close()
+
+
+async def test_garbage_ends_the_connection(start_worker: StartWorker) -> None:
+    """An alert or a GOAWAY, then the end; the next client is served."""
+    for settings, sent in (
+        ({"tls": "1.3"}, b"\x16garbage" * 9),
+        ({}, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\1\0\0\0\0\0\0x"),
+    ):
+        worker = await start_worker(http="2", **settings)
+        reader, writer = await asyncio.open_connection("127.0.0.1", target_of(worker).port)
+        writer.write(sent)
+        await reader.read()
+        writer.close()
+        connection = await asyncio.to_thread(Connection, target_of(worker))
+        assert (await asyncio.to_thread(connection.call)).status == 200
+        connection.close()
+
+
+async def test_a_certificate_of_ones_own(start_worker: StartWorker, tmp_path: Path) -> None:
+    """What is given is shown, and a client that trusts its authority is content."""
+    authority, pem = trustme.CA(), tmp_path / "worker.pem"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(pem))
+    worker = await start_worker(tls="1.3", certificate=pem)
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", target_of(worker).port, ssl=context, server_hostname="localhost"
+    )
+    writer.close()
+
+
+async def test_a_certificate_that_is_none(start_worker: StartWorker, tmp_path: Path) -> None:
+    """Named, with what it must be."""
+    pem = tmp_path / "worker.pem"
+    pem.write_text("no certificate", encoding="ascii")
+    with pytest.raises(CannotCertify, match="it must hold a certificate and its key, as PEM"):
+        await start_worker(tls="1.3", certificate=pem)
+
+
+async def test_a_certificate_without_tls_is_bad_input(run_workers: RunWorkers, tmp_path: Path) -> None:
+    """One line, exit 2."""
+    pem = tmp_path / "worker.pem"
+    pem.touch()
+    command = await run_workers("serve", "--certificate", str(pem))
+    _, stderr = await command.communicate()
+    assert (command.returncode, stderr.count(b"\n")) == (2, 1)
+    assert b"--certificate goes with --tls" in stderr
+
+
+async def test_an_answer_broken_off_is_told_so(start_worker: StartWorker) -> None:
+    """A caller is not left waiting."""
+    worker = await start_worker(http="2", service=Fixed(30))
+    connection = await asyncio.to_thread(Connection, target_of(worker))
+    calling = asyncio.ensure_future(asyncio.to_thread(connection.call))
+    await until(lambda: worker.app._load.in_flight == 1)
+    worker._front.reset()
+    with pytest.raises((FleetFailedError, ConnectionResetError)):
+        await calling
+    connection.close()
+
+
+@pytest.mark.parametrize("split_head", [True, False])
+async def test_head_and_body_in_two_packets_or_one(split_head: bool) -> None:
+    """As many writes; the frames are the same."""
+
+    class Sink(asyncio.Transport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.writes: list[bytes] = []
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            self.writes.append(bytes(data))
+
+        def is_closing(self) -> bool:
+            return False
+
+    class Application(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self._transport = cast(asyncio.Transport, transport)
+
+        def data_received(self, data: bytes) -> None:
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    sink, client = Sink(), H2Connection()
+    connection = Http2Connection(Application, Settings(http="2", split_head=split_head), Random(0))
+    connection.connection_made(sink)
+    client.initiate_connection()
+    client.send_headers(
+        1, [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "w")], True
+    )
+    sink.writes.clear()
+    connection.data_received(client.data_to_send())
+    connection.connection_lost(None)
+    assert len(sink.writes) == (2 if split_head else 1)
+    events = client.receive_data(b"".join(sink.writes))
+    assert {"ResponseReceived", "DataReceived", "StreamEnded"} <= {type(event).__name__ for event in events}

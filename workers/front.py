@@ -1,0 +1,102 @@
+"""What stands between the link and the worker's application: TLS, and the version that a client's first bytes tell.
+
+Rule of this file: what is not asked for is not there. A worker of plain HTTP/1.1 has the application's own protocol.
+
+    link ──▶ TlsConnection ──▶ FirstBytes ──▶ HTTP/1.1, aiohttp's
+                                         └──▶ Http2Connection ──▶ a Stream for each request ──▶ aiohttp's
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from weakref import WeakSet
+
+from workers.http2 import PREFACE, Http2Connection
+from workers.security import contexts_of
+from workers.settings import Settings
+from workers.tls import TlsConnection
+
+ProtocolFactory = Callable[[], asyncio.Protocol]
+
+
+class Front:
+    """Made once for a worker. Raises CannotCertify."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._contexts = contexts_of(settings)
+        self._rng = Random(f"{settings.seed}:close")
+        self._connections: WeakSet[Http2Connection] = WeakSet()
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._contexts is None else "https"
+
+    def before(self, serve: ProtocolFactory) -> ProtocolFactory:
+        """A factory of what stands before the protocols that `serve` makes."""
+        spoken = partial(self._either, serve) if self._settings.http == "2" else serve
+        contexts = self._contexts
+        return spoken if contexts is None else lambda: TlsConnection(contexts, spoken())
+
+    def leave(self) -> None:
+        """Say GOAWAY to all, and close when what has begun is answered."""
+        for connection in list(self._connections):
+            connection.leave()
+
+    def reset(self) -> None:
+        """Break all."""
+        for connection in list(self._connections):
+            connection.abort()
+
+    def _either(self, serve: ProtocolFactory) -> FirstBytes:
+        return FirstBytes(serve, partial(self._http2, serve), self._settings.keep_alive)
+
+    def _http2(self, serve: ProtocolFactory) -> Http2Connection:
+        connection = Http2Connection(serve, self._settings, self._rng)
+        self._connections.add(connection)
+        return connection
+
+
+class FirstBytes(asyncio.Protocol):
+    """HTTP/1.1, unless it begins as HTTP/2 does (RFC 9113 § 3.4). A client that says nothing has `patience` seconds."""
+
+    def __init__(self, http1: ProtocolFactory, http2: ProtocolFactory, patience: float) -> None:
+        self._http1 = http1
+        self._http2 = http2
+        self._patience = patience
+        self._first = b""
+        self._protocol: asyncio.Protocol | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._giving_up = asyncio.get_running_loop().call_later(self._patience, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        if self._protocol is not None:
+            self._protocol.data_received(data)
+            return
+        self._first += data
+        if len(self._first) >= len(PREFACE) or not PREFACE.startswith(self._first):
+            self._giving_up.cancel()
+            self._protocol = (self._http2 if self._first.startswith(PREFACE) else self._http1)()
+            self._protocol.connection_made(self._transport)
+            self._protocol.data_received(self._first)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received() if self._protocol is not None else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._giving_up.cancel()
+        if self._protocol is not None:
+            self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        if self._protocol is not None:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._protocol is not None:
+            self._protocol.resume_writing()

@@ -1,0 +1,170 @@
+"""One exchange of HTTP/2: to the worker's application an HTTP/1.1 connection of its own, with one request.
+
+Rule of this file: it translates and decides nothing, so slots, queues, faults and bodies are the same in both
+versions. What the client's windows do not take is kept here, and whoever makes it is paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import httptools
+
+if TYPE_CHECKING:
+    from workers.http2 import Http2Connection
+
+Fields = Iterable[tuple[bytes, bytes]]
+Buffer = bytes | bytearray | memoryview
+
+MOST_KEPT = 1 << 17
+"""Bytes of an answer that wait for the client's window before its maker is paused."""
+
+OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect"))
+"""Not of an exchange (RFC 9113 § 8.2.2); and nobody is asked to go on in the middle of one."""
+
+
+def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
+    """The head as HTTP/1.1 has it, and whether a body follows in chunks. Raises KeyError without method or path."""
+    told = list(fields)
+    pseudo = {name: value for name, value in told if name.startswith(b":")}
+    lines = [
+        b"%b: %b" % (name, value)
+        for name, value in told
+        if not name.startswith(b":") and name not in OF_CONNECTIONS
+    ]
+    if b":authority" in pseudo:
+        lines.insert(0, b"host: " + pseudo[b":authority"])
+    is_chunked = not is_whole and not any(name == b"content-length" for name, _ in told)
+    if is_chunked:
+        lines.append(b"transfer-encoding: chunked")
+    line = b"%b %b HTTP/1.1" % (pseudo[b":method"], pseudo[b":path"])
+    return b"\r\n".join([line, *lines, b"connection: close", b"", b""]), is_chunked
+
+
+class Stream(asyncio.Transport):
+    """The application's transport for one request. `pending` is what the client has no room for yet."""
+
+    def __init__(self, connection: Http2Connection, number: int, protocol: asyncio.Protocol) -> None:
+        super().__init__()
+        self.number = number
+        self._connection = connection
+        self._protocol = protocol
+        self._parser = httptools.HttpResponseParser(self)
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._kept = bytearray()
+        self._unread = 0
+        self._is_reading = True
+        self._is_head = self._is_chunked = self._has_begun = self._has_all = False
+        self._is_closing = self._is_paused = False
+
+    # ── from the client ──────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, fields: Fields, is_whole: bool) -> None:
+        """Its head has come. Raises KeyError when it lacks method or path."""
+        head, self._is_chunked = request_bytes(fields, is_whole)
+        self._is_head = head.startswith(b"HEAD ")
+        self._protocol.connection_made(self)
+        self._protocol.data_received(head)
+
+    def arrive(self, data: bytes, size: int) -> None:
+        """A piece of its body, `size` bytes of the window."""
+        self._unread += size
+        if data and not self._is_closing:
+            self._protocol.data_received(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        self._take_in()
+
+    def arrive_end(self) -> None:
+        """Its body is whole."""
+        if self._is_chunked and not self._is_closing:
+            self._protocol.data_received(b"0\r\n\r\n")
+
+    def lose(self, exc: Exception | None = None) -> None:
+        """The client has given it up, or the connection is gone."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._protocol.connection_lost(exc)
+
+    def pump(self) -> None:
+        """Send what the client has room for."""
+        kept = self._kept
+        while kept and (size := min(len(kept), self._connection.room(self.number))) > 0:
+            piece = bytes(kept[:size])
+            del kept[:size]
+            self._connection.send_data(self.number, piece, self._has_all and not kept)
+        self._mind_the_level()
+
+    # ── what httptools finds in the application's bytes ──────────────────────────────────────────────────
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        fields, self._fields = self._fields, []
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self._has_begun = True
+            answer = [(b":status", b"%d" % status), *(one for one in fields if one[0] not in OF_CONNECTIONS)]
+            is_whole = self._is_head or (b"content-length", b"0") in fields or status in (204, 304)
+            self._has_all = is_whole
+            self._connection.send_head(self.number, answer, is_whole)
+
+    def on_body(self, data: bytes) -> None:
+        self._kept += data
+
+    def on_message_complete(self) -> None:
+        if self._has_begun and not self._has_all:
+            self._has_all = True
+            if not self._kept:
+                self._connection.send_data(self.number, b"", True)
+
+    # ── what the application does to its transport ───────────────────────────────────────────────────────
+
+    def write(self, data: Buffer) -> None:
+        if not self._is_closing and not (self._is_head and self._has_all):
+            self._parser.feed_data(data)
+            self.pump()
+            self._connection.flush()
+
+    def close(self) -> None:
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._has_all:
+                self._connection.break_off(self.number)
+            asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        """A connection that is to be broken is the client's, not the one that the application believes in."""
+        self._connection.abort()
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        self._take_in()
+
+    def is_reading(self) -> bool:
+        return self._is_reading
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._kept)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._connection.transport.get_extra_info(name, default)
+
+    def _take_in(self) -> None:
+        """Give the client room again for what has been read."""
+        if self._is_reading and self._unread:
+            size, self._unread = self._unread, 0
+            self._connection.acknowledge(self.number, size)
+
+    def _mind_the_level(self) -> None:
+        is_full = len(self._kept) > MOST_KEPT
+        if is_full != self._is_paused and not self._is_closing:
+            self._is_paused = is_full
+            (self._protocol.pause_writing if is_full else self._protocol.resume_writing)()

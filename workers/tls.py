@@ -1,0 +1,151 @@
+"""TLS at the worker's end of the link.
+
+Rule of this file: the handshake's flights are bytes that cross the link like any others, so each pays half a round
+trip. With R the round trip: TLS 1.2 adds 2R to a new connection, 1R where a session is resumed, TLS 1.3 adds 1R.
+
+An event loop's own TLS wants a transport that the loop has made, and the far end of a link is none: so this is the
+`ssl` module's objects in memory. A switch (`/-/`) may be thrown in plain HTTP on the same port: it is for whoever runs
+the experiment, and the link must know it to let it pass at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import Any, cast
+
+from workers.link import is_control
+from workers.security import ContextFactory
+
+Buffer = bytes | bytearray | memoryview
+READ_SIZE = 1 << 16
+
+
+class TlsConnection(asyncio.Protocol):
+    """Ciphertext on one side, on the other `protocol`, which believes that it has a plain transport."""
+
+    def __init__(self, contexts: ContextFactory, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.context = contexts()
+        self.tls = self.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self.is_plain: bool | None = None
+        self._is_shaken = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._secured = TlsTransport(self)
+        self._protocol.connection_made(self._secured)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_plain is None:
+            self.is_plain = is_control(data) is not None
+        if self.is_plain:
+            self._protocol.data_received(data)
+            return
+        self._incoming.write(data)
+        try:
+            self._advance()
+        except ssl.SSLWantReadError:
+            self._flush()
+        except ssl.SSLError:
+            self._flush()  # the alert that says why
+            self.transport.close()
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received() if self.is_plain else False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._secured.is_over = True
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def write(self, data: Buffer) -> None:
+        """Encrypt and send; one write is one packet on its way, if it fits."""
+        view = memoryview(data)
+        while view:
+            view = view[self.tls.write(view) :]
+        self._flush()
+
+    def end(self) -> None:
+        """Say that nothing more follows, and close."""
+        if self._is_shaken:
+            with contextlib.suppress(ssl.SSLError):  # we do not wait for the client to say so too
+                self.tls.unwrap()
+            self._flush()
+        self.transport.close()
+
+    def _advance(self) -> None:
+        """Go as far as what has come allows. Raises SSLWantReadError, always, when it is used up."""
+        if not self._is_shaken:
+            self.tls.do_handshake()
+            self._is_shaken = True
+            self._flush()
+        while data := self.tls.read(READ_SIZE):
+            self._protocol.data_received(data)
+        if not self._secured.is_over:  # the client has said that nothing more follows
+            self._protocol.eof_received()
+            self._secured.close()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self.transport.write(self._outgoing.read())
+
+
+class TlsTransport(asyncio.Transport):
+    """What the protocol within writes to."""
+
+    def __init__(self, connection: TlsConnection) -> None:
+        super().__init__()
+        self._connection = connection
+        self.is_over = False
+
+    def write(self, data: Buffer) -> None:
+        if self.is_over:
+            return
+        if self._connection.is_plain:
+            self._connection.transport.write(data)
+        else:
+            self._connection.write(data)
+
+    def close(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        if self._connection.is_plain:
+            self._connection.transport.close()
+        else:
+            self._connection.end()
+
+    def abort(self) -> None:
+        self.is_over = True
+        self._connection.transport.abort()
+
+    def is_closing(self) -> bool:
+        return self.is_over or self._connection.transport.is_closing()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return self._connection.transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        self._connection.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._connection.transport.resume_reading()
+
+    def is_reading(self) -> bool:
+        return self._connection.transport.is_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if not self._connection.is_plain and name in ("sslcontext", "ssl_object"):
+            return self._connection.context if name == "sslcontext" else self._connection.tls
+        return self._connection.transport.get_extra_info(name, default)
