@@ -21,6 +21,7 @@ from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
+from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
 from experiments.scaling.command import processes
 from experiments.shares.command import shares
@@ -100,6 +101,7 @@ cli.add_command(storm)
 cli.add_command(rolling)
 cli.add_command(shares)
 cli.add_command(processes)
+cli.add_command(reproduce)
 
 
 def default_directory(scenario: Scenario) -> Path:

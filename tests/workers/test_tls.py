@@ -368,6 +368,7 @@ async def test_head_and_body_in_two_packets_or_one(split_head: bool) -> None:
     connection = Http2Connection(Application, Settings(http="2", split_head=split_head), Random(0))
     connection.connection_made(sink)
     client.initiate_connection()
+    connection.data_received(client.data_to_send())  # whose settings are acknowledged
     client.send_headers(
         1, [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "w")], True
     )

@@ -1,0 +1,49 @@
+"""`experiments reproduce NAME|all`: what the sources have measured, measured here.
+
+Rule of this file: a source is a command of its own, and `all` calls those that stand here, one after the other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from experiments.reproduce.keepalive import keepalive
+from experiments.terminal import must_be_writable
+
+EPILOG = """\b
+Examples:
+  experiments reproduce keepalive
+  experiments reproduce all --quick --out results
+"""
+
+
+@click.group(epilog=EPILOG)
+def reproduce() -> None:
+    """Measure again what others have published, ours beside theirs."""
+
+
+reproduce.add_command(keepalive)
+
+
+@reproduce.command(name="all", epilog="Example: experiments reproduce all --quick --out results")
+@click.option("--quick", is_flag=True, help="Each as short as for tests.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where NAME.png and NAME.json go.  [default: here]",
+)
+@click.pass_context
+def all_(context: click.Context, quick: bool, check: bool, out: Path) -> int:
+    """Every source that can be reproduced, one after the other; the exit code is the worst of theirs."""
+    must_be_writable("--out", out / "any")
+    worst = 0
+    for name, command in reproduce.commands.items():
+        if command is context.command:
+            continue
+        files = {"plot": out / f"{name}.png", "file": out / f"{name}.json"}
+        worst = max(worst, context.invoke(command, quick=quick, check=check, **files))
+    return worst

@@ -1,0 +1,46 @@
+"""The keep-alive matrix as bars: a pair for each cell, with the stroke that arithmetic draws.
+
+Rule of this file: it draws rows and computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from experiments.report import canvas
+from experiments.report.canvas import STYLE, WIDE
+from experiments.report.palette import INK
+from experiments.reproduce.cells import Row
+
+FIRST, LATER = "#D55E00", "#0072B2"
+HEIGHT = 0.36
+
+
+@mpl.rc_context(STYLE)
+def matrix_figure(rows: Sequence[Row]) -> Figure:
+    """First and later calls of every cell, in milliseconds."""
+    figure, (axes,) = canvas.blank(WIDE, 1.4 + 0.48 * len(rows), 1, 1)
+    for at, row in enumerate(reversed(rows)):
+        for value, expected, (low, high), place, colour in (
+            (row.first, row.first_expected, row.first_interval, at + HEIGHT / 2, FIRST),
+            (row.later, row.later_expected, row.later_interval, at - HEIGHT / 2, LATER),
+        ):
+            error = [[max(0.0, value - low)], [max(0.0, high - value)]]
+            axes.barh(place, value, HEIGHT * 0.92, color=colour, xerr=error, ecolor=INK)
+            axes.plot([expected] * 2, [place - HEIGHT / 2, place + HEIGHT / 2], color=INK, linewidth=2)
+            axes.annotate(
+                f"{value:.1f}", (high, place), (6, 0), textcoords="offset points", va="center", fontsize=8
+            )
+    axes.set_yticks(range(len(rows)), [row.cell.name for row in reversed(rows)])
+    axes.set_xlabel("ms per call: median, its 95 % interval, and what arithmetic says (stroke)")
+    axes.set_title("What keep-alive, TLS 1.3 and HTTP/2 are worth to one caller", fontweight="bold")
+    axes.grid(visible=False, axis="y")
+    handles = [
+        mpl.patches.Patch(color=FIRST, label="first call"),
+        mpl.patches.Patch(color=LATER, label="later calls"),
+    ]
+    axes.legend(handles=handles, loc="lower right")
+    return figure

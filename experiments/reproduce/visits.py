@@ -1,0 +1,109 @@
+"""Workers, a unit, and the calls to them: the running part of the keep-alive matrix.
+
+Rule of this file: one call at a time on the whole machine, and every block visits every cell once, in an order of its
+own, so what slows a minute slows all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+
+from experiments import processes
+from experiments.errors import FleetFailedError
+from experiments.processes import Child, program
+from experiments.reproduce.caller import Connection, Target, client_context
+from experiments.reproduce.cells import CELLS, UNIT, Cell, Setup, Visit
+
+NAP = 0.002
+
+
+async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit], None]) -> None:
+    """Every cell, `setup.visits` times. Raises FleetFailedError."""
+    async with AsyncExitStack() as stack:
+        targets = {
+            (tls, http): await worker(setup, tls, http, (), stack)
+            for tls in ("1.2", "1.3")
+            for http in ("1.1", "2")
+        }
+        own = await worker(
+            setup, UNIT.tls, UNIT.http, ("--max-requests-per-connection", str(setup.calls)), stack
+        )
+        unit = await unit_before(own, folder, stack)
+        rng = Random(seed)
+        for block in range(-1, setup.visits):  # the first warms up everybody's code, and is not told
+            for cell in rng.sample((*CELLS, UNIT), len(CELLS) + 1):
+                target = unit if cell.by_unit else targets[cell.tls, cell.http]
+                visit = await asyncio.to_thread(visited, cell, target, setup.calls, block)
+                if block >= 0:
+                    told(visit)
+
+
+async def worker(setup: Setup, tls: str, http: str, more: tuple[str, ...], stack: AsyncExitStack) -> Target:
+    """A worker so far away, that is ready."""
+    distance = ("--rtt", f"{2e3 * setup.one_way:g}ms", "--service", f"fixed:{1e3 * setup.service:g}ms")
+    tongue = ("--tls", tls, "--http", http, *(("--split-head",) if http == "2" else ()))
+    argv = [*program("workers"), "serve", *distance, *tongue, *more]
+    child = await ready(f"worker of TLS {tls} and HTTP/{http}", argv, stack)
+    return Target(*child.address, tls, http)
+
+
+async def unit_before(target: Target, folder: Path, stack: AsyncExitStack) -> Target:
+    """The balancer on this side of the link, before one worker."""
+    text = (
+        'listen = "127.0.0.1:0"\n[upstream_tls]\nverify = false\n'
+        f'[[endpoints]]\nid = "far"\nregion = "far"\naddress = "https://{target.authority}"\n'
+    )
+    file = folder / "unit.toml"
+    await asyncio.to_thread(file.write_text, text, "utf-8")
+    child = await ready("balancer", [*program("balancer"), "serve", "--config", str(file)], stack)
+    return Target(*child.address)
+
+
+async def ready(name: str, argv: list[str], stack: AsyncExitStack) -> Child:
+    child = await processes.start(name, argv)
+    stack.push_async_callback(child.stop)
+    await child.ready()
+    return child
+
+
+def visited(cell: Cell, target: Target, calls: int, block: int) -> Visit:
+    """One visit. Raises FleetFailedError."""
+    try:
+        # A context that offers no session: none is resumed. Made before the clock runs.
+        context = client_context(target)
+        lag = lateness()
+        each = 1 if not cell.keep_alive else calls
+        took = [seconds for _ in range(calls // each) for seconds in kept(target, context, each)]
+    except (OSError, TimeoutError) as failure:
+        raise FleetFailedError(f"{cell.name}: {failure}") from None
+    return Visit(cell, block, took[0], tuple(took[1:]), lag)
+
+
+def lateness() -> float:
+    """Seconds by which a sleep of 2 ms ends late."""
+    due_at = time.perf_counter() + NAP
+    time.sleep(NAP)
+    return time.perf_counter() - due_at
+
+
+def kept(target: Target, context: ssl.SSLContext, calls: int) -> list[float]:
+    """Seconds of each of so many calls on one connection; the first includes setting it up."""
+    took, began_at = [], time.perf_counter()
+    connection = Connection(target, context)
+    try:
+        for _ in range(calls):
+            answer = connection.call()
+            ended_at = time.perf_counter()
+            took.append(ended_at - began_at)
+            began_at = ended_at
+            if answer.status != 200:
+                raise FleetFailedError(f"{target.authority} answered {answer.status}")
+    finally:
+        connection.close()
+    return took
