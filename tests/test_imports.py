@@ -21,7 +21,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "policies": (),
     "balancer": ("policies",),
     "workers": (),
-    "experiments": ("policies", "workers.service", "balancer.connections.upstream"),
+    "experiments": (
+        *("policies", "workers.service", "balancer.connections.upstream"),
+        "balancer.messages.internal_fields",
+    ),
 }
 """Room -> what it may import of other rooms: a whole room, or one module of it."""
 

@@ -13,6 +13,8 @@ from statistics import median
 
 import numpy as np
 
+from experiments.reproduce.medians import interval
+
 HANDSHAKES = {"1.2": 3, "1.3": 2}
 """Round trips before the first byte of a request may leave, TCP's included."""
 
@@ -24,8 +26,6 @@ MOST_LAG = 0.001
 
 SLOWER = 1.09
 """What the source found of HTTP/2 for one caller."""
-
-DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,6 @@ def row_of(cell: Cell, visits: Sequence[Visit], setup: Setup) -> Row:
     later = [1e3 * median(one.later) for one in visits]
     cold, warm = (1e3 * seconds for seconds in expected(cell, setup))
     return Row(cell, cold, median(firsts), interval(firsts), warm, median(later), interval(later))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % of the median, by bootstrap over visits."""
-    rng = np.random.default_rng(1)
-    drawn = rng.choice(np.array(values), (DRAWS, len(values)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
-    return float(low), float(high)
 
 
 def http2_beside_http1(visits: Sequence[Visit]) -> tuple[float, tuple[float, float]] | None:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import click
 
+from experiments.reproduce.headers import headers
 from experiments.reproduce.keepalive import keepalive
 from experiments.terminal import must_be_writable
 
 EPILOG = """\b
 Examples:
   experiments reproduce keepalive
+  experiments reproduce headers --quick
   experiments reproduce all --quick --out results
 """
 
@@ -25,6 +27,7 @@ def reproduce() -> None:
 
 
 reproduce.add_command(keepalive)
+reproduce.add_command(headers)
 
 
 @reproduce.command(name="all", epilog="Example: experiments reproduce all --quick --out results")

@@ -1,4 +1,4 @@
-"""The keep-alive matrix as bars: a pair for each cell, with the stroke that arithmetic draws.
+"""Bars: a pair for each cell of the keep-alive matrix, one for each way of removing fields.
 
 Rule of this file: it draws rows and computes nothing.
 """
@@ -14,6 +14,7 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
 from experiments.report.palette import INK
 from experiments.reproduce.cells import Row
+from experiments.reproduce.removal import Cost
 
 FIRST, LATER = "#D55E00", "#0072B2"
 HEIGHT = 0.36
@@ -43,4 +44,24 @@ def matrix_figure(rows: Sequence[Row]) -> Figure:
         mpl.patches.Patch(color=LATER, label="later calls"),
     ]
     axes.legend(handles=handles, loc="lower right")
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def ways_figure(costs: Sequence[Cost]) -> Figure:
+    """What each way takes, in microseconds."""
+    figure, (axes,) = canvas.blank(WIDE, 1.4 + 0.5 * len(costs), 1, 1)
+    for at, one in enumerate(reversed(costs)):
+        low, high = one.interval
+        error = [[max(0.0, one.micros - low)], [max(0.0, high - one.micros)]]
+        axes.barh(at, one.micros, 0.6, color=LATER, xerr=error, ecolor=INK)
+        if one.theirs is not None:
+            axes.plot([one.theirs] * 2, [at - 0.4, at + 0.4], color=FIRST, linewidth=3)
+        axes.annotate(
+            f"{one.micros:.2f}", (high, at), (6, 0), textcoords="offset points", va="center", fontsize=8
+        )
+    axes.set_yticks(range(len(costs)), [one.way for one in reversed(costs)])
+    axes.set_xlabel("µs per request: median and its 95 % interval; stroke: the source's, of compiled code")
+    axes.set_title("What it takes to remove internal fields", fontweight="bold")
+    axes.grid(visible=False, axis="y")
     return figure

@@ -1,0 +1,147 @@
+"""The share of a forwarded request's processor time that internal fields take: two units, with and without.
+
+Rule of this file: both live side by side and are asked in turns of a fraction of a second, in an order of its own for
+each block; what is compared is the kernel's account of each, within a block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from experiments import processes
+from experiments.bench.cpu_time import cpu_of
+from experiments.bench.serving import free_ports
+from experiments.campaign.fleet import toml
+from experiments.errors import FleetFailedError
+from experiments.processes import Child, program
+from experiments.reproduce.header_sets import INTERNAL, SETS
+from experiments.reproduce.medians import interval
+
+CONNECTIONS = 16
+TIMEOUT = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Microseconds of the unit's processor time per request. `strips`: whether it has names to remove."""
+
+    block: int
+    strips: bool
+    repeats: bool
+    micros: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Medians over blocks. `share` is a part of the time of a request without, 0 to 1."""
+
+    repeats: bool
+    without: float
+    added: float
+    share: float
+    interval: tuple[float, float]
+
+
+def shares_of(turns: list[Turn]) -> list[Share]:
+    """What stripping adds, paired within a block: for clients whose fields change, and that repeat theirs."""
+    found = []
+    for repeats in (False, True):
+        own = {(one.block, one.strips): one.micros for one in turns if one.repeats is repeats}
+        without = {block: micros for (block, strips), micros in own.items() if not strips}
+        pairs = [(own[block, True], base) for block, base in without.items() if (block, True) in own]
+        if pairs:
+            ratios = [with_ / base - 1 for with_, base in pairs]
+            added = median(with_ - base for with_, base in pairs)
+            base = median(base for _, base in pairs)
+            found.append(Share(repeats, base, added, median(ratios), interval(ratios)))
+    return found
+
+
+async def carry_out(
+    blocks: int, requests: int, seed: int, folder: Path, told: Callable[[Turn], None]
+) -> None:
+    """Every unit in both kinds of load, in each block. Raises FleetFailedError."""
+    async with AsyncExitStack() as stack:
+        port = next(free_ports(1))
+        worker = await started("worker", [*program("experiments.bench.worker"), str(port)], stack)
+        await listening(worker, port)
+        units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
+        rng = Random(seed)
+        sides = [(strips, repeats) for strips in (False, True) for repeats in (False, True)]
+        for block in range(-1, blocks):  # the first warms up
+            for strips, repeats in rng.sample(sides, len(sides)):
+                micros = await asyncio.to_thread(cost_of, units[strips], requests, repeats)
+                if block >= 0:
+                    told(Turn(block, strips, repeats, micros))
+
+
+async def started(name: str, argv: list[str], stack: AsyncExitStack) -> Child:
+    child = await processes.start(name, argv)
+    stack.push_async_callback(child.stop)
+    return child
+
+
+async def listening(child: Child, port: int) -> None:
+    """It says nothing when it is ready. Raises FleetFailedError."""
+    for _ in range(400):
+        if not child.is_running:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            return
+    raise FleetFailedError(f"{child.name} does not listen{child.tail}")
+
+
+async def unit_before(port: int, strips: bool, folder: Path, stack: AsyncExitStack) -> Child:
+    names = f"[headers]\ninternal = {toml(list(INTERNAL))}\n" if strips else ""
+    endpoint = f'[[endpoints]]\nid = "w"\nregion = "here"\naddress = "http://127.0.0.1:{port}"\n'
+    file = folder / f"unit-{strips}.toml"
+    text = 'listen = "127.0.0.1:0"\n' + names + endpoint
+    await asyncio.to_thread(file.write_text, text, "utf-8")
+    unit = await started("balancer", [*program("balancer"), "serve", "--config", str(file)], stack)
+    await unit.ready()
+    return unit
+
+
+def cost_of(unit: Child, requests: int, repeats: bool) -> float:
+    """Microseconds per request, sixteen at a time. Raises FleetFailedError."""
+    heads = [f"GET / HTTP/1.1\r\n{text.replace(chr(10), chr(13) + chr(10))}\r\n".encode() for text in SETS]
+    try:
+        sockets = [socket.create_connection(unit.address, TIMEOUT) for _ in range(CONNECTIONS)]
+        before = cpu_of(unit.pid).total
+        for number in range(rounds := max(1, requests // CONNECTIONS)):
+            for at, one in enumerate(sockets):
+                one.sendall(heads[(at + (0 if repeats else number)) % len(heads)])
+            for one in sockets:
+                read_answer(one)
+        spent = cpu_of(unit.pid).total - before
+        for one in sockets:
+            one.close()
+    except OSError as failure:
+        raise FleetFailedError(f"the balancer: {failure}{unit.tail}") from None
+    return 1e6 * spent / (rounds * CONNECTIONS)
+
+
+def read_answer(one: socket.socket) -> None:
+    """A head and as much as it says. Raises FleetFailedError."""
+    data = one.recv(65536)
+    while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + length_in(data[:end]):
+        if not (more := one.recv(65536)):
+            raise FleetFailedError("the balancer closed a connection")
+        data += more
+    if not data.startswith(b"HTTP/1.1 200 "):
+        raise FleetFailedError(f"the balancer answered {data[:40]!r}")
+
+
+def length_in(head: bytes) -> int:
+    return int(head.lower().split(b"\r\ncontent-length:")[1].split(b"\r\n")[0])
