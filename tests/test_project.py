@@ -77,6 +77,7 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "storm"),
         ("experiments", "rolling"),
         ("experiments", "shares"),
+        ("experiments", "reproduce"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:
