@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from balancer.messages.fields import cut, found, lines_of
-
 _END = ""
 """The key in a node of the trie under which it says that a name ends there."""
 
@@ -27,14 +25,22 @@ class InternalFields:
                 node = node.setdefault(letter, {})
             node[_END] = {}
         expression = _expression(trie).encode()
-        self._is_there = re.compile(rb"\n(?=%b:)" % expression).search
-        self._lines = lines_of(expression)
+        self._next = re.compile(rb"\n(?=%b:)" % expression).search
 
     def without(self, block: bytes) -> bytes:
         """`block` without them."""
-        if self._is_there(block.lower()) is None:
+        lower = block.lower()
+        match = self._next(lower)
+        if match is None:
             return block
-        return cut(block, [span for _, _, span in found(self._lines, block)])
+        kept, at = [], 0
+        while match is not None:
+            start = match.start()  # at the LF before the line; its own CRLF goes with the one before
+            kept.append(block[at : start - 1])
+            at = lower.index(b"\r", start)
+            match = self._next(lower, at)
+        kept.append(block[at:])
+        return b"".join(kept)
 
 
 def _expression(node: dict[str, Any]) -> str:
