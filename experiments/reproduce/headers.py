@@ -21,7 +21,7 @@ from experiments.bench.cpu_time import is_known_here
 from experiments.errors import BadInputError
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import Share, Turn, carry_out, shares_of
-from experiments.reproduce.removal import Cost, Way, costs_of, turns
+from experiments.reproduce.removal import OURS, Cost, Way, costs_of, turns
 from experiments.terminal import (
     BOUND_MISSED,
     STANDING,
@@ -38,7 +38,7 @@ BOUND = 0.0034
 
 EPILOG = """\b
 Examples:
-  experiments reproduce headers                    about two minutes, writes headers.png
+  experiments reproduce headers                    two minutes, writes headers.png
   experiments reproduce headers --quick --check    half a minute
 """
 
@@ -63,7 +63,7 @@ def headers(seed: int, quick: bool, plot: Path, file: Path | None, check: bool) 
         must_be_writable(option, path)
     sitting = Sitting(console_here())
     sitting.compare_ways(10 if quick else 200, seed)
-    was_stopped = sitting.measure_share(6 if quick else 60, 400 if quick else 2000, seed)
+    was_stopped = sitting.measure_share(6 if quick else 40, 400 if quick else 1600, seed)
     met = sitting.present(plot)
     if file is not None:
         sitting.write(file)
@@ -108,17 +108,21 @@ class Sitting:
         self._console.print(table_of_shares(shares))
         draw(costs, plot)
         self._console.print(Text(str(plot)))
-        met = [standing(one) for one in shares]
+        for one in shares[:1]:
+            part = f"{least_of(costs) / one.without:.2%} of the {one.without:.1f} µs of a request"
+            self._console.print(Text(f"Timed alone, ours takes {part} whose fields are new to the unit."))
+        met = [standing(one, least_of(costs)) for one in shares]
         for one, is_met in zip(shares, met, strict=True):
             tell(self._console, is_met, f"{STANDING[is_met]}: {sentence(one)}")
         return list(met)
 
     def write(self, file: Path) -> None:
         """Raises BadInputError when the file cannot be written."""
+        least = least_of(costs_of(self._ways))
         found = {
             "build": unit_in_words(),
             "ways": [asdict(one) for one in costs_of(self._ways)],
-            "shares": [asdict(one) | {"met": standing(one)} for one in shares_of(self._turns)],
+            "shares": [asdict(one) | {"met": standing(one, least)} for one in shares_of(self._turns)],
             "turns": [asdict(one) for one in self._turns],
         }
         write_json("--json", file, found)
@@ -162,9 +166,20 @@ def client_of(share: Share) -> str:
     return "repeats its fields" if share.repeats else "other fields each time"
 
 
-def standing(share: Share) -> bool | None:
-    """Met or missed where all of the interval is on one side of the bound; else it cannot be said."""
+def least_of(costs: list[Cost]) -> float:
+    """µs that ours takes at least, timed alone: the lower end of its interval."""
+    return next((one.interval[0] for one in costs if one.way == OURS), 0.0)
+
+
+def standing(share: Share, least: float = 0.0) -> bool | None:
+    """Met or missed where all of the interval is on one side of the bound; else it cannot be said.
+
+    Two units differ by a few µs for many reasons. What the removal takes when timed alone, `least` µs, is a part of a
+    request whose fields are new, whatever the difference of two units is lost in. (Who repeats them is remembered.)
+    """
     low, high = share.interval
+    if not share.repeats and least > BOUND * share.without:
+        return False
     return True if high <= BOUND else False if low > BOUND else None
 
 

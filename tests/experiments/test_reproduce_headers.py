@@ -84,6 +84,14 @@ def test_a_share_is_judged_where_its_interval_is_on_one_side(
     assert standing(Share(False, 50.0, 0.1, 0.002, interval)) is is_met
 
 
+def test_what_is_timed_alone_is_a_part_of_new_fields() -> None:
+    """Whatever two units differ by; one that has seen the fields remembers what they come to."""
+    lost_in_noise = Share(False, 50.0, 0.1, 0.002, (-0.01, 0.02))
+    assert standing(lost_in_noise, least=2.0) is False
+    assert standing(lost_in_noise, least=0.1) is None
+    assert standing(Share(True, 50.0, 0.1, 0.002, (-0.01, 0.02)), least=2.0) is None
+
+
 def test_the_length_of_an_answer() -> None:
     assert length_in(b"HTTP/1.1 200 OK\r\nA: b\r\nContent-Length: 12\r\nC: d") == 12
 
