@@ -31,8 +31,8 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BaselineRules:
-    """A departure: `factor` times the norm and `least` seconds above it, for `lasting` seconds. The norm follows what
-    is usual within `memory` seconds, and a departure becomes the norm after `settling`."""
+    """A departure: `factor` times the norm and `least` seconds above it, for `lasting` seconds; twice as far, for half of
+    that. The norm follows what is usual within `memory` seconds, and a departure becomes it after `settling`."""
 
     factor: float = 2.0
     least: float = 0.005
@@ -84,12 +84,17 @@ class Baseline:
             self._lowest = value
         self._turned += 1
         self._lowest = min(self._lowest, value)
-        if self._turned < FEWEST or now - self._turned_at < rules.lasting:
+        if self._turned < FEWEST or now - self._turned_at < self._needed(rules):
             return None
         self._turned = 0
         self.is_departed = not self.is_departed
         self._departed_at = now
         return Change.DEPARTED if self.is_departed else Change.RETURNED
+
+    def _needed(self, rules: BaselineRules) -> float:
+        """Seconds: the further it departs, the less chance there is in it."""
+        assert self.norm is not None
+        return rules.lasting if self.is_departed else rules.lasting * rules.factor * self.norm / self._lowest
 
     def _stay_away(self, value: float, rules: BaselineRules, now: float) -> Change | None:
         self._lowest = min(self._lowest, value)
