@@ -14,8 +14,9 @@ from statistics import median
 FIRST = 5
 """Observations whose median is the first norm: the very first meets cold caches."""
 
-FEWEST = 3
-"""Observations that a change needs, however long it lasts."""
+FEWEST = 5
+"""Observations that a change needs, however long it lasts: where one packet in ten is lost, so many in a row are lost
+once in eleven days, by one connection in ten seconds."""
 
 MOST = 0.2
 """Weight of one observation at most, however long ago the last one was."""
@@ -31,8 +32,8 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BaselineRules:
-    """A departure: `factor` times the norm and `least` seconds above it, for `lasting` seconds; twice as far, for half of
-    that. The norm follows what is usual within `memory` seconds, and a departure becomes it after `settling`."""
+    """A departure: `factor` times the norm and `least` seconds above it, for `lasting` seconds; twice as far, for half
+    of that. The norm follows what is usual within `memory` seconds, and a departure becomes it after `settling`."""
 
     factor: float = 2.0
     least: float = 0.005

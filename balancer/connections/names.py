@@ -92,13 +92,16 @@ class Names:
             await self._answer(host, known)
         return known.hosts
 
+    async def settled(self) -> None:
+        """Wait for all look-ups that are under way."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
     async def close(self) -> None:
         """Look up no more."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._tasks.values():
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.settled()
 
     async def _answer(self, host: str, known: KnownName) -> None:
         """Raises `LookupFailed`. Who stops waiting does not stop the look-up: others may wait, too."""
