@@ -272,6 +272,6 @@ class Pools:
 
     async def close(self) -> None:
         """Close everything and wait until nothing is being opened."""
-        await self.routes.close()
         tasks = [task for pool in self.by_id.values() for task in pool.close()]
+        await self.routes.close()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -92,8 +92,8 @@ class RouteWatch:
     def follow(self, watched: Iterable[Watched]) -> None:
         """These are the routes from now on."""
         self._watched = list(watched)
-        regions = {each.endpoint.region for each in self._watched}
-        self.regions_departed &= regions
+        for region in sorted(self.regions_departed):
+            self._judge_region(region, self._now())
 
     def opened(self, watched: Watched, phases: Phases, now: float) -> None:
         """A connection stands, whoever asked for it."""
@@ -101,10 +101,11 @@ class RouteWatch:
         if not self.plan.is_enabled:
             return
         who = watched.endpoint.id
-        self._observe(watched.trip, phases.trip, "connect", who, now)
+        has_changed = self._observe(watched.trip, phases.trip, "connect", who, now)
         if phases.handshake > 0:
             self._observe(watched.tls, phases.handshake, "tls", who, now)
-        self._judge_region(watched.endpoint.region, now)
+        if has_changed:
+            self._judge_region(watched.endpoint.region, now)
 
     def resolved(self, name: str, addresses: tuple[str, ...], now: float) -> None:
         """A name leads there; to no network where it led before is another route."""
@@ -161,11 +162,12 @@ class RouteWatch:
 
     # --- what is found
 
-    def _observe(self, baseline: Baseline, seconds: float, what: str, who: str, now: float) -> None:
+    def _observe(self, baseline: Baseline, seconds: float, what: str, who: str, now: float) -> bool:
         norm = baseline.norm or 0.0
         change = baseline.observe(seconds, self.plan.rules, now)
         if change is not None:
             self._raise(f"{what}_{change.value}", who, _told(what, change, seconds, norm), now)
+        return change is not None
 
     def _judge_region(self, region: str, now: float) -> None:
         """A region departs when all of several endpoints have: then it is the way there and none of them."""

@@ -68,6 +68,16 @@ def test_a_detour_to_a_region() -> None:
     assert watching.watch.regions_departed == set()
 
 
+def test_who_leaves_may_have_been_the_detour() -> None:
+    """A region that has lost those who were away is as it was."""
+    watching = Watching()
+    watching.connect(dict.fromkeys(watching.by_id, USUAL), 10)
+    watching.connect({"e0": DETOUR, "e1": DETOUR}, 10)
+    watching.watch.follow([watching.by_id["u0"]])
+    assert watching.whats[-1] == ("region_returned", "emea")
+    assert watching.watch.regions_departed == set()
+
+
 def test_a_region_of_one_is_its_endpoint() -> None:
     """It is not said twice."""
     watching = Watching()
