@@ -86,18 +86,17 @@ async def _dial(
 ) -> tuple[P, Phases]:
     now = monotonic if route is None else route.now
     began = now()
-    hosts = (host,) if route is None else await route.addresses(host)
+    hosts = (host,) if route is None else await route.addresses()
     found_at = now()
     session = None if route is None or tls is None else route.resumption.offer(tls)
 
     async def begin(address: str) -> _Line[P]:
         return await _Line(make(), tls, session).connect(address, port)
 
-    best = None if route is None else route.best
-    address, line = await first_of(interleaved(hosts, best), begin, _Line.abort, tried)
+    order = hosts if route is None or len(hosts) == 1 else interleaved(hosts, route.best)
+    address, line = await first_of(order, begin, _Line.abort, tried)
     connected_at = now()
-    await line.shaken()
-    shaken_at = now() if tls is not None else connected_at
+    shaken_at = connected_at if tls is None else await line.shaken(now)
     phases = Phases(found_at - began, connected_at - began, shaken_at - began)
     if route is not None:
         if tls is not None:
@@ -134,10 +133,9 @@ class _Line(Generic[P]):
         self._transport = transport
         return self
 
-    async def shaken(self) -> None:
-        """Wait for TLS, where there is any. Raises `WorkerUntrusted`."""
-        if self._handshake is None:
-            return
+    async def shaken(self, now: Callable[[], float]) -> float:
+        """Wait for TLS; returns when it was there. Raises `WorkerUntrusted`."""
+        assert self._handshake is not None
         try:
             fault = await self._handshake
         except BaseException:
@@ -146,6 +144,7 @@ class _Line(Generic[P]):
         if fault is not None:
             self.abort()
             raise untrusted(fault)
+        return now()
 
     def abort(self) -> None:
         """It is not wanted."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from urllib.parse import urlsplit
 
+from balancer.connections.lookup import is_literal
 from balancer.connections.names import Names, NamesPlan
 from balancer.connections.phases import Phases
 from balancer.connections.route_watch import RouteWatch, Watched, WatchPlan
@@ -37,6 +38,7 @@ class Route:
         self.endpoint = endpoint
         self.host = url.hostname or ""
         self.port = url.port or (443 if url.scheme == "https" else 80)
+        self._fixed = (self.host,) if is_literal(self.host) else ()
         self.best: str | None = None
         self.faults: Counter[str] = Counter()
         self.resumption = Resumption()
@@ -44,9 +46,9 @@ class Route:
         self.now = routes.now
         self._routes = routes
 
-    async def addresses(self, host: str) -> tuple[str, ...]:
+    async def addresses(self) -> tuple[str, ...]:
         """Where the endpoint is, at once if that is known. Raises `LookupFailed`."""
-        return await self._routes.names.addresses(host)
+        return self._fixed or await self._routes.names.addresses(self.host)
 
     def opened(self, address: str, phases: Phases) -> None:
         """A connection stands."""
