@@ -88,6 +88,7 @@ class RouteWatch:
         self._networks: dict[str, dict[str, None]] = {}  # by name, the one that was seen last at the end
         self._watched: list[Watched] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def follow(self, watched: Iterable[Watched]) -> None:
         """These are the routes from now on."""
@@ -125,7 +126,7 @@ class RouteWatch:
     def sweep(self, routes: Iterable[Route], now: float) -> None:
         """Call upon endpoints that nobody has connected to for a while."""
         every = self.plan.every
-        if every is None or not self.plan.is_enabled:
+        if every is None or self._is_stopped or not self.plan.is_enabled:
             return
         for route in routes:
             if len(self._tasks) >= AT_ONCE:
@@ -134,11 +135,17 @@ class RouteWatch:
             if watched.looked_at is None or now - watched.looked_at >= every:
                 self._call_upon(route, now)
 
-    async def close(self) -> None:
-        """Call upon nobody any more."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """Call upon nobody any more; returns the tasks to wait for."""
+        self._is_stopped = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        return tasks
+
+    async def close(self) -> None:
+        """Stop, and wait until nobody is being called upon."""
+        tasks = self.stop()
         if tasks:
             await asyncio.wait(tasks)
 
