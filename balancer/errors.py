@@ -119,21 +119,33 @@ class UpstreamError(ForwardingError):
 
 
 class ConnectFailed(UpstreamError):
-    """No connection could be made: nothing was sent, so any request may be tried elsewhere."""
+    """No connection could be made: nothing was sent, so any request may be tried elsewhere. `kind` is what such
+    failures are counted by."""
 
     reason = "connect_failed"
     outcome = OutcomeKind.REFUSED
+    kind = "other"
 
-    def __init__(self, detail: str, inside: str = "") -> None:
+    def __init__(self, detail: str, inside: str = "", kind: str | None = None) -> None:
         """`detail` is told to the client, `inside` where it says more to whoever runs the unit."""
         super().__init__(detail)
         self.inside = inside or detail
+        if kind is not None:
+            self.kind = kind
+
+
+class NameUnresolved(ConnectFailed):
+    """The worker's name has no addresses, or nobody could say which."""
+
+    reason = "name_unresolved"
+    kind = "name"
 
 
 class WorkerUntrusted(ConnectFailed):
     """The TLS handshake failed, the worker's certificate for one: nothing was sent."""
 
     reason = "tls_failed"
+    kind = "tls"
 
 
 class ConnectTimeout(ConnectFailed):
@@ -141,6 +153,7 @@ class ConnectTimeout(ConnectFailed):
 
     status = 504
     reason = "connect_timeout"
+    kind = "timeout"
 
 
 class ConnectionBroken(UpstreamError):

@@ -112,6 +112,7 @@ class Server:
         await self.unit.discovery.start(self.unit.now())
         await self._control.start()  # last: what was ordered of endpoints needs to know them
         self._tell_grace()
+        self.unit.pools.routes.sweep(self.unit.now())
         self._acceptor = Acceptor(self.sock, self.unit, self.arrivals, self._client_limit, self._evenness)
         self._sweep = Sweep(self.unit, self._look)
         self._sweep.start()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.clients.networks import is_within
 from balancer.connections.pool import Pools
+from balancer.connections.route import Routes
 from balancer.endpoints.checks import Checks
 from balancer.endpoints.discovery import Discovery
 from balancer.endpoints.roster import Roster
@@ -115,7 +116,8 @@ class Unit:
         self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
         self.queue = WaitQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
         self.retries = terms.retries
-        self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls)
+        routes = Routes(terms.routes, clock.now)
+        self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls, routes)
         self.pools.replace([state.endpoint for state in router.states])
         self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()
@@ -143,6 +145,7 @@ class Unit:
         self._trusted = terms.trusted_proxies
         self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
         self.pools.limits, self.pools.tls = terms.pools, terms.upstream_tls
+        self.pools.routes.use(terms.routes)
         self.checks.use(terms.check_plan)
         self.router.use_fitness(terms.fitness)
         self.router.use_concurrency(terms.concurrency)

@@ -12,8 +12,8 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
 
+from balancer.connections.route import Route, Routes
 from balancer.connections.upstream import Upstream, connect
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls, UpstreamTls
@@ -51,14 +51,12 @@ class Pool:
     """The connections to one endpoint."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
-        url = urlsplit(endpoint.address)
         self.endpoint = endpoint
+        self.route = Route(endpoint, pools.routes)
         self.counts = PoolCounts()
         self.opening = 0
         self.is_retired = False
         self.last_fault: str | None = None  # why a connection could not be opened, the last time
-        self._host = url.hostname or ""
-        self._port = url.port or (443 if url.scheme == "https" else 80)
         self._pools = pools
         self._connections = 0  # that stand, idle or leased
         self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
@@ -184,7 +182,8 @@ class Pool:
 
     async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
         try:
-            upstream = await connect(self, self._host, self._port, self._pools.limits.connect_timeout, tls)
+            route, timeout = self.route, self._pools.limits.connect_timeout
+            upstream = await connect(self, route.host, route.port, timeout, tls, route)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
         except BaseException:
@@ -228,12 +227,18 @@ class Pools:
     """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit)."""
 
     def __init__(
-        self, now: float, limits: PoolLimits, limit: int | None = None, tls: UpstreamTls | None = None
+        self,
+        now: float,
+        limits: PoolLimits,
+        limit: int | None = None,
+        tls: UpstreamTls | None = None,
+        routes: Routes | None = None,
     ) -> None:
         self.coarse_now = now
         self.limits = limits
         self.limit = limit
         self.tls = tls or UpstreamTls()
+        self.routes = routes or Routes()
         self.open_connections = 0
         self.by_id: dict[str, Pool] = {}
 
@@ -248,12 +253,14 @@ class Pools:
             if kept.get(pool.endpoint.id) is not pool:
                 pool.retire()
         self.by_id = kept
+        self.routes.follow(pool.route for pool in kept.values())
 
     def prune(self, now: float) -> None:
         """Age every pool. Ages are of seconds, so the time of the last call serves until the next one."""
         self.coarse_now = now
         for pool in self.by_id.values():
             pool.prune(now)
+        self.routes.sweep(now)
 
     def make_room(self) -> None:
         """At the limit an idle connection elsewhere makes way for one that is needed now."""
@@ -266,4 +273,5 @@ class Pools:
     async def close(self) -> None:
         """Close everything and wait until nothing is being opened."""
         tasks = [task for pool in self.by_id.values() for task in pool.close()]
+        await self.routes.close()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -65,10 +65,14 @@ class Resolver:
         """Whoever still waits gets no answer."""
         await self._resolver.close()
 
-    async def addresses(self, name: str) -> Addresses:
-        """A and AAAA. Raises `LookupFailed`, where only one kind got an answer, too: a half is not the whole."""
-        four, six = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"))
-        records = [*four, *six]
+    async def addresses(self, name: str, *, is_half_enough: bool = False) -> Addresses:
+        """A and AAAA. Raises `LookupFailed`, where only one kind got an answer, too: a half is not the whole, but
+        enough for who only wants to connect."""
+        answers = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"), return_exceptions=True)
+        faults = [answer for answer in answers if isinstance(answer, BaseException)]
+        records = [record for answer in answers if not isinstance(answer, BaseException) for record in answer]
+        if faults and not (is_half_enough and records):
+            raise faults[0]
         hosts = {record.data.addr for record in records if hasattr(record.data, "addr")}
         if not hosts:
             raise LookupFailed(f"{name}: has no addresses")

@@ -29,21 +29,16 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from balancer.connections.dialling import connect_tls
-from balancer.errors import (
-    ConnectFailed,
-    ConnectionBroken,
-    ConnectTimeout,
-    MalformedBody,
-    MalformedResponse,
-    UpstreamError,
-)
+from balancer.connections.dialling import dial
+from balancer.connections.phases import NOTHING, Phases
+from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.messages.body import Body, ChunkedBody, SizedBody
 from balancer.messages.fields import END_OF_HEAD, Framing
 from balancer.messages.response_head import Response as Response  # for those who implement a sink
 from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
+    from balancer.connections.route import Route
     from balancer.tls.contexts import ClientTls
 
 HEAD_LIMIT: Final = 65_536
@@ -80,7 +75,7 @@ class ConnectionOwner(Protocol):
 
 class Upstream(asyncio.Protocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow;
-    `idle_since`, in seconds, and `is_counted` are the owner's."""
+    `phases`: how long its setting up took; `idle_since`, in seconds, and `is_counted` are the owner's."""
 
     __slots__ = (
         "_body",
@@ -100,6 +95,7 @@ class Upstream(asyncio.Protocol):
         "is_counted",
         "is_reusable",
         "opened_at",
+        "phases",
         "transport",
         "write",
     )
@@ -122,6 +118,7 @@ class Upstream(asyncio.Protocol):
         self.is_reusable = True
         self.is_closed = self.is_counted = False
         self.opened_at = self.idle_since = 0.0
+        self.phases: Phases = NOTHING
 
     # --- towards the worker
 
@@ -353,19 +350,15 @@ def body_of(response: Response) -> Body:
 
 
 async def connect(
-    owner: ConnectionOwner, host: str, port: int, timeout: float, tls: ClientTls | None = None
+    owner: ConnectionOwner,
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ClientTls | None = None,
+    route: Route | None = None,
 ) -> Upstream:
-    """Open a connection within `timeout` seconds; raises `ConnectFailed` or `ConnectTimeout`."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(timeout):
-            if tls is not None:
-                return await connect_tls(Upstream(owner), host, port, tls)
-            _, upstream = await loop.create_connection(lambda: Upstream(owner), host, port)
-    except TimeoutError:
-        raise ConnectTimeout(f"no connection within {timeout:g} s") from None
-    except OSError as error:
-        raise ConnectFailed(error.strerror or str(error)) from None
-    except UnicodeError as error:  # a host that no name can have
-        raise ConnectFailed(str(error)) from None
+    """Open a connection within `timeout` seconds; raises `ConnectFailed` or one of its kinds. `route` knows the names
+    and what was learned before; without it the name is looked up each time."""
+    upstream, phases = await dial(lambda: Upstream(owner), host, port, timeout, tls, route)
+    upstream.phases = phases
     return upstream

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from balancer.control.status import summary
 from policies.load import Histogram
 
-ANYWHERE = frozenset({"draining", "everywhere", "ejected"})
+ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed"})
 """True where it is so in one process."""
 
 ALIKE = frozenset({"max_in_flight", "options"})
@@ -45,7 +45,9 @@ LEAST = frozenset(
 )
 """Gauges that are no sums: so where it is so everywhere."""
 
-LARGEST = frozenset(f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads"))
+LARGEST = frozenset(
+    f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads", "route_departed")
+)
 """And what is so where it is so anywhere, or done by each. Gauges of seconds are measures, too."""
 
 OF_PROCESS = ("pid", "uptime", "clients", "in_flight", "queued", "connections", "requests")

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from balancer.control.queue_report import queue_families
+from balancer.control.routes_report import route_families
 
 if TYPE_CHECKING:
     from balancer.log.access_log import LogCounts
@@ -47,6 +48,7 @@ class UnitCollector(Collector):
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
         yield from fitness_families(self._unit)
+        yield from route_families(self._unit)
         yield self._latency()
 
     def _unit_families(self) -> Iterator[Metric]:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from balancer.control.queue_report import concurrency_status, level_status, queue_status
+from balancer.control.routes_report import events_status, names_status, route_status, watch_status
 from balancer.requests import exchange
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ def unit_status(unit: Unit) -> dict[str, Any]:
         "sticky": asdict(unit.sticky_counts) if unit.stickiness is not None else None,
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
         "leaving": leaving_status(unit),
+        "names": names_status(unit),
+        "watch": watch_status(unit),
+        "events": events_status(unit),
         "discovery": [
             {
                 "source": source.source,
@@ -178,6 +182,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
             "failed": counts.failed,
             "last_fault": pool.last_fault,
         },
+        "route": route_status(pool.route),
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": summary(state.histogram),
     }

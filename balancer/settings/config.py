@@ -35,6 +35,7 @@ from balancer.settings.fitness import (
     SlowStartConfig,
     fitness_of,
 )
+from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
 from balancer.settings.retries import HedgingConfig, RetryConfig
 from balancer.settings.sections import (
@@ -108,6 +109,8 @@ class Settings(BaseSettings):
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
+    names: NamesConfig = NamesConfig()
+    watch: WatchConfig = WatchConfig()
     checks: ChecksConfig = ChecksConfig()
     ejection: EjectionConfig = EjectionConfig()
     panic: PanicConfig = PanicConfig()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from balancer.clients.networks import Network
 from balancer.connections.pool import PoolLimits
+from balancer.connections.route import RoutesPlan
 from balancer.endpoints.checks import CheckPlan
 from balancer.messages.internal_fields import InternalFields
 from balancer.requests.gate import GateRules
@@ -48,6 +49,7 @@ class Terms:
     timeouts: Timeouts
     limits: Limits
     pools: PoolLimits
+    routes: RoutesPlan
     trusted_proxies: tuple[Network, ...]
     proxy_protocol: tuple[Network, ...]
     internal_names: tuple[str, ...]
@@ -90,6 +92,7 @@ def terms_of(settings: Settings) -> Terms:
         timeouts=_timeouts(settings),
         limits=_limits(settings),
         pools=settings.pool_limits,
+        routes=RoutesPlan(settings.names.plan(), settings.watch.plan()),
         trusted_proxies=settings.trusted_proxies,
         proxy_protocol=settings.proxy_protocol,
         internal_names=names,

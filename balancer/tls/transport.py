@@ -31,7 +31,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """A protocol to the plain transport below, a transport to the `protocol` above.
 
     `protocol.connection_made` is called after the handshake, and before it `on_handshake` with None, or instead with
-    the error. `name` is the server's, for a client; without it this is the server's side.
+    the error. `name` is the server's, for a client; without it this is the server's side. `session` is offered by a
+    client, to be resumed.
     """
 
     __slots__ = (
@@ -63,10 +64,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         protocol: asyncio.BaseProtocol,
         on_handshake: Callable[[Exception | None], None],
         name: str | None = None,
+        session: ssl.SSLSession | None = None,
     ) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=name is None, server_hostname=name
+            self._incoming, self._outgoing, server_side=name is None, server_hostname=name, session=session
         )
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
         self._take, self._drain = self._incoming.write, self._outgoing.read

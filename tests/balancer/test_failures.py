@@ -359,7 +359,7 @@ async def test_a_host_that_no_name_can_have(stage: Stage) -> None:
     endpoint = {"id": "w0", "address": f"http://{'x' * 70}.example.org:80"}
     await stage.serve(endpoints=[endpoint], retries=0)
     answer = await stage.ask(get())
-    assert (answer.status, json.loads(answer.body)["error"]) == (502, "connect_failed")
+    assert (answer.status, json.loads(answer.body)["error"]) == (502, "name_unresolved")
     assert stage.outcomes() == {"refused": 1}
 
 

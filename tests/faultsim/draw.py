@@ -37,6 +37,7 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("ejection.time", (1.0, 30.0)),
     ("panic.share", (0.0, 0.5)),
     ("slow_start.window", (0.0, 3.0)),
+    ("watch.every", (None, None, 1.0)),
 )
 """A setting's path and what it may be; one that this unit does not have is left out."""
 

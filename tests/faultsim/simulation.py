@@ -282,6 +282,7 @@ class Simulation:
     def _leaves_nothing(self) -> None:
         """Everybody has gone: each request was settled, and nothing refers to a connection."""
         unit, timeline = self.unit, self.timeline
+        unit.pools.routes.watch.stop()
         timeline.run_until(
             timeline.now() + unit.pools.limits.idle + 2 * unit.timeouts.linger + 1.0, self._look
         )

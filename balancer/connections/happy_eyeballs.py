@@ -1,0 +1,100 @@
+"""Several addresses tried one after the other, without waiting for the first to fail (RFC 8305).
+
+Rule of this file: it knows no sockets. Attempts begin `STAGGER` seconds after each other, or as soon as one has failed;
+the first that stands wins, and all others are given up. Whatever ends the race, nothing is left open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import zip_longest
+from typing import TypeVar
+
+STAGGER = 0.25
+"""Seconds between attempts: the recommended Connection Attempt Delay (§ 5)."""
+
+T = TypeVar("T")
+
+
+def interleaved(hosts: Sequence[str], first: str | None = None) -> list[str]:
+    """The families by turns, beginning with that of the first address (§ 4), and `first` before all if it is there."""
+    is_six = bool(hosts) and ":" in hosts[0]
+    same = [host for host in hosts if (":" in host) is is_six]
+    other = [host for host in hosts if (":" in host) is not is_six]
+    turns = [host for pair in zip_longest(same, other) for host in pair if host is not None]
+    if first in turns:
+        turns.remove(first)
+        turns.insert(0, first)
+    return turns
+
+
+class Tried:
+    """What became of each address, in the order of trying. None: nothing yet."""
+
+    def __init__(self) -> None:
+        self.by_address: dict[str, OSError | None] = {}
+
+    def __str__(self) -> str:
+        return "; ".join(f"{address}: {_words(error)}" for address, error in self.by_address.items())
+
+    @property
+    def fault(self) -> OSError:
+        """The one that says most: who refuses is there, who is unreachable may be of a family that we do not have."""
+        faults = [error for error in self.by_address.values() if error is not None]
+        return next((error for error in faults if isinstance(error, ConnectionError)), faults[0])
+
+
+def _words(error: OSError | None) -> str:
+    return "no answer" if error is None else error.strerror or str(error)
+
+
+async def first_of(
+    addresses: Sequence[str], begin: Callable[[str], Awaitable[T]], discard: Callable[[T], None], tried: Tried
+) -> tuple[str, T]:
+    """The first of `addresses` that `begin` succeeds with. Raises OSError where none does; `tried` says more."""
+    if len(addresses) > 1:
+        return await _race(addresses, begin, discard, tried)
+    (address,) = addresses
+    tried.by_address[address] = None
+    try:
+        return address, await begin(address)
+    except OSError as error:
+        tried.by_address[address] = error
+        raise
+
+
+async def _race(
+    addresses: Sequence[str], begin: Callable[[str], Awaitable[T]], discard: Callable[[T], None], tried: Tried
+) -> tuple[str, T]:
+    waiting = deque(addresses)
+    running: dict[asyncio.Future[T], str] = {}
+    try:
+        while waiting or running:
+            if waiting:
+                address = waiting.popleft()
+                tried.by_address[address] = None
+                running[asyncio.ensure_future(begin(address))] = address
+            await asyncio.wait(
+                running, timeout=STAGGER if waiting else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in [task for task in running if task.done()]:
+                address = running.pop(task)
+                error = task.exception()
+                if error is None:
+                    return address, task.result()
+                if not isinstance(error, OSError):
+                    raise error
+                tried.by_address[address] = error
+        raise tried.fault
+    finally:
+        for task in running:
+            task.cancel()
+            task.add_done_callback(lambda task: _given_up(task, discard))
+
+
+def _given_up(task: asyncio.Future[T], discard: Callable[[T], None]) -> None:
+    """It has lost, or nobody wants the race any more; it may have stood all the same."""
+    if not task.cancelled() and task.exception() is None:
+        discard(task.result())
