@@ -24,6 +24,7 @@ from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
 from balancer.requests.waiting import WaitQueue
+from balancer.settings.transports import transports_of
 from policies.facts import Endpoint
 from policies.policy import Policy
 from policies.router import Clock, Router
@@ -116,6 +117,7 @@ class Unit:
         self.queue = WaitQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
         self.retries = terms.retries
         self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls)
+        self.pools.transports = transports_of(terms.endpoints)
         self.pools.replace([state.endpoint for state in router.states])
         self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 import httptools
 
@@ -56,6 +56,9 @@ FEW: Final = 2 * FIELDS_LIMIT
 LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class ResponseSink(Protocol):
@@ -167,6 +170,11 @@ class Upstream(asyncio.Protocol):
             waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
             self._poll = waiting.poll
         return not self._poll(0)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of the request that wait here for the worker."""
+        return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
         """Let the worker wait: whoever reads the response cannot keep up."""
@@ -356,16 +364,21 @@ async def connect(
     owner: ConnectionOwner, host: str, port: int, timeout: float, tls: ClientTls | None = None
 ) -> Upstream:
     """Open a connection within `timeout` seconds; raises `ConnectFailed` or `ConnectTimeout`."""
+    return await reach(Upstream(owner), host, port, timeout, tls)
+
+
+async def reach(protocol: P, host: str, port: int, timeout: float, tls: ClientTls | None) -> P:
+    """As `connect`, for whatever is to speak over the connection."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout):
             if tls is not None:
-                return await connect_tls(Upstream(owner), host, port, tls)
-            _, upstream = await loop.create_connection(lambda: Upstream(owner), host, port)
+                return await connect_tls(protocol, host, port, tls)
+            await loop.create_connection(lambda: protocol, host, port)
     except TimeoutError:
         raise ConnectTimeout(f"no connection within {timeout:g} s") from None
     except OSError as error:
         raise ConnectFailed(error.strerror or str(error)) from None
     except UnicodeError as error:  # a host that no name can have
         raise ConnectFailed(str(error)) from None
-    return upstream
+    return protocol
