@@ -84,11 +84,12 @@ class Http2Session(asyncio.Protocol):
         self.opened_at = self.idle_since = 0.0
         self._pool = pool
         self._scheme = scheme
+        self.agreed: str | None = "h2"  # by ALPN, or known before
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
         self._frames = Frames()
         self._streams: dict[int, Http2Stream] = {}
         self._touched: dict[Http2Stream, None] = {}  # by the read that is being parsed
-        self._limit = ASSUMED
+        self._limit = pool.stream_limit or ASSUMED
         self._is_leaving = self._is_gone = False
         self._is_doubtful = False  # the kernel holds something unread, maybe an end
         self._is_blocked = False  # the transport takes no more
@@ -180,6 +181,11 @@ class Http2Session(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self._scheme == b"https":
+            self.agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+            if self.agreed != "h2":
+                self._is_gone = True
+                return
         self._h2.local_settings = Settings(
             client=True,
             initial_values={
@@ -193,6 +199,8 @@ class Http2Session(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_gone:
+            return
         self._heard_at, self._is_reading = self._pool.pools.coarse_now, True
         at = 0
         try:
@@ -308,7 +316,7 @@ class Http2Session(asyncio.Protocol):
             self._pump_all()
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
-        self._limit = self._h2.remote_settings.max_concurrent_streams
+        self._limit = self._pool.stream_limit = self._h2.remote_settings.max_concurrent_streams
         self._pump_all()
         self._pool.room_changed()
 
@@ -421,11 +429,9 @@ async def open_session(pool: SharedPool, tls: ClientTls | None) -> Http2Session:
     host, port = pool.origin
     session = Http2Session(pool, b"http" if tls is None else b"https")
     await reach(session, host, port, pool.pools.limits.connect_timeout, tls)
-    if tls is not None:
-        agreed = session.transport.get_extra_info("ssl_object").selected_alpn_protocol()
-        if agreed != "h2":
-            session.transport.abort()
-            raise WorkerUntrusted(
-                "the worker does not offer HTTP/2", f"ALPN: the worker does not offer h2, but {agreed}"
-            )
+    if session.agreed != "h2":
+        session.transport.abort()
+        raise WorkerUntrusted(
+            "the worker does not offer HTTP/2", f"ALPN: h2 was offered, the worker took {session.agreed}"
+        )
     return session

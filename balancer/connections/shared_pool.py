@@ -30,6 +30,7 @@ class SharedPool(Pool):
     def __init__(self, endpoint: Endpoint, pools: Pools, transport: str, opener: Opener) -> None:
         super().__init__(endpoint, pools)
         self.transport = transport
+        self.stream_limit = 0  # that the last carrier was told of; 0: none was
         self._opener = opener
         self._carriers: list[Carrier] = []  # that stand; the last to be opened is last
 

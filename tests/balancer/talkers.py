@@ -25,7 +25,7 @@ from h2.events import (
     TrailersReceived,
     WindowUpdated,
 )
-from h2.settings import SettingCodes
+from h2.settings import SettingCodes, Settings
 
 from tests.balancer.conftest import ScriptedWorker, Wire
 
@@ -97,7 +97,9 @@ class Http1:
     async def head(self, status: int, *fields: tuple[bytes, bytes], length: int | None = None) -> None:
         bodiless = status in (204, 304)
         self.is_chunked = length is None and not bodiless
-        framing = (b"Transfer-Encoding", b"chunked") if length is None else (b"Content-Length", b"%d" % length)
+        framing = (
+            (b"Transfer-Encoding", b"chunked") if length is None else (b"Content-Length", b"%d" % length)
+        )
         await self._lines(status, *fields, *(() if bodiless and length is None else (framing,)))
 
     async def _lines(self, status: int, *fields: tuple[bytes, bytes]) -> None:
@@ -222,9 +224,10 @@ class Http2Peer:
             self.writer.write(data)
 
     async def serve(self) -> None:
+        if self._streams is not None:  # in the first SETTINGS, as servers do
+            most = {SettingCodes.MAX_CONCURRENT_STREAMS: self._streams}
+            self.h2.local_settings = Settings(client=False, initial_values=most)
         self.h2.initiate_connection()
-        if self._streams is not None:
-            self.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: self._streams})
         self.flush()
         self.wire.patience = 50.0
         try:

@@ -40,7 +40,9 @@ KEEPS = {
     "aiohttp": Kept(trailers=False, request_trailers=False, hints=False),
 }
 TRANSPORTS = [
-    pytest.param(name, marks=pytest.mark.skipif(find_spec("pycurl") is None, reason="pycurl is not installed"))
+    pytest.param(
+        name, marks=pytest.mark.skipif(find_spec("pycurl") is None, reason="pycurl is not installed")
+    )
     if name == "curl"
     else name
     for name in KEEPS
@@ -128,11 +130,7 @@ async def test_nothing_is_added(stage: Stage, begin: Begin) -> None:
     """A library that puts its own fields in changes what workers see: names are those of the native transport."""
     plays = await begin(hello)
     await stage.ask(get(b"/", b"Cookie: a=b"))
-    names = sorted({name for name, _ in plays[0].fields})
-    assert names == sorted(
-        [b"host", b"cookie", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port"]
-        + [b"x-forwarded-proto", b"x-request-id", b"x-request-start"]
-    ) or set(names) <= NATIVE_NAMES
+    assert {name for name, _ in plays[0].fields} <= NATIVE_NAMES
 
 
 NATIVE_NAMES = {
@@ -293,9 +291,7 @@ async def test_a_hundred_at_once(stage: Stage, begin: Begin) -> None:
     assert (len(plays), stage.outcomes()) == (100, {"ok": 100})
 
 
-async def test_a_client_that_does_not_read_holds_the_worker(
-    stage: Stage, begin: Begin, keeps: Kept
-) -> None:
+async def test_a_client_that_does_not_read_holds_the_worker(stage: Stage, begin: Begin, keeps: Kept) -> None:
     """What is taken from the worker is bounded; others are served meanwhile, and the rest comes in the end."""
     size = 64
 
@@ -395,8 +391,7 @@ async def test_a_worker_that_dies_within_the_body(stage: Stage, begin: Begin) ->
     has_come.set()
     await client.closed()
     assert not bytes(client.received).endswith(b"0\r\n\r\n")
-    await stage.settled()
-    assert stage.outcomes() == {"reset": 1}
+    await stage.eventually(lambda: stage.outcomes() == {"reset": 1})
 
 
 async def test_a_client_that_leaves(stage: Stage, begin: Begin) -> None:
@@ -414,10 +409,8 @@ async def test_a_client_that_leaves(stage: Stage, begin: Begin) -> None:
     await client.send(get(b"/slow"))
     await has_begun.wait()
     client.reset()
-    await stage.settled()
-    assert stage.outcomes() == {"abandoned": 1}
-    if stage.pool().transport != "aiohttp":
-        assert (await stage.ask(get())).body == b"hello"
+    await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})
+    assert (await stage.ask(get())).body == b"hello"
 
 
 async def test_nobody_listens(stage: Stage, transport: str) -> None:
