@@ -19,7 +19,6 @@ from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls, UpstreamTls
 from policies.facts import Endpoint
 
-
 NATIVE: Final = "native"
 """The transport of this file: one request at a time on a connection, in HTTP/1.1."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,17 @@ async def test_a_limit_that_comes_late(stage: Stage) -> None:
 
     async def script(play: Play) -> None:
         assert isinstance(play, Http2)
-        if sum(not other.ended.is_set() or other is play for other in play.peer.by_id.values()) > 2:
+        if play.peer is plays[0].peer and play.stream_id == 1:
+            play.peer.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 2})
+        if play.peer is plays[0].peer and play.stream_id > 3:
             play.reset(ErrorCodes.REFUSED_STREAM)
-            return
-        await echo(play)
+        else:
+            await echo(play)
 
-    await before(stage, script, streams=2)
+    plays = await before(stage, script)
     answers = await asyncio.gather(*(stage.ask(post(b"x")) for _ in range(6)))
     assert {answer.status for answer in answers} == {200}
+    assert stage.unit.counts.retried >= 1
 
 
 async def test_a_client_that_leaves_cancels_its_stream(stage: Stage) -> None:
@@ -176,6 +180,10 @@ async def test_resets_by_code(stage: Stage, code: int, error: str, detail: str) 
 # --- GOAWAY
 
 
+def has_come(plays: list[Any], i: int) -> bool:
+    return len(plays) > i
+
+
 async def test_goaway_loses_nothing(stage: Stage) -> None:
     """Streams up to the last that it names finish there; those above go to a new connection, POST too."""
     gate = asyncio.Event()
@@ -197,7 +205,7 @@ async def test_goaway_loses_nothing(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(5)]
     for i, client in enumerate(clients):
         await client.send(post(b"%d" % i))
-        await stage.eventually(lambda i=i: len(plays) > i)
+        await stage.eventually(partial(has_come, plays, i))
     assert [(await client.response()).body for client in clients[2:]] == [b"2", b"3", b"4"]
     gate.set()
     assert [(await client.response()).body for client in clients[:2]] == [b"0", b"1"]
