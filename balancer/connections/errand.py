@@ -55,8 +55,10 @@ class Stream(Protocol):
 
 class Carrier(Protocol):
     """A connection of many streams, or a library's client. `leased`: errands that it has; `heads` reads its responses;
-    `opened_at`, and `idle_since`, when it last had an errand, in seconds, are the pool's."""
+    `opened_at`, and `idle_since`, when it last had an errand, in seconds, are the pool's. `is_library`: it keeps its
+    connections itself, ages and counts them."""
 
+    is_library: bool
     heads: ResponseHeads
     leased: int
     opened_at: float

@@ -76,6 +76,7 @@ PING_AFTER, PING_WAIT = 10.0, 10.0
 class Http2Session(asyncio.Protocol):
     """A `Carrier`."""
 
+    is_library = False
     transport: asyncio.Transport
 
     def __init__(self, pool: SharedPool, scheme: bytes) -> None:

@@ -63,7 +63,7 @@ class SharedPool(Pool):
         """A place on a carrier that has room."""
         for carrier in self._carriers:
             if carrier.room > 0:
-                if carrier.leased or carrier.idle_since:
+                if (carrier.leased or carrier.idle_since) and not carrier.is_library:
                     self.counts.reused += 1
                 return self._errand(carrier)
         return None
@@ -154,7 +154,8 @@ class SharedPool(Pool):
 
     def _carrier_opened(self, carrier: Carrier) -> None:
         self.opening -= 1
-        self.counts.opened += 1
+        if not carrier.is_library:
+            self.counts.opened += 1
         carrier.opened_at = self._pools.coarse_now
         self._carriers.append(carrier)
         if self.is_retired and not self._lessees:
@@ -171,7 +172,8 @@ class SharedPool(Pool):
         if carrier in self._carriers:
             self._carriers.remove(carrier)
             self._pools.open_connections -= 1
-            self.counts.closed += 1
+            if not carrier.is_library:
+                self.counts.closed += 1
         if self._lessees:
             self._serve()
 
@@ -182,7 +184,9 @@ class SharedPool(Pool):
         limits = self._pools.limits
         for carrier in list(self._carriers):
             is_idle = not carrier.leased and now - carrier.idle_since >= limits.idle
-            if is_idle or now - carrier.opened_at > limits.max_age:
+            if carrier.is_library:
+                carrier.prune(now, limits)
+            elif is_idle or now - carrier.opened_at > limits.max_age:
                 carrier.retire()
             else:
                 carrier.prune(now, limits)
