@@ -30,6 +30,8 @@ class Kept:
     trailers: bool = True  # of responses
     request_trailers: bool = True
     hints: bool = True  # interim responses
+    octets: bool = True  # beyond ASCII, whatever they are
+    repeats: bool = False  # by itself, where a worker dies on it
     bounded: int = 12_000_000  # bytes of a response that a client who does not read makes us take
 
 
@@ -37,7 +39,7 @@ KEEPS = {
     "native": Kept(),
     "http2": Kept(case=False, reason=False),
     "curl": Kept(request_trailers=False),
-    "aiohttp": Kept(trailers=False, request_trailers=False, hints=False),
+    "aiohttp": Kept(trailers=False, request_trailers=False, hints=False, octets=False, repeats=True),
 }
 TRANSPORTS = [
     pytest.param(
@@ -257,7 +259,9 @@ async def test_interim_responses(stage: Stage, begin: Begin, keeps: Kept) -> Non
 
 async def test_fields_keep_their_order_and_repetition(stage: Stage, begin: Begin, keeps: Kept) -> None:
     """Both ways; the case of names as far as the protocol has any."""
-    there = [(b"X-b", b"1"), (b"X-A", b"2"), (b"x-B", b"3"), (b"X-Empty", b""), (b"X-L", b"\xe9")]
+    there = [(b"X-b", b"1"), (b"X-A", b"2"), (b"x-B", b"3"), (b"X-Empty", b"")]
+    if keeps.octets:
+        there.append((b"X-L", b"\xe9"))
     back = [(b"Set-Cookie", b"a=1"), (b"X-z", b"y"), (b"Set-Cookie", b"b=2"), (b"X-Empty", b"")]
 
     async def script(play: Play) -> None:
@@ -356,8 +360,8 @@ async def test_a_worker_that_dies_before_the_head(stage: Stage, begin: Begin) ->
     assert stage.outcomes() == {"reset": 1}
 
 
-async def test_a_get_is_repeated_when_the_worker_dies(stage: Stage, begin: Begin) -> None:
-    """On a new connection."""
+async def test_a_get_is_repeated_when_the_worker_dies(stage: Stage, begin: Begin, keeps: Kept) -> None:
+    """On a new connection; a library may do so unasked, and then nobody counts it."""
     count = 0
 
     async def script(play: Play) -> None:
@@ -370,7 +374,7 @@ async def test_a_get_is_repeated_when_the_worker_dies(stage: Stage, begin: Begin
 
     await begin(script)
     assert (await stage.ask(get())).body == b"hello"
-    assert stage.outcomes() == {"reset": 1, "ok": 1}
+    assert stage.outcomes() == ({"ok": 1} if keeps.repeats else {"reset": 1, "ok": 1})
 
 
 async def test_a_worker_that_dies_within_the_body(stage: Stage, begin: Begin) -> None:
