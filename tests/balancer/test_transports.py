@@ -11,10 +11,12 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, get, post, post_chunked
 from tests.balancer.talkers import Play, Script, over_http1, over_http2, values
 
@@ -332,6 +334,7 @@ async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin:
 
     await begin(script)
     client = await stage.client()
+    client.patience = 30.0
     body = MEBI * 32
     client.write(post(body))
     before = -1
@@ -415,6 +418,45 @@ async def test_a_client_that_leaves(stage: Stage, begin: Begin) -> None:
     client.reset()
     await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})
     assert (await stage.ask(get())).body == b"hello"
+
+
+async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
+    """The worker is verified by our authority and its name; one that is not believed gets nothing."""
+    shelf = Shelf(tmp_path)
+    good, bad = shelf.worker("127.0.0.1"), shelf.worker("other.example.org")
+    for context in (good, bad):
+        context.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
+    plays: list[Play] = []
+    over = over_http2 if transport == "http2" else over_http1
+    settings = {"upstream_tls": {"ca": str(shelf.ca)}, "retries": 0, "policy": "round-robin"}
+    workers = [over(echo, plays), over(echo, plays)]
+    for worker, context in zip(workers, (good, bad), strict=True):
+        worker.tls = context
+        await worker.start()
+        stage._workers.append(worker)
+    endpoints = [
+        {"id": f"w{i}", "address": f"https://127.0.0.1:{worker.port}", "transport": transport}
+        for i, worker in enumerate(workers)
+    ]
+    await stage.serve(endpoints=endpoints, **settings)
+    assert (await stage.ask(post(MEBI))).body == MEBI
+    answer = await stage.ask(post(b"secret"))
+    assert (answer.status, reason_of(answer)) == (502, "tls_failed")
+    assert (len(plays), stage.outcomes("w1")) == (1, {"refused": 1})
+
+
+async def test_a_check(stage: Stage, begin: Begin) -> None:
+    """Active checks go the same way, and find a worker that is gone unreachable."""
+    plays = await begin(hello, checks={"path": "/healthz", "interval": 1.0})
+    stage.advance(1.0)
+    await stage.eventually(lambda: plays and not stage.unit.checks.by_id["w0"].check)
+    assert plays[0].target == b"/healthz"
+    await stage._workers[0].stop()
+    for _ in range(8):
+        stage.advance(2.0)
+        await stage.eventually(lambda: not stage.unit.checks.by_id["w0"].check)
+    assert not stage.state().healthy
+    assert not stage.state().is_reachable
 
 
 async def test_nobody_listens(stage: Stage, transport: str) -> None:
