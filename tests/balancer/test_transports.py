@@ -445,16 +445,21 @@ async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
     assert (len(plays), stage.outcomes("w1")) == (1, {"refused": 1})
 
 
-async def test_a_check(stage: Stage, begin: Begin) -> None:
-    """Active checks go the same way, and find a worker that is gone unreachable."""
-    plays = await begin(hello, checks={"path": "/healthz", "interval": 1.0})
-    stage.advance(1.0)
-    await stage.eventually(lambda: plays and not stage.unit.checks.by_id["w0"].check)
-    assert plays[0].target == b"/healthz"
-    await stage._workers[0].stop()
-    for _ in range(8):
+async def pass_time(stage: Stage, steps: int) -> None:
+    """Check after check, each to its end."""
+    for _ in range(steps):
         stage.advance(2.0)
         await stage.eventually(lambda: not stage.unit.checks.by_id["w0"].check)
+
+
+async def test_a_check(stage: Stage, begin: Begin) -> None:
+    """Active checks go the same way, and find a worker that is gone unreachable."""
+    plays = await begin(hello, checks={"path": "/healthz", "interval": 2.0})
+    await pass_time(stage, 4)
+    assert plays[0].target == b"/healthz"
+    assert stage.state().healthy
+    await stage._workers[0].stop()
+    await pass_time(stage, 8)
     assert not stage.state().healthy
     assert not stage.state().is_reachable
 
