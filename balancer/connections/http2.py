@@ -16,8 +16,6 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
@@ -32,11 +30,22 @@ from h2.events import (
     WindowUpdated,
 )
 from h2.exceptions import H2Error, StreamClosedError
-from h2.settings import SettingCodes, Settings
 
 from balancer.connections.http2_frames import GOAWAY, Farewell, Frames, farewell_of
 from balancer.connections.http2_stream import Http2Stream
-from balancer.connections.upstream import HEAD_LIMIT, reach
+from balancer.connections.http2_terms import (
+    ASSUMED,
+    LAST_ID,
+    MOST,
+    PING_AFTER,
+    PING_WAIT,
+    WINDOW,
+    head_fields,
+    line_of,
+    name_of,
+    new_connection,
+)
+from balancer.connections.upstream import reach
 from balancer.errors import (
     ConnectionBroken,
     MalformedResponse,
@@ -54,24 +63,6 @@ if TYPE_CHECKING:
     from balancer.connections.shared_pool import SharedPool
     from balancer.tls.contexts import ClientTls
 
-STREAM_WINDOW = 262_144
-"""Bytes of a response that a slow client lets come in: what bounds the memory of one, and its speed by round trip."""
-
-WINDOW = 4 * 1_048_576
-"""Of the whole connection; nothing waits in it, so it only has to be more than is ever under way."""
-
-ASSUMED = 100
-"""Streams at once before the worker has said how many: what it should allow at least (§ 6.5.2)."""
-
-MOST = 1000
-"""Streams at once, whatever the worker allows; the library looks at each of them for every new one."""
-
-LAST_ID = 2**31 - 1 - 2 * MOST
-"""Of streams; then another connection is opened (§ 5.1.1)."""
-
-PING_AFTER, PING_WAIT = 10.0, 10.0
-"""Seconds without a word from the worker until it is asked for one, and until it is given up."""
-
 
 class Http2Session(asyncio.Protocol):
     """A `Carrier`."""
@@ -86,7 +77,7 @@ class Http2Session(asyncio.Protocol):
         self._pool = pool
         self._scheme = scheme
         self.agreed: str | None = "h2"  # by ALPN, or known before
-        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+        self._h2 = new_connection()
         self._frames = Frames()
         self._streams: dict[int, Http2Stream] = {}
         self._touched: dict[Http2Stream, None] = {}  # by the read that is being parsed
@@ -97,7 +88,6 @@ class Http2Session(asyncio.Protocol):
         self._is_reading = self._is_flush_due = False
         self._heard_at = pool.pools.coarse_now
         self._pinged_at: float | None = None
-        self._poll: Callable[[float], list[tuple[int, int]]] | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             ResponseReceived: self._on_head,
             InformationalResponseReceived: self._on_head,
@@ -128,34 +118,24 @@ class Http2Session(asyncio.Protocol):
         has_body = outline.length != 0
         stream = Http2Stream(self, errand, stream_id, has_body=has_body)
         try:
-            self._h2.send_headers(stream_id, self._head(outline), end_stream=not has_body)
+            self._h2.send_headers(
+                stream_id, head_fields(outline, self._scheme, self._pool.origin), end_stream=not has_body
+            )
         except H2Error as error:
             stream.over()
-            fault = NotCarried(f"HTTP/2 cannot carry this request: {_line(error)}")
+            fault = NotCarried(f"HTTP/2 cannot carry this request: {line_of(error)}")
             asyncio.get_running_loop().call_soon(errand.fail, fault)
             return stream
         self._streams[stream_id] = stream
         self._flush_soon()
         return stream
 
-    def _head(self, outline: Outline) -> list[tuple[bytes, bytes]]:
-        authority = outline.authority or "{}:{}".format(*self._pool.origin).encode()
-        return [
-            (b":method", outline.method),
-            (b":scheme", self._scheme),
-            (b":authority", authority),
-            (b":path", outline.target),
-            *((name.lower(), value) for name, value in outline.fields),
-        ]
-
     def is_quiet(self) -> bool:
         if self.leased or not hasattr(select, "poll"):
             return True
-        if self._poll is None:
-            waiting = select.poll()
-            waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-            self._poll = waiting.poll
-        self._is_doubtful = bool(self._poll(0))
+        waiting = select.poll()
+        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._is_doubtful = bool(waiting.poll(0))
         return not self._is_doubtful
 
     def retire(self) -> None:
@@ -187,14 +167,6 @@ class Http2Session(asyncio.Protocol):
             if self.agreed != "h2":
                 self._is_gone = True
                 return
-        self._h2.local_settings = Settings(
-            client=True,
-            initial_values={
-                SettingCodes.ENABLE_PUSH: 0,
-                SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_LIMIT,
-            },
-        )
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOW - 65_535)
         self._flush()
@@ -215,7 +187,7 @@ class Http2Session(asyncio.Protocol):
                     if handler is not None:
                         handler(event)
         except (H2Error, MalformedResponse) as error:
-            self._broken(_line(error), at)
+            self._broken(line_of(error), at)
         finally:
             self._is_reading = False
         self._tell()
@@ -250,7 +222,7 @@ class Http2Session(asyncio.Protocol):
             status = next(value for name, value in fields if name == b":status")
             head = head_of(int(status), [pair for pair in fields if pair[0][:1] != b":"])
         except (MalformedResponse, ValueError) as error:
-            stream.errand.fail(MalformedResponse(_line(error)))
+            stream.errand.fail(MalformedResponse(line_of(error)))
             return
         stream.errand.took_head(head)
         self._touched[stream] = None
@@ -292,7 +264,7 @@ class Http2Session(asyncio.Protocol):
         if stream is None or not event.remote_reset:
             return
         stream.over()
-        name = _name(event.error_code)
+        name = name_of(event.error_code)
         if event.error_code == ErrorCodes.REFUSED_STREAM:
             stream.errand.fail(StreamRefused("the worker refused the stream (REFUSED_STREAM)"))
         else:
@@ -305,7 +277,7 @@ class Http2Session(asyncio.Protocol):
         for stream in unseen:
             del self._streams[stream.id]
             stream.over()
-            stream.errand.fail(StreamRefused(f"the worker goes away ({_name(farewell.code)})"))
+            stream.errand.fail(StreamRefused(f"the worker goes away ({name_of(farewell.code)})"))
         if not self.leased:
             self.close()
 
@@ -413,16 +385,6 @@ class Http2Session(asyncio.Protocol):
         for stream in streams.values():
             stream.over()
             stream.errand.fail(error)
-
-
-def _name(code: int) -> str:
-    """RFC 9113 § 7."""
-    return ErrorCodes(code).name if code in {known.value for known in ErrorCodes} else f"code {code:#x}"
-
-
-def _line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 async def open_session(pool: SharedPool, tls: ClientTls | None) -> Http2Session:

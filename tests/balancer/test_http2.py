@@ -18,7 +18,7 @@ from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame
 from hyperframe.frame import SettingsFrame as Settings
 
-from balancer.connections import http2
+from balancer.connections.http2_terms import PING_AFTER, PING_WAIT
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.talkers import Http2, Play, Script, over_http2, values
@@ -371,7 +371,7 @@ async def test_a_ping_when_nothing_is_heard(stage: Stage) -> None:
     await before(stage, script, pool={"idle": 300})
     await stage.ask(get())
     for _ in range(4):
-        stage.advance(http2.PING_AFTER + 1)
+        stage.advance(PING_AFTER + 1)
         await stage.turn()
         await stage.eventually(lambda: stage.pool().idle == 1)
     assert stage.pool().counts.opened == 1
@@ -382,8 +382,8 @@ async def test_a_worker_that_answers_no_ping(stage: Stage) -> None:
     worker = await before_frames(stage, PingFrame(0, b"12345678"), timeouts={"first_byte": 100})
     asking = asyncio.ensure_future(stage.ask(post(b"")))
     await stage.eventually(lambda: worker.connections and b"12345678" in worker.received)
-    stage.advance(http2.PING_AFTER + 1)
-    stage.advance(http2.PING_WAIT + 1)
+    stage.advance(PING_AFTER + 1)
+    stage.advance(PING_WAIT + 1)
     assert fault_of(await asking)[1:] == ("connection_broken", "the worker has not answered a PING for 10 s")
 
 
