@@ -428,7 +428,6 @@ async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
         context.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
     plays: list[Play] = []
     over = over_http2 if transport == "http2" else over_http1
-    settings = {"upstream_tls": {"ca": str(shelf.ca)}, "retries": 0, "policy": "round-robin"}
     workers = [over(echo, plays), over(echo, plays)]
     for worker, context in zip(workers, (good, bad), strict=True):
         worker.tls = context
@@ -438,7 +437,7 @@ async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
         {"id": f"w{i}", "address": f"https://127.0.0.1:{worker.port}", "transport": transport}
         for i, worker in enumerate(workers)
     ]
-    await stage.serve(endpoints=endpoints, **settings)
+    await stage.serve(endpoints=endpoints, upstream_tls={"ca": str(shelf.ca)}, retries=0)
     assert (await stage.ask(post(MEBI))).body == MEBI
     answer = await stage.ask(post(b"secret"))
     assert (answer.status, reason_of(answer)) == (502, "tls_failed")
