@@ -82,6 +82,7 @@ class Http2Session(asyncio.Protocol):
         self._streams: dict[int, Http2Stream] = {}
         self._touched: dict[Http2Stream, None] = {}  # by the read that is being parsed
         self._limit = pool.stream_limit or ASSUMED
+        self._used = 0  # bytes of the connection's window that are not given back yet
         self._is_leaving = self._is_gone = False
         self._is_doubtful = False  # the kernel holds something unread, maybe an end
         self._is_blocked = False  # the transport takes no more
@@ -99,9 +100,6 @@ class Http2Session(asyncio.Protocol):
             RemoteSettingsChanged: self._on_settings,
             PingAckReceived: self._on_pong,
         }
-
-    def __repr__(self) -> str:
-        return f"<Http2Session {self._pool.endpoint.id} streams={len(self._streams)} room={self.room}>"
 
     # --- Carrier
 
@@ -229,8 +227,10 @@ class Http2Session(asyncio.Protocol):
 
     def _on_data(self, event: DataReceived) -> None:
         size, stream = event.flow_controlled_length, self._streams.get(event.stream_id)
-        if size:
-            self.give_window(None, size)
+        self._used += size
+        if self._used >= WINDOW // 4:
+            self.give_window(None, self._used)
+            self._used = 0
         if stream is None:
             return
         stream.errand.took_body(bytes(event.data))

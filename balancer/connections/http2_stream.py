@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from balancer.connections.http2_terms import STREAM_WINDOW
 from balancer.messages.outline import fields_of
 
 if TYPE_CHECKING:
@@ -104,11 +105,10 @@ class Http2Stream:
     # --- the response
 
     def took(self, size: int) -> None:
-        """So many bytes of the window are used; they are given back at once unless the client is slow."""
-        if self._is_paused:
-            self._untold += size
-        else:
-            self._session.give_window(self.id, size)
+        """So many bytes of the window are used; they are given back unless the client is slow."""
+        self._untold += size
+        if not self._is_paused:
+            self._tell()
 
     def pause(self) -> None:
         """The client cannot keep up."""
@@ -117,9 +117,13 @@ class Http2Stream:
     def resume(self) -> None:
         """It has caught up."""
         self._is_paused = False
-        untold, self._untold = self._untold, 0
-        if untold and not self.is_over:
-            self._session.give_window(self.id, untold)
+        self._tell()
+
+    def _tell(self) -> None:
+        """A quarter of the window at a time: each costs a frame."""
+        if self._untold >= STREAM_WINDOW // 4 and not self.is_over:
+            self._session.give_window(self.id, self._untold)
+            self._untold = 0
 
     def cancel(self) -> None:
         """Tell the worker, if it has not ended."""
