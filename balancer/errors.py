@@ -162,6 +162,21 @@ class ConnectionBroken(UpstreamError):
     reason = "connection_broken"
 
 
+class StreamRefused(ConnectFailed):
+    """The worker has said that it has done nothing with the request (RFC 9113 § 8.7): any may be sent again."""
+
+    reason = "stream_refused"
+    outcome = OutcomeKind.RESET
+
+
+class NotCarried(UpstreamError):
+    """The endpoint's transport has no way to pass this on. Never blamed on the endpoint."""
+
+    status = 501
+    reason = "not_carried"
+    outcome = OutcomeKind.ABANDONED
+
+
 class MalformedResponse(UpstreamError):
     """What the worker sent is not an HTTP response to this request."""
 

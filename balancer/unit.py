@@ -25,6 +25,7 @@ from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
 from balancer.requests.waiting import WaitQueue
+from balancer.settings.transports import transports_of
 from policies.facts import Endpoint
 from policies.policy import Policy
 from policies.router import Clock, Router
@@ -118,6 +119,7 @@ class Unit:
         self.retries = terms.retries
         routes = Routes(terms.routes, clock.now)
         self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls, routes)
+        self.pools.transports = transports_of(terms.endpoints)
         self.pools.replace([state.endpoint for state in router.states])
         self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()

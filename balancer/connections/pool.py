@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from balancer.connections.route import Route, Routes
 from balancer.connections.upstream import Upstream, connect
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls, UpstreamTls
 from policies.facts import Endpoint
+
+NATIVE: Final = "native"
+"""The transport of this file: one request at a time on a connection, in HTTP/1.1."""
 
 
 class Lessee(Protocol):
@@ -53,6 +56,7 @@ class Pool:
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
         self.endpoint = endpoint
         self.route = Route(endpoint, pools.routes)
+        self.transport = NATIVE
         self.counts = PoolCounts()
         self.opening = 0
         self.is_retired = False
@@ -223,6 +227,12 @@ class Pool:
             lessee.connected(upstream)
 
 
+class Client(Protocol):
+    """What a transport has once for all endpoints."""
+
+    async def close(self) -> None: ...
+
+
 class Pools:
     """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit)."""
 
@@ -239,6 +249,8 @@ class Pools:
         self.limit = limit
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()
+        self.transports: dict[str, str] = {}  # by endpoint id, where it is not the native one
+        self.clients: dict[str, Client] = {}  # of transports that have one for all endpoints
         self.open_connections = 0
         self.by_id: dict[str, Pool] = {}
 
@@ -247,13 +259,25 @@ class Pools:
         kept: dict[str, Pool] = {}
         for endpoint in endpoints:
             pool = self.by_id.get(endpoint.id)
-            is_same = pool is not None and pool.endpoint.address == endpoint.address
-            kept[endpoint.id] = pool if pool is not None and is_same else Pool(endpoint, self)
+            transport = self.transports.get(endpoint.id, NATIVE)
+            is_same = (
+                pool is not None and pool.endpoint.address == endpoint.address and pool.transport == transport
+            )
+            kept[endpoint.id] = pool if pool is not None and is_same else self._new(endpoint, transport)
         for pool in self.by_id.values():
             if kept.get(pool.endpoint.id) is not pool:
                 pool.retire()
         self.by_id = kept
         self.routes.follow(pool.route for pool in kept.values())
+
+    def _new(self, endpoint: Endpoint, transport: str) -> Pool:
+        if transport == NATIVE:
+            return Pool(endpoint, self)
+        from balancer.connections.transports import (
+            pool_of,
+        )  # it builds on this file, and loads more than most need
+
+        return pool_of(endpoint, self, transport)
 
     def prune(self, now: float) -> None:
         """Age every pool. Ages are of seconds, so the time of the last call serves until the next one."""
@@ -275,3 +299,5 @@ class Pools:
         tasks = [task for pool in self.by_id.values() for task in pool.close()]
         await self.routes.close()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for client in self.clients.values():
+            await client.close()

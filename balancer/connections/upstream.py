@@ -165,6 +165,11 @@ class Upstream(asyncio.Protocol):
             self._poll = waiting.poll
         return not self._poll(0)
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of the request that wait here for the worker."""
+        return self.transport.get_write_buffer_size()
+
     def pause_reading(self) -> None:
         """Let the worker wait: whoever reads the response cannot keep up."""
         if not self._reading_paused and not self.is_closed:

@@ -17,7 +17,7 @@ from balancer.connections.pool import Pool, Pools
 from balancer.connections.upstream import Response, Upstream
 from balancer.errors import ConnectFailed, UpstreamError
 from policies.checks import CheckRules, Verdict
-from policies.facts import Endpoint, Standing
+from policies.facts import Endpoint, OutcomeKind, Standing
 from policies.router import Router
 from policies.state import EndpointState
 
@@ -253,7 +253,11 @@ class Check:
 
     def response_failed(self, error: UpstreamError) -> None:
         self._part(is_clean=False)
-        if self._is_fresh or self._status:
+        if (
+            error.outcome is OutcomeKind.REFUSED
+        ):  # over a transport that connects when it has something to send
+            self._end(f"no connection: {error}", is_reachable=False)
+        elif self._is_fresh or self._status:
             self._end(f"{error.reason}: {error}")
         elif not self._is_over:
             self._open()  # the worker had closed a connection that was idle: that is its right

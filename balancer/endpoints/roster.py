@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from balancer.errors import EndpointConflict
 from balancer.settings.sections import EndpointConfig
+from balancer.settings.transports import transports_of
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import Standing
@@ -170,4 +171,5 @@ class Roster:
         for id_ in gone:
             self._weights.pop(id_, None)
         unit.pools.tls = tls
+        unit.pools.transports = transports_of(member.config for member in members.values())
         unit.replace_endpoints([member.config.endpoint() for member in members.values()])

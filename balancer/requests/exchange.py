@@ -257,7 +257,7 @@ class Exchange(Forwarding):
     def _check_worker_reads(self, now: float) -> None:
         """Of a worker that is slow to take a body, something must have been taken within its time."""
         upstream, body_idle = self._upstream, self._unit.timeouts.body_idle
-        unsent = upstream.transport.get_write_buffer_size() if upstream is not None else 0
+        unsent = upstream.unsent if upstream is not None else 0
         if unsent != self._unsent:
             self._unsent, self._active_at = unsent, now
         elif now - self._active_at > body_idle:

@@ -157,7 +157,7 @@ class Settings(BaseSettings):
         }
         tls = UpstreamTls(self.upstream_tls, by_id, fields)
         for endpoint in self.endpoints:
-            tls.of(endpoint.endpoint())
+            tls.of(endpoint.endpoint(), endpoint.alpn)
         if any(name.scheme == "https" for name in self.discovery.dns):
             tls.of(Endpoint("", "https://localhost", ""))
         return tls

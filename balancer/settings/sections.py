@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from balancer.settings.transports import Transport, check_installed
 from policies import registry
 from policies.facts import Endpoint
 from policies.policy import Policy
@@ -92,7 +93,16 @@ class EndpointConfig(Section):
     max_in_flight: int | None = Field(
         default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
     )
+    transport: Transport = Field(
+        default="native", description="what carries requests: HTTP/1.1 of our own, HTTP/2, libcurl or aiohttp"
+    )
     tls: UpstreamTlsConfig | None = Field(default=None, description="instead of upstream_tls, as a whole")
+
+    @field_validator("transport")
+    @classmethod
+    def _is_installed(cls, value: Transport) -> Transport:
+        check_installed(value)
+        return value
 
     @field_validator("address")
     @classmethod
@@ -107,6 +117,11 @@ class EndpointConfig(Section):
         if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
             raise ValueError(problem)
         return value.rstrip("/")
+
+    @property
+    def alpn(self) -> str:
+        """What TLS agrees on (RFC 7301)."""
+        return "h2" if self.transport == "http2" else "http/1.1"
 
     def endpoint(self) -> Endpoint:
         """The value that the core works with."""

@@ -19,7 +19,7 @@ from policies.facts import Endpoint
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secrecy and authenticated encryption only (RFC 9325 § 4.2). Those of 1.3 are all of that kind."""
 
-ALPN = ["http/1.1"]
+HTTP1, HTTP2 = "http/1.1", "h2"
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _ASKING = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -92,7 +92,7 @@ def _bare_context(config: TlsConfig) -> ssl.SSLContext:
     context.minimum_version = _VERSIONS[config.minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
-    context.set_alpn_protocols(ALPN)
+    context.set_alpn_protocols([HTTP1])
     if config.client_ca is not None:
         context.verify_mode = _ASKING[config.client_certificate]
         _load_ca(context, "tls.client_ca", config.client_ca)
@@ -125,10 +125,12 @@ class _Chooser:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """How one worker is met: `name` is the one that it must prove, and that SNI tells it."""
+    """How one worker is met: `name` is the one that it must prove, and that SNI tells it. `config` is what the context
+    was made of, for who cannot use one."""
 
     context: ssl.SSLContext
     name: str
+    config: UpstreamTlsConfig
 
 
 class UpstreamTls:
@@ -144,18 +146,21 @@ class UpstreamTls:
         self._default = default or UpstreamTlsConfig()
         self._by_id = dict(by_id or {})
         self._fields = dict(fields or {})
-        self._contexts: dict[UpstreamTlsConfig, ssl.SSLContext] = {}
+        self._contexts: dict[tuple[UpstreamTlsConfig, str], ssl.SSLContext] = {}
 
-    def of(self, endpoint: Endpoint) -> ClientTls | None:
-        """None for one that speaks plain http. Raises `TlsProblem` the first time, if at all."""
+    def of(self, endpoint: Endpoint, alpn: str = HTTP1) -> ClientTls | None:
+        """None for one that speaks plain http. `alpn` is all that it is offered (RFC 7301). Raises `TlsProblem` the
+        first time, if at all."""
         url = urlsplit(endpoint.address)
         if url.scheme != "https":
             return None
         config = self._by_id.get(endpoint.id, self._default)
-        files = config.model_copy(update={"server_name": None})
-        if files not in self._contexts:
-            self._contexts[files] = _client_context(config, self._fields.get(endpoint.id, "upstream_tls."))
-        return ClientTls(self._contexts[files], config.server_name or url.hostname or "")
+        key = config.model_copy(update={"server_name": None}), alpn
+        if key not in self._contexts:
+            context = _client_context(config, self._fields.get(endpoint.id, "upstream_tls."))
+            context.set_alpn_protocols([alpn])
+            self._contexts[key] = context
+        return ClientTls(self._contexts[key], config.server_name or url.hostname or "", config)
 
     def of_these(self, endpoints: Iterable[EndpointConfig]) -> UpstreamTls:
         """The same for other endpoints; contexts that there are serve them, too. Raises `TlsProblem`."""
@@ -164,7 +169,7 @@ class UpstreamTls:
         other = UpstreamTls(self._default, by_id, {id_: self._fields.get(id_, "tls.") for id_ in by_id})
         other._contexts = self._contexts
         for endpoint in endpoints:
-            other.of(endpoint.endpoint())
+            other.of(endpoint.endpoint(), endpoint.alpn)
         return other
 
 
@@ -173,7 +178,6 @@ def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
-    context.set_alpn_protocols(ALPN)
     if not config.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -1,0 +1,477 @@
+"""HTTP/2 to workers: streams, their limits and windows, a worker's leave, and what it may not say.
+
+Rule of this file: what every transport owes is in `test_transports.py`; here is what only this one has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hpack import Encoder
+from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame
+from hyperframe.frame import SettingsFrame as Settings
+
+from balancer.connections.http2_terms import PING_AFTER, PING_WAIT
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.talkers import Http2, Play, Script, over_http2, values
+from tests.balancer.test_transports import MEBI, echo, hello, run
+
+
+async def before(stage: Stage, script: Script, streams: int | None = None, **settings: Any) -> list[Any]:
+    """Serve before a worker that plays `script`; returns the plays, as they begin."""
+    plays: list[Play] = []
+    await run(stage, over_http2(script, plays, streams), "http2", **settings)
+    return plays
+
+
+async def before_frames(stage: Stage, *frames: Frame | bytes, **settings: Any) -> ScriptedWorker:
+    """Serve before a worker that answers each connection's first request with these frames."""
+
+    async def script(wire: Wire) -> None:
+        await wire.until(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        while b"x-request-id" not in wire.received and len(wire.received) < 200:
+            await wire.some()
+        data = [frame if isinstance(frame, bytes) else frame.serialize() for frame in frames]
+        await wire.send(Settings(0).serialize() + b"".join(data))
+        await wire.closed()
+
+    worker = ScriptedWorker(script)
+    await run(stage, worker, "http2", **{"retries": 0, **settings})
+    return worker
+
+
+def headers(*fields: tuple[str, str], stream: int = 1, flags: tuple[str, ...] = ("END_HEADERS",)) -> Frame:
+    block = Encoder().encode([(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields])
+    return HeadersFrame(stream, block, flags=list(flags))
+
+
+def fault_of(answer: Message) -> tuple[int, str, str]:
+    body = json.loads(answer.body)
+    assert "\n" not in body["detail"]
+    return answer.status, body["error"], body["detail"]
+
+
+# --- streams
+
+
+async def test_one_connection_carries_all(stage: Stage) -> None:
+    """As many requests at once as the worker allows, on one connection; counted once as opened."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        await gate.wait()
+        await hello(play)
+
+    plays = await before(stage, script)
+    asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(50)]
+    await stage.eventually(lambda: len(plays) == 50)
+    pool = stage.pool()
+    assert (pool.leased, pool.idle, pool.counts.opened) == (1, 0, 1)
+    gate.set()
+    assert {answer.body for answer in await asyncio.gather(*asking)} == {b"hello"}
+    assert (pool.leased, pool.idle, pool.counts.reused) == (0, 1, 49)
+
+
+async def test_a_second_connection_when_the_first_is_full(stage: Stage) -> None:
+    """MAX_CONCURRENT_STREAMS is kept; what is more goes to another connection, and back to the first."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        if play.target == b"/wait":
+            await gate.wait()
+        await hello(play)
+
+    plays = await before(stage, script, streams=3)
+    assert (await stage.ask(get())).body == b"hello"
+    asking = [asyncio.ensure_future(stage.ask(get(b"/wait"))) for _ in range(7)]
+    await stage.eventually(lambda: len(plays) == 8)
+    assert stage.pool().counts.opened == 3
+    gate.set()
+    await asyncio.gather(*asking)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.pool().counts.opened == 3
+    assert stage.outcomes() == {"ok": 9}
+
+
+async def test_a_limit_that_comes_late(stage: Stage) -> None:
+    """Streams begun before the worker has said how few it takes are refused by it, and go again, POST or not."""
+    refused: set[bytes] = set()
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.peer is plays[0].peer and play.stream_id == 1:
+            play.peer.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 2})
+        request = values(play.fields, b"x-request-id")[0]
+        if play.peer is plays[0].peer and play.stream_id > 3 and request not in refused:
+            refused.add(request)
+            play.reset(ErrorCodes.REFUSED_STREAM)
+        else:
+            await echo(play)
+
+    plays = await before(stage, script)
+    answers = await asyncio.gather(*(stage.ask(post(b"x")) for _ in range(6)))
+    assert {answer.status for answer in answers} == {200}
+    assert stage.unit.counts.retried == len(refused) > 0
+
+
+async def test_a_client_that_leaves_cancels_its_stream(stage: Stage) -> None:
+    """By RST_STREAM (CANCEL); the connection and the others on it stay."""
+
+    async def script(play: Play) -> None:
+        if play.target == b"/slow":
+            await asyncio.Event().wait()
+        await hello(play)
+
+    plays = await before(stage, script)
+    client = await stage.client()
+    await client.send(get(b"/slow"))
+    await stage.eventually(lambda: plays)
+    client.reset()
+    await stage.eventually(lambda: plays[0].reset_code == ErrorCodes.CANCEL)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.pool().counts.opened == 1
+
+
+async def test_an_early_answer_to_a_long_body(stage: Stage) -> None:
+    """The rest of the body is not sent: the stream is cancelled, the client told that its connection ends."""
+
+    async def script(play: Play) -> None:
+        await play.head(413, length=0)
+        await play.end()
+
+    plays = await before(stage, script)
+    client = await stage.client()
+    client.write(post(MEBI * 8))
+    assert (await client.response()).status == 413
+    await stage.eventually(lambda: plays[0].reset_code == ErrorCodes.CANCEL)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "detail"),
+    [
+        (ErrorCodes.REFUSED_STREAM, "stream_refused", "the worker refused the stream (REFUSED_STREAM)"),
+        (ErrorCodes.INTERNAL_ERROR, "connection_broken", "the worker reset the stream (INTERNAL_ERROR)"),
+        (
+            ErrorCodes.HTTP_1_1_REQUIRED,
+            "connection_broken",
+            "the worker reset the stream (HTTP_1_1_REQUIRED)",
+        ),
+        (0x77, "connection_broken", "the worker reset the stream (code 0x77)"),
+    ],
+)
+async def test_resets_by_code(stage: Stage, code: int, error: str, detail: str) -> None:
+    """Only a refusal is safe to repeat; each is a 502 that names the code."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        play.reset(code)
+
+    plays = await before(stage, script)
+    assert fault_of(await stage.ask(post(b"x"))) == (502, error, detail)
+    assert len(plays) == (2 if error == "stream_refused" else 1)
+    assert stage.pool().counts.opened == 1
+
+
+# --- GOAWAY
+
+
+def has_come(plays: list[Any], i: int) -> bool:
+    return len(plays) > i
+
+
+async def test_goaway_loses_nothing(stage: Stage) -> None:
+    """Streams up to the last that it names finish there; those above go to a new connection, POST too."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        if play.peer.wire is plays[0].peer.wire:
+            if play.stream_id == 5:
+                play.peer.writer.write(GoAwayFrame(0, last_stream_id=3, error_code=0).serialize())
+            if play.stream_id >= 5:
+                return
+            await gate.wait()
+        body, _ = await play.read()
+        await play.head(200, length=len(body))
+        await play.data(body)
+        await play.end()
+
+    plays = await before(stage, script)
+    clients = [await stage.client() for _ in range(5)]
+    for i, client in enumerate(clients):
+        await client.send(post(b"%d" % i))
+        await stage.eventually(partial(has_come, plays, i))
+    assert [(await client.response()).body for client in clients[2:]] == [b"2", b"3", b"4"]
+    gate.set()
+    assert [(await client.response()).body for client in clients[:2]] == [b"0", b"1"]
+    assert stage.pool().counts.opened == 2
+    await stage.eventually(lambda: stage.pool().counts.closed == 1)
+    assert stage.unit.counts.retried >= 1
+    assert stage.outcomes()["ok"] == 5
+
+
+async def test_a_graceful_leave_while_idle(stage: Stage) -> None:
+    """The next request opens another connection; nobody sees anything."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        await hello(play)
+        play.peer.writer.write(GoAwayFrame(0, last_stream_id=2**31 - 1).serialize())
+
+    await before(stage, script)
+    for _ in range(3):
+        assert (await stage.ask(post(b"x"))).body == b"hello"
+        await stage.eventually(lambda: not stage.pool().idle)
+    assert (stage.pool().counts.opened, stage.outcomes()) == (3, {"ok": 3})
+
+
+# --- windows
+
+
+async def test_a_slow_client_holds_its_own_stream_only(stage: Stage) -> None:
+    """Others on the same connection get megabytes meanwhile."""
+
+    async def script(play: Play) -> None:
+        await play.head(200, length=len(MEBI) * 8)
+        for _ in range(8):
+            await play.data(MEBI)
+        await play.end()
+
+    plays = await before(stage, script)
+    slow = await stage.client(receive_buffer=65_536)
+    await slow.send(get())
+    await slow.head()
+    for _ in range(3):
+        assert (await stage.ask(get())).body == MEBI * 8
+    assert plays[0].written < len(MEBI) * 8
+    assert stage.pool().counts.opened == 1
+    for _ in range(8):
+        assert await slow.exactly(len(MEBI)) == MEBI
+
+
+async def test_a_window_that_closes_and_opens(stage: Stage) -> None:
+    """The worker's SETTINGS make windows small, then larger (RFC 9113 § 6.9.2): the body gets through."""
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 10})
+        play.peer.flush()
+        await asyncio.sleep(0)
+        play.peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 100_000})
+        await echo(play)
+
+    await before(stage, script)
+    for _ in range(2):
+        assert (await stage.ask(post(MEBI))).body == MEBI
+
+
+# --- what a worker may not say
+
+
+OK = (":status", "200")
+
+
+@pytest.mark.parametrize(
+    ("frames", "detail"),
+    [
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), None),
+        ((headers(("server", "x")),), "HTTP/2: "),
+        ((headers(OK, ("Server", "x")),), "HTTP/2: "),
+        ((headers(OK, ("connection", "close")),), "HTTP/2: "),
+        ((headers(OK, ("x", "a\r\nset-cookie: b")),), "HTTP/2: "),
+        ((headers((":status", "2x0")),), ""),
+        ((headers((":status", "101")),), ""),
+        ((headers(OK, ("content-length", "5")), DataFrame(1, b"four", flags=["END_STREAM"])), "HTTP/2: "),
+        ((headers(OK, ("content-length", "3")), DataFrame(1, b"four", flags=["END_STREAM"])), "HTTP/2: "),
+        ((DataFrame(1, b"x"),), "HTTP/2: "),
+        ((headers(OK, ("x", "y" * 70_000), flags=()),), "HTTP/2: a frame of "),
+        ((b"\x00\x00\x05\x01\x04\x00\x00\x00\x01\xff\xff\xff\xff\xff",), "HTTP/2: "),
+        ((b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",), "HTTP/2: a frame of 16777215 bytes"),
+        (
+            (GoAwayFrame(0).serialize()[:9][:2] + b"\x00\x07\x00\x00\x00\x00\x00",),
+            "HTTP/2: a GOAWAY that is none",
+        ),
+    ],
+)
+async def test_bad_frames(stage: Stage, frames: tuple[Any, ...], detail: str | None) -> None:
+    """Each is a 502 in one line, and blamed on the worker; the next connection starts anew."""
+    await before_frames(stage, *frames)
+    status, error, told = fault_of(await stage.ask(get()))
+    assert (status, error) == (502, "malformed_response")
+    assert detail is None or told.startswith(detail)
+    assert stage.outcomes() == {"reset": 1}
+    assert stage.unit.counts.errors == {"malformed_response": 1}
+
+
+async def test_a_worker_that_speaks_http1(stage: Stage) -> None:
+    """It is said plainly."""
+    worker = ScriptedWorker(lambda wire: wire.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"))
+    await run(stage, worker, "http2", retries=0)
+    assert fault_of(await stage.ask(post(b""))) == (
+        *(502, "malformed_response"),
+        "HTTP/2: the worker answers in HTTP/1, not in HTTP/2",
+    )
+
+
+async def test_a_flood_of_continuations(stage: Stage) -> None:
+    """A head without end does not fill the memory."""
+    flood = [headers(OK, flags=()), *(ContinuationFrame(1, b"\0\1a\1b" * 3000) for _ in range(200))]
+    await before_frames(stage, *flood)
+    assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
+
+
+async def test_a_bomb_of_fields(stage: Stage) -> None:
+    """A table entry repeated ten thousand times is small on the wire, and is refused for what it comes to."""
+    encoder = Encoder()
+    first = encoder.encode([(b":status", b"200"), (b"x", b"y" * 3000)])
+    again = encoder.encode([(b"x", b"y" * 3000)]) * 10_000
+    await before_frames(stage, HeadersFrame(1, first + again, flags=["END_HEADERS"]))
+    assert fault_of(await stage.ask(get()))[:2] == (502, "malformed_response")
+
+
+async def test_one_bad_response_is_no_fault_of_its_neighbours(stage: Stage) -> None:
+    """They are told that the connection broke, and what may be repeated is."""
+    count = 0
+
+    async def script(play: Play) -> None:
+        nonlocal count
+        count += 1
+        assert isinstance(play, Http2)
+        if play.target == b"/good" and count < 3:
+            await asyncio.Event().wait()
+        if play.target == b"/bad":
+            play.peer.writer.write(headers(("nothing", "x"), stream=play.stream_id).serialize())
+            return
+        await hello(play)
+
+    plays = await before(stage, script)
+    good = asyncio.ensure_future(stage.ask(get(b"/good")))
+    await stage.eventually(lambda: plays)
+    assert fault_of(await stage.ask(get(b"/bad")))[1] == "malformed_response"
+    assert (await good).body == b"hello"
+
+
+# --- age
+
+
+async def test_a_ping_when_nothing_is_heard(stage: Stage) -> None:
+    """A worker that is there answers it; one that is not is given up, with what waits for it."""
+
+    async def script(play: Play) -> None:
+        await hello(play)
+
+    await before(stage, script, pool={"idle": 300})
+    await stage.ask(get())
+    for _ in range(4):
+        stage.advance(PING_AFTER + 1)
+        await stage.turn()
+        await stage.eventually(lambda: stage.pool().idle == 1)
+    assert stage.pool().counts.opened == 1
+
+
+async def test_a_worker_that_answers_no_ping(stage: Stage) -> None:
+    """Its requests end as broken, before they would have timed out."""
+    worker = await before_frames(stage, PingFrame(0, b"12345678"), timeouts={"first_byte": 100})
+    asking = asyncio.ensure_future(stage.ask(post(b"")))
+    await stage.eventually(lambda: worker.connections and b"12345678" in worker.received)
+    stage.advance(PING_AFTER + 1)
+    stage.advance(PING_WAIT + 1)
+    assert fault_of(await asking)[1:] == ("connection_broken", "the worker has not answered a PING for 10 s")
+
+
+async def test_an_idle_connection_is_closed_and_an_old_one_retired(stage: Stage) -> None:
+    """`pool.idle` and `pool.max_age` hold here too; an old one finishes what it has."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        if play.target == b"/slow":
+            await gate.wait()
+        await hello(play)
+
+    plays = await before(stage, script, pool={"idle": 4, "max_age": 8})
+    slow = asyncio.ensure_future(stage.ask(get(b"/slow")))
+    await stage.eventually(lambda: plays)
+    stage.advance(9.0)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.pool().counts.opened == 2
+    gate.set()
+    assert (await slow).body == b"hello"
+    await stage.eventually(lambda: stage.pool().idle == 1)
+    stage.advance(5.0)
+    assert stage.pool().idle == 0
+
+
+async def test_another_transport_by_reload(stage: Stage) -> None:
+    """What is in flight finishes on the old one."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        await gate.wait()
+        await hello(play)
+
+    plays = await before(stage, script)
+    slow = asyncio.ensure_future(stage.ask(get()))
+    await stage.eventually(lambda: plays)
+    other = await stage.worker(response(b"native"))
+    await stage.reload(endpoints=[{"id": "w0", "address": f"http://127.0.0.1:{other.port}"}])
+    assert (await stage.ask(get())).body == b"native"
+    gate.set()
+    assert (await slow).body == b"hello"
+
+
+# --- what it cannot carry
+
+
+async def test_connect_is_not_carried(stage: Stage) -> None:
+    """501, and the endpoint is not blamed."""
+    await before(stage, hello, http={"allow": ["CONNECT"]})
+    client = await stage.client()
+    await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+    assert fault_of(await client.response())[:2] == (501, "not_carried")
+    assert stage.outcomes() == {"abandoned": 1}
+
+
+async def test_an_offer_to_upgrade_goes_without(stage: Stage) -> None:
+    """The worker sees an ordinary request and answers it."""
+    plays = await before(stage, hello)
+    fields = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13")
+    assert (await stage.ask(get(b"/", *fields))).body == b"hello"
+    assert {b"upgrade", b"connection"}.isdisjoint(name for name, _ in plays[0].fields)
+
+
+# --- TLS
+
+
+@pytest.mark.parametrize("offer", [["h2", "http/1.1"], ["h2"]])
+async def test_alpn(stage: Stage, tmp_path: Path, offer: list[str]) -> None:
+    """Over https the worker agrees on h2, and sees the scheme."""
+    shelf = Shelf(tmp_path)
+    context = shelf.worker("127.0.0.1")
+    context.set_alpn_protocols(offer)
+    plays: list[Any] = []
+    await run(stage, over_http2(echo, plays, tls=context), "http2", upstream_tls={"ca": str(shelf.ca)})
+    for _ in range(3):
+        assert (await stage.ask(post(MEBI))).body == MEBI
+    assert stage.pool().counts.opened == 1
+
+
+async def test_a_worker_that_agrees_on_another(stage: Stage, tmp_path: Path) -> None:
+    """Nothing is sent to it; why is told in the status, and not to the client."""
+    shelf = Shelf(tmp_path)
+    context = shelf.worker("127.0.0.1")
+    context.set_alpn_protocols(["http/1.1"])
+    worker = await stage.worker(response(), tls=context)
+    address = f"https://127.0.0.1:{worker.port}"
+    endpoints = [{"id": "w0", "address": address, "transport": "http2"}]
+    await stage.serve(endpoints=endpoints, upstream_tls={"ca": str(shelf.ca)}, retries=0)
+    assert fault_of(await stage.ask(post(b""))) == (502, "tls_failed", "the worker does not offer HTTP/2")
+    assert "ALPN" in (stage.pool().last_fault or "")
+    assert worker.received == b""

@@ -1,0 +1,484 @@
+"""What every transport owes a request, by the same tests: whoever forwards cannot tell which it has.
+
+Rule of this file: the worker speaks what the transport speaks, and is told what to do without saying how. What a
+protocol does not keep is said by `KEEPS`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Message, ScriptedWorker, Stage, get, post, post_chunked
+from tests.balancer.talkers import Play, Script, over_http1, over_http2, values
+
+MEBI = bytes(range(256)) * 4096
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What of a message comes through."""
+
+    case: bool = True  # of names
+    reason: bool = True  # the worker's own phrase
+    trailers: bool = True  # of responses
+    request_trailers: bool = True
+    hints: bool = True  # interim responses
+    octets: bool = True  # beyond ASCII, whatever they are
+    repeats: bool = False  # by itself, where a worker dies on it
+    bounded: int = 12_000_000  # bytes of a response that a client who does not read makes us take
+
+
+KEEPS = {
+    "native": Kept(),
+    "http2": Kept(case=False, reason=False),
+    "curl": Kept(request_trailers=False),
+    "aiohttp": Kept(trailers=False, request_trailers=False, hints=False, octets=False, repeats=True),
+}
+TRANSPORTS = [
+    pytest.param(
+        name, marks=pytest.mark.skipif(find_spec("pycurl") is None, reason="pycurl is not installed")
+    )
+    if name == "curl"
+    else name
+    for name in KEEPS
+]
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def keeps(transport: str) -> Kept:
+    return KEEPS[transport]
+
+
+Begin = Callable[..., Awaitable[list[Play]]]
+
+
+@pytest.fixture
+async def begin(stage: Stage, transport: str) -> Begin:
+    """Serves before a worker that plays `script`; returns the plays, as they begin."""
+
+    async def begin(script: Script, streams: int | None = None, **settings: Any) -> list[Play]:
+        plays: list[Play] = []
+        worker = over_http2(script, plays, streams) if transport == "http2" else over_http1(script, plays)
+        await run(stage, worker, transport, **settings)
+        return plays
+
+    return begin
+
+
+async def run(stage: Stage, worker: ScriptedWorker, transport: str, **settings: Any) -> None:
+    """Start a worker, and the server before it."""
+    await worker.start()
+    stage._workers.append(worker)
+    address = f"http{'s' if worker.tls else ''}://127.0.0.1:{worker.port}"
+    endpoints = [{"id": "w0", "address": address, "region": "r", "transport": transport}]
+    await stage.serve(**{"endpoints": endpoints, **settings})
+
+
+async def hello(play: Play) -> None:
+    """The smallest answer."""
+    await play.read()
+    await play.head(200, length=5)
+    if play.method != b"HEAD":
+        await play.data(b"hello")
+    await play.end()
+
+
+async def echo(play: Play) -> None:
+    """The body, and what came of it."""
+    body, trailers = await play.read()
+    await play.head(200, (b"X-Trailers", b",".join(name for name, _ in trailers)), length=len(body))
+    await play.data(body)
+    await play.end()
+
+
+def reason_of(answer: Message) -> str:
+    error: str = json.loads(answer.body)["error"]
+    return error
+
+
+# --- messages
+
+
+async def test_a_get(stage: Stage, begin: Begin) -> None:
+    """Method, target, Host and fields go out; status and body come back; the next one goes the same way."""
+    plays = await begin(hello)
+    client = await stage.client()
+    for _ in range(3):
+        answer = await client.ask(get(b"/a%20b?c=d&e", b"X-Client: 2"))
+        assert (answer.status, answer.body) == (200, b"hello")
+        assert answer.values(b"Content-Length") == [b"5"]
+    play = plays[-1]
+    assert (play.method, play.target) == (b"GET", b"/a%20b?c=d&e")
+    assert values(play.fields, b"host") == [b"example.org"]
+    assert values(play.fields, b"x-client") == [b"2"]
+    assert values(play.fields, b"x-forwarded-for") == [b"127.0.0.1"]
+    assert stage.outcomes() == {"ok": 3}
+
+
+async def test_nothing_is_added(stage: Stage, begin: Begin) -> None:
+    """A library that puts its own fields in changes what workers see: names are those of the native transport."""
+    plays = await begin(hello)
+    await stage.ask(get(b"/", b"Cookie: a=b"))
+    assert {name for name, _ in plays[0].fields} <= NATIVE_NAMES
+
+
+NATIVE_NAMES = {
+    *(b"host", b"cookie", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-port"),
+    *(b"x-forwarded-proto", b"x-real-ip", b"x-request-id", b"x-request-start"),
+}
+
+
+async def test_head(stage: Stage, begin: Begin) -> None:
+    """Its Content-Length is of what GET would get, and no body follows."""
+    await begin(hello)
+    client = await stage.client()
+    answer = await client.ask(get(method=b"HEAD"), to_head=True)
+    assert (answer.status, answer.value(b"Content-Length")) == (200, b"5")
+    assert (await client.ask(get())).body == b"hello"
+
+
+@pytest.mark.parametrize("body", [b"", b"small", MEBI], ids=["empty", "small", "1 MiB"])
+async def test_a_body_with_a_length(stage: Stage, begin: Begin, body: bytes) -> None:
+    """There and back, every byte; the worker is told its length."""
+    plays = await begin(echo)
+    answer = await stage.ask(post(body))
+    assert answer.body == body
+    assert values(plays[0].fields, b"content-length") == [b"%d" % len(body)]
+
+
+async def test_a_body_in_chunks(stage: Stage, begin: Begin) -> None:
+    """Of unknown length, with pieces of all sizes."""
+    plays = await begin(echo)
+    pieces = [b"a", MEBI, b"b" * 70_000, b"c"]
+    answer = await stage.ask(post_chunked(*pieces))
+    assert answer.body == b"".join(pieces)
+    assert values(plays[0].fields, b"content-length") == []
+
+
+@pytest.mark.parametrize("method", [b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"REPORT"])
+async def test_other_methods(stage: Stage, begin: Begin, method: bytes) -> None:
+    """With a body, whatever they are called."""
+    plays = await begin(echo)
+    answer = await stage.ask(post(b"data", method=method))
+    assert (answer.body, plays[0].method) == (b"data", method)
+
+
+async def test_a_response_without_a_length(stage: Stage, begin: Begin) -> None:
+    """Goes on in chunks, with its trailers where the transport tells of them."""
+
+    async def script(play: Play) -> None:
+        await play.head(200)
+        for piece in (b"one ", b"two ", MEBI):
+            await play.data(piece)
+        await play.end()
+
+    await begin(script)
+    answer = await stage.ask(get())
+    assert answer.value(b"Transfer-Encoding") == b"chunked"
+    assert answer.body == b"one two " + MEBI
+
+
+async def test_trailers(stage: Stage, begin: Begin, keeps: Kept) -> None:
+    """Both ways, as far as the transport keeps them."""
+
+    async def script(play: Play) -> None:
+        _, trailers = await play.read()
+        await play.head(200, (b"X-Seen", b";".join(name + b"=" + value for name, value in trailers)))
+        await play.data(b"body")
+        await play.end((b"X-Sum", b"42"))
+
+    await begin(script)
+    client = await stage.client()
+    await client.send(post_chunked(b"x").removesuffix(b"\r\n") + b"X-Check: 7\r\n\r\n")
+    answer = await client.response()
+    assert answer.body == b"body"
+    assert answer.value(b"X-Seen") == (b"x-check=7" if keeps.request_trailers else b"")
+    assert (b"x-sum: 42\r\n" in bytes(client.received).lower()) == keeps.trailers
+
+
+@pytest.mark.parametrize("status", [200, 201, 203, 301, 400, 404, 418, 429, 500, 504, 599])
+async def test_statuses(stage: Stage, begin: Begin, keeps: Kept, status: int) -> None:
+    """Whatever it is; nothing is followed, and nothing repeated."""
+
+    async def script(play: Play) -> None:
+        await play.head(status, (b"Location", b"/elsewhere"), length=2)
+        await play.data(b"ok")
+        await play.end()
+
+    plays = await begin(script)
+    answer = await stage.ask(get())
+    assert (answer.status, answer.body, len(plays)) == (status, b"ok", 1)
+    if keeps.reason:
+        assert answer.line.endswith(b" Said So")
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_statuses_without_a_body(stage: Stage, begin: Begin, status: int) -> None:
+    """The next response is not looked for in the wrong place."""
+
+    async def script(play: Play) -> None:
+        await play.head(status, (b"ETag", b'"a"'))
+        await play.end()
+
+    await begin(script)
+    client = await stage.client()
+    for _ in range(2):
+        answer = await client.ask(get())
+        assert (answer.status, answer.value(b"ETag"), answer.body) == (status, b'"a"', b"")
+        assert answer.value(b"Transfer-Encoding") is None
+
+
+async def test_interim_responses(stage: Stage, begin: Begin, keeps: Kept) -> None:
+    """103 comes before the answer."""
+
+    async def script(play: Play) -> None:
+        await play.interim(103, (b"Link", b"</style.css>"))
+        await hello(play)
+
+    await begin(script)
+    client = await stage.client()
+    await client.send(get())
+    if keeps.hints:
+        hint = await client.head()
+        assert (hint.status, hint.value(b"Link")) == (103, b"</style.css>")
+    assert (await client.response()).body == b"hello"
+
+
+async def test_fields_keep_their_order_and_repetition(stage: Stage, begin: Begin, keeps: Kept) -> None:
+    """Both ways; the case of names as far as the protocol has any."""
+    there = [(b"X-b", b"1"), (b"X-A", b"2"), (b"x-B", b"3"), (b"X-Empty", b"")]
+    if keeps.octets:
+        there.append((b"X-L", b"\xe9"))
+    back = [(b"Set-Cookie", b"a=1"), (b"X-z", b"y"), (b"Set-Cookie", b"b=2"), (b"X-Empty", b"")]
+
+    async def script(play: Play) -> None:
+        await play.head(200, *back, length=0)
+        await play.end()
+
+    plays = await begin(script)
+    answer = await stage.ask(get(b"/", *(b"%b: %b" % pair for pair in there)))
+    mine = {name.lower() for name, _ in there}
+    assert [pair for pair in plays[0].fields if pair[0] in mine] == [(n.lower(), v) for n, v in there]
+    theirs = {name.lower() for name, _ in back}
+    got = [pair for pair in answer.fields if pair[0].lower() in theirs]
+    assert got == (back if keeps.case else [(name.lower(), value) for name, value in back])
+
+
+# --- many, and slow
+
+
+async def test_a_hundred_at_once(stage: Stage, begin: Begin) -> None:
+    """Every client gets its own answer."""
+
+    async def script(play: Play) -> None:
+        await play.read()
+        await play.head(200, length=len(play.target))
+        await play.data(play.target)
+        await play.end()
+
+    plays = await begin(script)
+    answers = await asyncio.gather(*(stage.ask(get(b"/%d" % i)) for i in range(100)))
+    assert [answer.body for answer in answers] == [b"/%d" % i for i in range(100)]
+    assert (len(plays), stage.outcomes()) == (100, {"ok": 100})
+
+
+async def test_a_client_that_does_not_read_holds_the_worker(stage: Stage, begin: Begin, keeps: Kept) -> None:
+    """What is taken from the worker is bounded; others are served meanwhile, and the rest comes in the end."""
+    size = 64
+
+    async def script(play: Play) -> None:
+        if play.target != b"/big":
+            await hello(play)
+            return
+        await play.head(200, length=size * len(MEBI))
+        for _ in range(size):
+            await play.data(MEBI)
+        await play.end()
+
+    plays = await begin(script)
+    client = await stage.client(receive_buffer=65_536)
+    await client.send(get(b"/big"))
+    await client.head()
+    before = -1
+    while before != plays[0].written:
+        before = plays[0].written
+        for _ in range(20):
+            assert (await stage.ask(get(b"/small"))).body == b"hello"
+    assert plays[0].written < keeps.bounded
+    for _ in range(size):
+        assert await client.exactly(len(MEBI)) == MEBI
+
+
+async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin: Begin) -> None:
+    """What is taken from the client is bounded; all of it arrives when the worker reads."""
+    may_read = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        await may_read.wait()
+        await echo(play)
+
+    await begin(script)
+    client = await stage.client()
+    client.patience = 30.0
+    body = MEBI * 32
+    client.write(post(body))
+    before = -1
+    while before != client.unsent:
+        before = client.unsent
+        for _ in range(20):
+            await stage.ask(b"GET /-/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert client.unsent > len(body) // 2
+    may_read.set()
+    assert (await client.response()).body == body
+
+
+# --- ends
+
+
+async def test_a_worker_that_dies_before_the_head(stage: Stage, begin: Begin) -> None:
+    """POST is not repeated: a 502, counted as a broken connection."""
+
+    async def script(play: Play) -> None:
+        await play.read()
+        play.die()
+
+    plays = await begin(script)
+    answer = await stage.ask(post(b"x"))
+    assert (answer.status, reason_of(answer), len(plays)) == (502, "connection_broken", 1)
+    assert stage.outcomes() == {"reset": 1}
+
+
+async def test_a_get_is_repeated_when_the_worker_dies(stage: Stage, begin: Begin, keeps: Kept) -> None:
+    """On a new connection; a library may do so unasked, and then nobody counts it."""
+    count = 0
+
+    async def script(play: Play) -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            play.die()
+        else:
+            await hello(play)
+
+    await begin(script)
+    assert (await stage.ask(get())).body == b"hello"
+    assert stage.outcomes() == ({"ok": 1} if keeps.repeats else {"reset": 1, "ok": 1})
+
+
+async def test_a_worker_that_dies_within_the_body(stage: Stage, begin: Begin) -> None:
+    """The client sees that it is not whole, and never takes it for an end."""
+    has_come = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        await play.head(200)
+        await play.data(b"begin")
+        await has_come.wait()
+        play.die()
+
+    await begin(script)
+    client = await stage.client()
+    await client.send(get())
+    assert (await client.head()).status == 200
+    await client.until(b"begin\r\n")
+    has_come.set()
+    await client.closed()
+    assert not bytes(client.received).endswith(b"0\r\n\r\n")
+    await stage.eventually(lambda: stage.outcomes() == {"reset": 1})
+
+
+async def test_a_client_that_leaves(stage: Stage, begin: Begin) -> None:
+    """The worker is let off, the endpoint is not blamed, and the next request is served."""
+    has_begun = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        if play.target == b"/slow":
+            has_begun.set()
+            await asyncio.Event().wait()
+        await hello(play)
+
+    await begin(script)
+    client = await stage.client()
+    await client.send(get(b"/slow"))
+    await has_begun.wait()
+    client.reset()
+    await stage.eventually(lambda: stage.outcomes() == {"abandoned": 1})
+    assert (await stage.ask(get())).body == b"hello"
+
+
+async def test_tls(stage: Stage, transport: str, tmp_path: Path) -> None:
+    """The worker is verified by our authority and its name; one that is not believed gets nothing."""
+    shelf = Shelf(tmp_path)
+    good, bad = shelf.worker("127.0.0.1"), shelf.worker("other.example.org")
+    for context in (good, bad):
+        context.set_alpn_protocols(["h2" if transport == "http2" else "http/1.1"])
+    plays: list[Play] = []
+    over = over_http2 if transport == "http2" else over_http1
+    workers = [over(echo, plays), over(echo, plays)]
+    for worker, context in zip(workers, (good, bad), strict=True):
+        worker.tls = context
+        await worker.start()
+        stage._workers.append(worker)
+    endpoints = [
+        {"id": f"w{i}", "address": f"https://127.0.0.1:{worker.port}", "transport": transport}
+        for i, worker in enumerate(workers)
+    ]
+    await stage.serve(endpoints=endpoints, upstream_tls={"ca": str(shelf.ca)}, retries=0)
+    assert (await stage.ask(post(MEBI))).body == MEBI
+    answer = await stage.ask(post(b"secret"))
+    assert (answer.status, reason_of(answer)) == (502, "tls_failed")
+    assert (len(plays), stage.outcomes("w1")) == (1, {"refused": 1})
+
+
+async def pass_time(stage: Stage, steps: int) -> None:
+    """Check after check, each to its end."""
+    for _ in range(steps):
+        stage.advance(2.0)
+        await stage.eventually(lambda: not stage.unit.checks.by_id["w0"].check)
+
+
+async def test_a_check(stage: Stage, begin: Begin) -> None:
+    """Active checks go the same way, and find a worker that is gone unreachable."""
+    plays = await begin(hello, checks={"path": "/healthz", "interval": 2.0})
+    await pass_time(stage, 4)
+    assert plays[0].target == b"/healthz"
+    assert stage.state().healthy
+    await stage._workers[0].stop()
+    await pass_time(stage, 8)
+    assert not stage.state().healthy
+    assert not stage.state().is_reachable
+
+
+async def test_nobody_listens(stage: Stage, transport: str) -> None:
+    """A refused connection is one, and POST may be tried again."""
+    endpoints = [
+        {"id": "w0", "address": f"http://127.0.0.1:{stage.dead_port()}", "transport": transport},
+    ]
+    await stage.serve(endpoints=endpoints, retries=1)
+    answer = await stage.ask(post(b"x"))
+    assert (answer.status, reason_of(answer)) == (502, "connect_failed")
+    assert stage.outcomes() == {"refused": 2}
+
+
+async def test_a_response_that_is_none(stage: Stage, transport: str) -> None:
+    """A 502 in one clear line."""
+    worker = await stage.worker(lambda wire: wire.send(b"\x15\x03\x01\x00\x02\x02\x46" * 20))
+    address = f"http://127.0.0.1:{worker.port}"
+    await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
+    answer = await stage.ask(post(b"x"))
+    assert (answer.status, reason_of(answer)) == (502, "malformed_response")
+    assert "\n" not in json.loads(answer.body)["detail"]
