@@ -68,7 +68,16 @@ def test_every_version_is_pinned() -> None:
 
 def test_it_installs_what_the_unit_imports() -> None:
     """No less, or it would not start; no more, or it would not be small. The versions' bounds are the project's."""
-    assert wanted() == {name.replace("_", "-") for name in imported()}
+    assert wanted() == {name.replace("_", "-") for name in imported()} - extras()
+
+
+def extras() -> set[str]:
+    """Packages that users ask for by name, and that nothing is imported from before somebody wants it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted_by_users = {
+        name: needs for name, needs in project["optional-dependencies"].items() if name != "dev"
+    }
+    return {re.split(r"[<>=\[ ]", need)[0] for needs in wanted_by_users.values() for need in needs}
 
 
 def wanted() -> set[str]:
