@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,11 +75,21 @@ def cpu_of_ended_children() -> float:
 
 def busy_seconds(core: int) -> float:
     """Seconds for which a core was not there for whoever came: in use, or taken away by the host."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = _ticks_of(core)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def stolen_seconds(cores: Sequence[int]) -> float:
+    """Seconds for which the host took any of these cores away, all together; nothing where it accounts for nothing."""
+    return sum(_ticks_of(core)[7] for core in cores) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks_of(core: int) -> list[int]:
+    """What /proc/stat (proc(5)) says of a core: user to steal. Raises OSError when there is no such core."""
     for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
-            return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+            return [int(tick) for tick in ticks[:8]]
     raise OSError(f"no core {core} in /proc/stat")
 
 

@@ -22,7 +22,7 @@ from experiments.bench.build import unit_in_words
 from experiments.bench.command import cores_for, known_policies, names_in
 from experiments.errors import BadInputError
 from experiments.slow.command import second_core
-from experiments.storm.judgement import Figures, Verdict, figures_of, seconds, success, verdicts
+from experiments.storm.judgement import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
 from experiments.storm.plan import QUICK, Pace, schedule
 from experiments.storm.runs import Plan, Storm, carry_out
 from experiments.storm.setups import chosen, ours
@@ -197,11 +197,11 @@ def in_words(run: Figures) -> str:
 
 def doubts(runs: list[Figures]) -> str:
     """Why the times may be the machine's; empty when there is no reason."""
-    late = [run.lag for run in runs if not run.fault and not run.is_punctual]
-    if not late:
+    found = []
+    if late := [run.lag for run in runs if not run.fault and not run.is_punctual]:
+        found.append(f"in {len(late)} the generator itself was late, {max(late) * 1e3:.1f} ms at p99 at most")
+    if left := [min(run.undisturbed) for run in runs if not run.fault and min(run.undisturbed) < ENOUGH]:
+        found.append(f"in {len(left)} the host left us undisturbed for {min(left):.0%} of the time at least")
+    if not found:
         return ""
-    worst = max(late) * 1e3
-    return (
-        f"In {len(late)} of {len(runs)} runs the generator itself was late, {worst:.1f} ms at p99 at most: "
-        "the machine was busy. Times of these runs are not judged."
-    )
+    return f"Of {len(runs)} runs, {' and '.join(found)}: the machine was busy. Their times are not judged."

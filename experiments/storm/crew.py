@@ -56,6 +56,7 @@ class Crew:
         self._unseen = "/unseen" if looks_well else ""
         self._children: dict[str, Child] = {}
         self._ended: list[Child] = []
+        self._spare: dict[tuple[str, float], Child] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -71,6 +72,14 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stop()
+
+    async def stand_by(self, episodes: Sequence[Episode], zero: float) -> None:
+        """Start now whoever will take the place of a worker that is killed: a start amid the load would disturb it."""
+        for episode in episodes:
+            if episode.fault == KILLED:
+                for name in episode.workers:
+                    back_at = zero + episode.until
+                    self._spare[name, back_at] = await self._start(name, back_at)
 
     async def suffer(self, episode: Episode, zero: float) -> tuple[float, float]:
         """One fault from its beginning to its end; returns both instants as they were, in seconds from `zero`."""
@@ -96,9 +105,8 @@ class Crew:
     async def _kill(self, name: str, back_at: float) -> None:
         child = self._children[name]
         os.kill(child.pid, signal.SIGKILL)
-        # The next one takes its time to start now, and listens when it is to be back.
         self._ended.append(child)
-        self._children[name] = await self._start(name, back_at)
+        self._children[name] = self._spare.pop((name, back_at))
         await self._children[name].ready()
 
     async def _freeze(self, name: str, back_at: float) -> None:
@@ -126,7 +134,7 @@ class Crew:
 
     async def _stop(self) -> None:
         """Everybody, at once: nothing that matters is in flight any more."""
-        everybody = [*self._children.values(), *self._ended]
+        everybody = [*self._children.values(), *self._spare.values(), *self._ended]
         for child in everybody:
             if child.is_running:
                 with suppress(ProcessLookupError):

@@ -1,7 +1,8 @@
 """What a storm has shown: figures from the rows and from the workers' records, and the bounds.
 
 Rule of this file: pure functions. Only what was due within the storm counts for success; a failure counts as slow as
-the timeout. Where the generator itself was late, times are not judged unless they keep the bound all the same.
+the timeout. Times leave out what was due while the host had taken a core away, in the quiet and in the storm alike; a
+run of which too little is left, or whose generator itself was late in the rest, says nothing of times.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from experiments.bench.disturbance import Spans
 from experiments.campaign.statistics import LAG_LIMIT, percentile
 from experiments.load.samples import Flags, Floats
 from experiments.storm.load import NOBODY, Account
@@ -38,6 +40,9 @@ ITS_SHARE = 0.7
 
 LOOK = 10.0
 """Seconds after which a worker that has no share has not recovered."""
+
+ENOUGH = 0.5
+"""Part of the quiet, and of the storm, that must be left undisturbed for times to be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +93,14 @@ class Figures:
     quiet_p50: float = 0.0
     quiet_p99: float = 0.0
     storm_p99: float = 0.0
+    whole_p99: tuple[float, float] = (0.0, 0.0)
+    """p99 of quiet and storm with nothing left out for the host's sake."""
+
+    undisturbed: tuple[float, float] = (1.0, 1.0)
+    """Parts of the quiet and of the storm in which the host took no core away."""
+
     lag: float = 0.0
-    """How late the generator itself was, at p99."""
+    """How late the generator itself was, at p99 of what is left."""
 
     busy: tuple[float, float] = (0.0, 0.0)
     """Part of the unit's core that was in use, and of the core of all else."""
@@ -106,6 +117,11 @@ class Figures:
         return self.lag <= LAG_LIMIT
 
     @property
+    def is_timed(self) -> bool:
+        """Whether its times can be judged."""
+        return self.is_punctual and min(self.undisturbed) >= ENOUGH
+
+    @property
     def recovery(self) -> float:
         """The longest; infinite where somebody never had its share again."""
         found = [float("inf") if one.seconds is None else one.seconds for one in self.recoveries]
@@ -119,6 +135,8 @@ def figures_of(storm: Storm, pace: Pace) -> Figures:
     rows, ran = storm.account, storm.executions
     is_ok = rows.ending == Ending.OK
     in_storm = rows.due >= pace.quiet
+    quiet, rest = is_quiet(rows, pace), in_storm & ~in_first_seconds(rows, storm.episodes)
+    fair = ~within(rows, storm.disturbed)
     gets, posts = in_storm & ~rows.is_post, in_storm & rows.is_post
     recoveries = [found for episode in storm.episodes for found in recovered(rows, episode, pace)]
     identities = [b"p%07d" % number for number in np.flatnonzero(rows.is_post)]
@@ -137,10 +155,12 @@ def figures_of(storm: Storm, pace: Pace) -> Figures:
         failures={"GET": failures(rows, gets), "POST": failures(rows, posts)},
         faults=tuple(by_fault(rows, storm.episodes, recoveries, fault) for fault in FAULTS),
         recoveries=tuple(recoveries),
-        quiet_p50=percentile(rows.latency[is_quiet(rows, pace)], 50),
-        quiet_p99=percentile(rows.latency[is_quiet(rows, pace)], 99),
-        storm_p99=percentile(rows.latency[in_storm & ~in_first_seconds(rows, storm.episodes)], 99),
-        lag=rows.lag,
+        quiet_p50=percentile(rows.latency[quiet & fair], 50),
+        quiet_p99=percentile(rows.latency[quiet & fair], 99),
+        storm_p99=percentile(rows.latency[rest & fair], 99),
+        whole_p99=(percentile(rows.latency[quiet], 99), percentile(rows.latency[rest], 99)),
+        undisturbed=(part(fair, quiet), part(fair, rest)),
+        lag=rows.lag_of((quiet | in_storm) & fair),
         busy=storm.busy,
         fault=storm.fault,
     )
@@ -161,6 +181,18 @@ def in_first_seconds(rows: Account, episodes: Sequence[Episode]) -> Flags:
     for episode in episodes:
         found |= (rows.ended >= episode.at) & (rows.due < episode.at + FIRST)
     return found
+
+
+def within(rows: Account, spans: Spans) -> Flags:
+    """Which requests were due in any of them. By when they were due alone: the slow must not be left out for that."""
+    found = np.zeros(len(rows.due), dtype=np.bool_)
+    for since, until in spans:
+        found |= (rows.due >= since) & (rows.due < until)
+    return found
+
+
+def part(which: Flags, among: Flags) -> float:
+    return float(which[among].mean()) if among.any() else 0.0
 
 
 def failures(rows: Account, among: Flags) -> dict[str, int]:
@@ -230,9 +262,9 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
     gets, ok = sum(run.gets for run in runs), sum(run.gets_ok for run in runs)
     twice, wrong = sum(run.twice for run in runs), sum(run.crossed + run.untrue for run in runs)
     longest = max(run.recovery for run in runs)
-    times = [run.ratio for run in runs if run.ratio is not None and run.is_punctual]
+    times = [run.ratio for run in runs if run.ratio is not None and run.is_timed]
     ratio = median(times) if times else None
-    is_punctual = all(run.is_punctual for run in runs)
+    is_timed = all(run.is_timed for run in runs)
     return [
         Verdict(
             ok >= GET_SUCCESS * gets,
@@ -241,7 +273,7 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
         Verdict(twice == 0, f"POSTs executed twice: {twice} (bound 0)"),
         Verdict(wrong == 0, f"answers crossed, corrupted or untrue: {wrong} (bound 0)"),
         Verdict(
-            True if longest <= RECOVERY else (False if is_punctual else None),
+            True if longest <= RECOVERY else (False if is_timed else None),
             f"longest recovery {seconds(longest)} (bound ≤ {RECOVERY:g} s)",
         ),
         Verdict(

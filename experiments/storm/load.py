@@ -63,8 +63,12 @@ class Account:
     @property
     def lag(self) -> float:
         """How late the sending itself was, in seconds at p99."""
-        punctual = np.isfinite(self.sent) & ~self.has_waited
-        return percentile((self.sent - self.due)[punctual], 99)
+        return self.lag_of(np.ones(len(self.due), dtype=np.bool_))
+
+    def lag_of(self, among: Flags) -> float:
+        """The same of these requests."""
+        found_free = np.isfinite(self.sent) & ~self.has_waited
+        return percentile((self.sent - self.due)[among & found_free], 99)
 
     def save(self, file: Path) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -16,6 +16,7 @@ from random import Random
 
 from experiments.bench import cpu_time
 from experiments.bench.cases import Case
+from experiments.bench.disturbance import Spans, disturbances, widened
 from experiments.bench.load import report_of, started
 from experiments.bench.peers import Peer, Site
 from experiments.bench.serving import folder_in, free_ports, serving
@@ -62,6 +63,9 @@ class Storm:
     busy: tuple[float, float] = (0.0, 0.0)
     """Part of the unit's core that was in use, and of the core of all else, whoever used them."""
 
+    disturbed: Spans = ()
+    """When the host took a core away, and shortly after; in seconds from the zero."""
+
     fault: str = ""
 
 
@@ -90,12 +94,26 @@ async def weathered(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
         site = Site(next(free_ports(1)), crew.ports, folder)
         async with serving(peer.name, peer.argv(site), site.port, CHECK, plan.proxy_core) as child:
             file = folder / "account.npz"
-            async with loading(plan.pace, file, site.port, seed, plan.fresh, plan.rest_core) as zero:
+            cores = sorted({plan.proxy_core, plan.rest_core})
+            async with (
+                disturbances(cores) as taken,
+                loading(plan.pace, file, site.port, seed, plan.fresh, plan.rest_core) as zero,
+            ):
+                await crew.stand_by(episodes := schedule(plan.pace, seed), zero)
                 before = reading(plan)
-                episodes = await suffered(crew, schedule(plan.pace, seed), zero)
+                episodes = await suffered(crew, episodes, zero)
             busy = in_use(before, reading(plan))
             fault = "" if child.is_running else f"{peer.name} died{child.tail}"
-        return Storm(peer.name, number, tuple(episodes), Account.load(file), crew.executions(), busy, fault)
+        return Storm(
+            peer.name,
+            number,
+            tuple(episodes),
+            Account.load(file),
+            crew.executions(),
+            busy,
+            widened(taken, zero),
+            fault,
+        )
 
 
 def reading(plan: Plan) -> tuple[float, float, float]:

@@ -47,8 +47,22 @@ def count(number: int) -> str:
 
 
 def p99_words(runs: Sequence[Figures]) -> str:
-    quiet, storm = median(run.quiet_p99 for run in runs), median(run.storm_p99 for run in runs)
+    return ratio_words(median(run.storm_p99 for run in runs), median(run.quiet_p99 for run in runs))
+
+
+def ratio_words(storm: float, quiet: float) -> str:
     return f"{storm * 1e3:.1f} ms = {times_words(storm / quiet if quiet else None)} {quiet * 1e3:.1f} ms"
+
+
+def whole_words(runs: Sequence[Figures]) -> str:
+    """With what the host has disturbed."""
+    quiet, storm = (median(run.whole_p99[which] for run in runs) for which in range(2))
+    return ratio_words(storm, quiet)
+
+
+def undisturbed_words(runs: Sequence[Figures]) -> str:
+    quiet, storm = (median(run.undisturbed[which] for run in runs) for which in range(2))
+    return f"{quiet:.0%} / {storm:.0%}"
 
 
 def busy_words(runs: Sequence[Figures]) -> str:
@@ -65,6 +79,8 @@ CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
     ("POSTs failed, yet executed", lambda runs: count(sum(r.in_doubt for r in runs))),
     ("longest recovery", lambda runs: seconds(max(r.recovery for r in runs))),
     ("p99", p99_words),
+    ("p99, nothing left out", whole_words),
+    ("undisturbed of quiet / of storm", undisturbed_words),
     ("the generator's own lag", lambda runs: f"{max(r.lag for r in runs) * 1e3:.2f} ms"),
     ("cores in use: unit's / rest's", busy_words),
 )

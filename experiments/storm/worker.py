@@ -44,6 +44,9 @@ SNATCH = 0.2
 """Share of requests under whose feet a fickle worker closes a connection that was idle."""
 
 PATIENCE = 8.0
+YIELDS = 5
+"""Niceness: the load shares our core, and must be punctual."""
+
 LINGER_ZERO = struct.pack("ii", 1, 0)
 ILLNESSES = ("well", "cut", "busy", "drip", "fickle")
 EXECUTED, REFUSED, DAMAGED = b"E", b"R", b"D"
@@ -218,4 +221,5 @@ async def serve(port: int, name: str, record: str, at: float) -> None:
 
 
 if __name__ == "__main__":
+    os.nice(YIELDS)
     uvloop.run(serve(int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]) if sys.argv[4:] else 0.0))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +17,10 @@ import numpy as np
 import pytest
 
 from experiments.bench import cpu_time
+from experiments.bench.disturbance import LOOK, Spans, disturbances, widened
 from experiments.bench.serving import lasting_ports, lowest_ephemeral
-from experiments.storm.command import introduction, pace_of
-from experiments.storm.crew import Executions
+from experiments.storm.command import doubts, introduction, pace_of
+from experiments.storm.crew import Crew, Executions, told
 from experiments.storm.judgement import Figures, Recovery, figures_of, verdicts
 from experiments.storm.load import TIMEOUT, Account
 from experiments.storm.messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
@@ -116,12 +120,14 @@ def account(**changed: object) -> Account:
     return replace(rows, **changed)  # type: ignore[arg-type]
 
 
-def stormy(rows: Account, executed: Counter[bytes] | None = None, **marks: Counter[bytes]) -> Figures:
+def stormy(
+    rows: Account, executed: Counter[bytes] | None = None, disturbed: Spans = (), **marks: Counter[bytes]
+) -> Figures:
     """Figures of a storm in which north-0 is killed from 12 s to 14 s, every POST executed once."""
     once = Counter({b"p%07d" % number: 1 for number in np.flatnonzero(rows.is_post)})
     ran = Executions(once if executed is None else executed, **marks)
     episode = Episode(12.0, 14.0, "killed", ("north-0",))
-    return figures_of(Storm("steelyard random", 0, (episode,), rows, ran), PACE)
+    return figures_of(Storm("steelyard random", 0, (episode,), rows, ran, disturbed=disturbed), PACE)
 
 
 def met(figures: Figures) -> list[bool | None]:
@@ -203,6 +209,78 @@ def test_p99_leaves_out_the_first_second_of_a_fault() -> None:
     assert stormy(account(ended=rows.due + late)).ratio == pytest.approx(1.0)
     later = np.where((rows.due >= 13) & (rows.due < 14), 0.5, 0.01)
     assert met(stormy(account(ended=rows.due + later)))[4] is False
+
+
+def test_times_leave_out_what_the_host_has_disturbed() -> None:
+    """By when a request was due, not by how long it took; and what failed has failed all the same."""
+    rows = account()
+    struck = (rows.due >= 20) & (rows.due < 22)
+    ending = np.where(struck, Ending.STATUS_502, Ending.OK)
+    slow = account(ended=rows.due + np.where(struck, 0.5, 0.01), ending=ending)
+    assert met(stormy(slow))[4] is False
+    found = stormy(slow, disturbed=((19.95, 22.2),))
+    assert found.ratio == pytest.approx(1.0)
+    assert found.whole_p99[1] == TIMEOUT
+    assert list(found.undisturbed) == pytest.approx([1, 1 - 2.25 / 19], abs=0.01)
+    assert (met(found)[0], met(found)[4]) == (False, True)
+    assert stormy(slow, disturbed=((19.0, 20.0), (22.0, 23.0))).storm_p99 == TIMEOUT
+
+
+def test_lag_counts_where_the_host_did_not_disturb() -> None:
+    rows = account()
+    late = replace(rows, sent=rows.due + np.where((rows.due >= 20) & (rows.due < 22), 0.3, 0.0))
+    assert not stormy(late).is_timed
+    assert stormy(late, disturbed=((19.9, 22.1),)).is_timed
+
+
+@pytest.mark.parametrize("disturbed", [((0.0, 5.5),), ((14.0, 24.0),)])
+def test_too_little_that_is_left_judges_no_times(disturbed: Spans) -> None:
+    """Neither of the quiet nor of the storm."""
+    found = stormy(account(), disturbed=disturbed)
+    assert not found.is_timed
+    assert met(found) == [True] * 4 + [None]
+    assert "undisturbed for" in doubts([found])
+
+
+def test_a_disturbance_reaches_around_itself() -> None:
+    """From what was on its way until what had piled up is served; those that touch are one."""
+    spans = widened([(100.0, 100.1), (100.2, 100.3), (101.0, 101.1)], 90.0)
+    assert np.ravel(spans) == pytest.approx([9.95, 10.5, 10.95, 11.3])
+
+
+async def test_disturbances_are_found_where_the_account_moves() -> None:
+    """Once, between the second look and the third."""
+    readings, all_read = [5.0, 5.0, 5.01, 5.01], asyncio.Event()
+
+    def stolen(cores: Sequence[int]) -> float:
+        assert cores == [0, 1]
+        if len(readings) == 1:
+            all_read.set()
+        return readings.pop(0) if len(readings) > 1 else readings[0]
+
+    async with disturbances([0, 1], stolen) as found:
+        await all_read.wait()
+    ((since, until),) = found
+    assert until - since >= LOOK
+
+
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="accounts are Linux's")
+def test_stolen_time_is_read_from_the_kernel() -> None:
+    assert cpu_time.stolen_seconds(cpu_time.cores()) >= cpu_time.stolen_seconds([]) == 0
+    with pytest.raises(OSError, match="no core 9999"):
+        cpu_time.stolen_seconds([9999])
+
+
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
+async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
+    """It is a process before the kill, and listens when the time has come; another end of it is ours."""
+    async with Crew(tmp_path, cpu_time.cores()[-1]) as crew:
+        zero = time.monotonic()
+        episode = Episode(0.0, 0.2, "killed", ("north-0",))
+        await crew.stand_by([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
+        _, until = await crew.suffer(episode, zero)
+        assert until >= 0.2
+        await told(crew.ports[0], "/-/well")
 
 
 def test_failing_fast_is_not_fast() -> None:
