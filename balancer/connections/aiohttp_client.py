@@ -17,14 +17,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
+from balancer.connections.dialling import UNRESOLVED, kind_of, untrusted
 from balancer.connections.http2_stream import HIGH, LOW
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
     ConnectTimeout,
     MalformedResponse,
+    NameUnresolved,
     UpstreamError,
-    WorkerUntrusted,
 )
 from balancer.messages.outline import Outline, head_of
 from balancer.messages.response_head import ResponseHeads
@@ -80,10 +81,16 @@ def error_of(error: BaseException) -> UpstreamError:
     line = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ConnectTimeout(line)
-    if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
-        return WorkerUntrusted("no TLS connection with the worker", line)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return untrusted(error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return untrusted(error.os_error)
+    if isinstance(error, ssl.SSLError):
+        return untrusted(error)
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return NameUnresolved(UNRESOLVED, line)
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ConnectFailed(error.os_error.strerror or line)
+        return ConnectFailed(error.os_error.strerror or line, line, kind_of(error.os_error))
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return MalformedResponse(line)
     cause = error.__cause__
@@ -118,7 +125,7 @@ class AiohttpCall:
         except MalformedResponse as error:
             self.errand.fail(error)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, TimeoutError) as error:
-            self.errand.fail(error_of(error))
+            self.errand.fail(self._carrier.pool.library_failed(error_of(error)))
 
     async def _exchange(self) -> None:
         carrier, outline = self._carrier, self._outline
@@ -220,13 +227,13 @@ class AiohttpCarrier:
         self.server_name = None if tls is None else tls.name
         host, port = pool.origin
         self.origin = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-        self._pool = pool
+        self.pool = pool
         self._is_leaving = False
 
     @property
     def limits(self) -> PoolLimits:
         """As they are now."""
-        return self._pool.pools.limits
+        return self.pool.pools.limits
 
     @property
     def room(self) -> int:
@@ -245,7 +252,7 @@ class AiohttpCarrier:
 
     def close(self) -> None:
         self._is_leaving = True
-        self._pool.carrier_lost(self)
+        self.pool.carrier_lost(self)
 
     def prune(self, now: float, limits: PoolLimits) -> None:
         """aiohttp ages its connections itself."""

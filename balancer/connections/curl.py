@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pycurl
 
-from balancer.connections.curl_transfer import CurlTransfer
+from balancer.connections.curl_transfer import CurlTransfer, error_of
 from balancer.errors import ConnectionBroken
 from balancer.messages.response_head import ResponseHeads
 
@@ -141,8 +141,9 @@ class CurlClient:
         for transfer, (code, message) in ended.items():
             if transfer.handle is not None:
                 transfer.count(self._fresh(transfer))
+                error = error_of(transfer.handle, code, message) if code else None
                 self.forget(transfer)
-                transfer.ended(code, message)
+                transfer.ended(error)
 
     def _ended(self) -> dict[CurlTransfer, tuple[int, str]]:
         ended: dict[CurlTransfer, tuple[int, str]] = {}

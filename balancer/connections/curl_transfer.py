@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pycurl
 
+from balancer.connections.dialling import CERTIFICATE_KINDS, FAILED, UNRESOLVED, kind_of
 from balancer.connections.http2_stream import HIGH, LOW
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
     ConnectTimeout,
     MalformedResponse,
+    NameUnresolved,
     UpstreamError,
     WorkerUntrusted,
 )
@@ -34,7 +36,6 @@ ITS_OWN = (b"accept", b"user-agent", b"expect", b"content-type")
 """Fields that libcurl adds where they are missing."""
 
 UNREACHABLE = {
-    pycurl.E_COULDNT_RESOLVE_HOST,
     pycurl.E_COULDNT_CONNECT,
     pycurl.E_INTERFACE_FAILED,
 }
@@ -46,6 +47,9 @@ UNTRUSTED = {
     pycurl.E_SSL_CACERT_BADFILE,
     pycurl.E_SSL_ISSUER_ERROR,
 }
+NOTHING_WRONG = (0, 1)
+"""OpenSSL's verdict where it found no fault: X509_V_OK, and X509_V_ERR_UNSPECIFIED, which it begins with."""
+
 TOO_LARGE = 100
 """A head that is; pycurl has no name for it."""
 
@@ -57,16 +61,27 @@ MALFORMED = {
 }
 
 
-def error_of(code: int, message: str) -> UpstreamError:
+def error_of(handle: Any, code: int, message: str) -> UpstreamError:
     """libcurl's error as one of ours."""
     line = " ".join(message.split()) or f"libcurl: error {code}"
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return ConnectTimeout(line)
+    if code == pycurl.E_COULDNT_RESOLVE_HOST:
+        return NameUnresolved(UNRESOLVED, line)
     if code in UNREACHABLE:
-        return ConnectFailed(line)
+        number = handle.getinfo(pycurl.OS_ERRNO)
+        return ConnectFailed(os.strerror(number) if number else line, line, kind_of(OSError(number, line)))
     if code in UNTRUSTED:
-        return WorkerUntrusted("no TLS connection with the worker", line)
+        return WorkerUntrusted(FAILED, f"TLS handshake failed: {line}", _kind_of_mistrust(handle, code))
     return MalformedResponse(line) if code in MALFORMED else ConnectionBroken(line)
+
+
+def _kind_of_mistrust(handle: Any, code: int) -> str | None:
+    """By what OpenSSL said of the certificate; of the name it says nothing, for libcurl compares that by itself."""
+    if code != pycurl.E_PEER_FAILED_VERIFICATION:
+        return None
+    verdict = handle.getinfo(pycurl.SSL_VERIFYRESULT)
+    return "certificate_name" if verdict in NOTHING_WRONG else CERTIFICATE_KINDS.get(verdict, "certificate")
 
 
 class CurlTransfer:
@@ -205,17 +220,17 @@ class CurlTransfer:
             else:
                 self.errand.took_body(data)
 
-    def ended(self, code: int, message: str) -> None:
-        """It is over; `code` 0: well."""
-        if code:
+    def ended(self, error: UpstreamError | None) -> None:
+        """It is over; None: well."""
+        if error is not None:
             self.settle()
-            self.errand.fail(error_of(code, message))
+            self.errand.fail(self._carrier.pool.library_failed(error))
             return
         self._tell_errand()
         try:
             self.errand.took_end(trailers_of(self._fields))
-        except MalformedResponse as error:
-            self.errand.fail(error)
+        except MalformedResponse as fault:
+            self.errand.fail(fault)
         self.errand.tell()
 
     def count(self, connected: int) -> None:

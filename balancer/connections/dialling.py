@@ -175,10 +175,13 @@ def _timed_out(timeout: float, host: str, tried: Tried) -> ConnectTimeout:
 
 def _failed(error: OSError, host: str, tried: Tried) -> ConnectFailed:
     detail = error.strerror or str(error)
+    return ConnectFailed(detail, f"{detail}{_told(host, tried)}", kind_of(error))
+
+
+def kind_of(error: OSError) -> str:
+    """What a connection that the system could not make is counted by."""
     kind = SYSTEM_KINDS.get(error.errno or 0, "other")
-    if isinstance(error, ConnectionError) and kind == "other":
-        kind = "reset"
-    return ConnectFailed(detail, f"{detail}{_told(host, tried)}", kind)
+    return "reset" if kind == "other" and isinstance(error, ConnectionError) else kind
 
 
 def _told(host: str, tried: Tried) -> str:

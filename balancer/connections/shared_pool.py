@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from balancer.connections.errand import Carrier, Errand
 from balancer.connections.pool import Lessee, Pool, Pools
 from balancer.connections.upstream import Upstream
-from balancer.errors import ConnectFailed
+from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1, HTTP2
 from policies.facts import Endpoint
 
@@ -176,6 +176,14 @@ class SharedPool(Pool):
                 self.counts.closed += 1
         if self._lessees:
             self._serve()
+
+    def library_failed(self, error: UpstreamError) -> UpstreamError:
+        """A library that connects by itself brought a request to this end; returns the same."""
+        if isinstance(error, ConnectFailed):
+            self.counts.failed += 1
+            self.last_fault = error.inside
+            self.route.failed(error)
+        return error
 
     # --- ageing
 

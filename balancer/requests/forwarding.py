@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.connections.upstream import ResponseSink, Upstream
-from balancer.errors import ConnectFailed, ConnectionBroken, UpstreamError
+from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.messages.chunks import chunk, last_chunk
 from balancer.messages.fields import Framing
 from balancer.messages.request_head import Request
@@ -229,6 +229,8 @@ class Forwarding(Applicant):
         self._settle(error.outcome, self._unit.now())
         if isinstance(error, ConnectFailed):
             may_retry = self._has_another_try(attempt, needs_other=False)
+        elif isinstance(error, MalformedResponse):  # it would say the same again
+            may_retry = self._may_repeat(attempt, needs_other=True)
         else:
             may_retry = isinstance(error, ConnectionBroken) and self._may_repeat(attempt, needs_other=False)
         if may_retry:
