@@ -38,6 +38,7 @@ HOT = [
     "balancer/requests/gate.py",
     "balancer/requests/forwarding.py",
     "balancer/messages/internal_fields.py",
+    "balancer/connections/accounts.py",
     "balancer/connections/pool.py",
     "balancer/messages/request_fields.py",
     "balancer/messages/request_head.py",

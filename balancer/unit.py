@@ -18,7 +18,7 @@ from balancer.clients.networks import is_within
 from balancer.connections.pool import Pools
 from balancer.endpoints.checks import Checks
 from balancer.endpoints.discovery import Discovery
-from balancer.endpoints.roster import Roster
+from balancer.endpoints.roster import Roster, without_reuse
 from balancer.errors import ForwardingError
 from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
@@ -115,7 +115,8 @@ class Unit:
         self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
         self.queue = WaitQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
         self.retries = terms.retries
-        self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls)
+        self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls, clock.now)
+        self.pools.without_reuse = without_reuse(terms.endpoints)
         self.pools.replace([state.endpoint for state in router.states])
         self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()
@@ -142,7 +143,8 @@ class Unit:
         self.allowed_methods = terms.allowed_methods
         self._trusted = terms.trusted_proxies
         self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
-        self.pools.limits, self.pools.tls = terms.pools, terms.upstream_tls
+        self.pools.go_by(terms.pools)
+        self.pools.tls = terms.upstream_tls
         self.checks.use(terms.check_plan)
         self.router.use_fitness(terms.fitness)
         self.router.use_concurrency(terms.concurrency)

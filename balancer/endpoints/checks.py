@@ -193,7 +193,7 @@ class Check:
 
     def _open(self) -> None:
         self._is_fresh = True
-        self._pool.open(self)
+        self._pool.open(self, is_trial=True)
 
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream

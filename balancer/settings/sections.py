@@ -92,6 +92,9 @@ class EndpointConfig(Section):
     max_in_flight: int | None = Field(
         default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
     )
+    keep_alive: bool = Field(
+        default=True, description="false: a new connection for each request, which is then closed"
+    )
     tls: UpstreamTlsConfig | None = Field(default=None, description="instead of upstream_tls, as a whole")
 
     @field_validator("address")
@@ -185,16 +188,6 @@ class LimitsConfig(Section):
         ge=1,
         description="client connections; more wait in the kernel. None: from RLIMIT_NOFILE",
     )
-
-
-class PoolConfig(Section):
-    """Connections kept to each worker."""
-
-    idle: Seconds = Field(
-        default=4.0,
-        description="keep an unused one this long; must stay below what the worker keeps (often 5 s)",
-    )
-    max_age: Seconds = Field(default=300.0, description="oldest connection that is used again")
 
 
 InternalName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+\*?$", max_length=128)]
