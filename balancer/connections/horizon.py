@@ -28,6 +28,9 @@ gunicorn's kin, and a request takes its time to get there."""
 ENOUGH: Final = 0.5
 """Idle times, faded, that must have come so far for an age to be judged at all."""
 
+NEARLY: Final = 1.1
+"""What is known of an age is no nearer than this: a class, and a period of the sweep."""
+
 LONGER: Final = 2.0
 """A timer has closed nearly everything at so many times the age at which it begins to."""
 
@@ -92,6 +95,9 @@ class Horizon:
         sure, likely, half, reached = self._ages()
         base = max(reached, self.announced or TRUSTED)
         bound = self.announced or inf
+        if self.announced is not None and likely >= self.announced / NEARLY - REST:
+            likely = inf  # it closes when it says so, as far as can be told
+            sure = sure if sure < self.announced / NEARLY - REST else inf
         self.is_learned = self.announced is not None or likely < inf or reached > TRUSTED
         self.strict_age = min(bound, sure if sure < inf else base)
         self.age = min(bound, self._tolerant(likely, half, base))

@@ -54,6 +54,7 @@ class Pool:
         self.trip = 0.0
         self.horizon = Horizon(pools.limits.horizon, pools.coarse_now)
         self.rested = Rested(self.horizon, pools.now, pools.limits.idle)
+        self.rested.go_by(pools.limits.idle, 0.0)
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
         self.warmth = Warmth(self)
         self.last_fault: str | None = None  # why a connection could not be opened, the last time

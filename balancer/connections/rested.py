@@ -26,6 +26,7 @@ class Rested:
         self.lookout: Upstream | None = None
         self._now = now
         self._judged_at = now()
+        self._lost_at = -REST
         self._leases = 0  # from here
         self._young = 0  # and before a rest, as far as the horizon has been told
         self._waiting: dict[Upstream, None] = {}  # the newest is last
@@ -100,8 +101,15 @@ class Rested:
     def lost(self, upstream: Upstream) -> float:
         """The worker has closed one that was idle, here or not yet. Returns its age, in seconds: that of the last sweep
         before it became so, and it may be younger by a `REST`."""
-        age = self._now() - upstream.idle_since
-        self.horizon.closed(max(0.0, age - REST))
+        now = self._now()
+        age = now - upstream.idle_since
+        if now - self._lost_at < REST:
+            self.horizon.stood(
+                age - REST
+            )  # they go together: it restarts, or they were idle together; that says no more
+        else:
+            self._lost_at = now
+            self.horizon.closed(max(0.0, age - REST))
         return age
 
     def died(self, upstream: Upstream) -> None:

@@ -22,6 +22,10 @@ TRIPS: Final = 3
 """Times that connecting took: enough to open a successor, or to have a heartbeat answered."""
 
 
+SHORTEST: Final = 1.0
+"""Seconds of a horizon below which a connection is gone before it is of use: none is opened ahead."""
+
+
 class Warmth:
     """One endpoint's. `beating` holds the heartbeats under way, by their connections."""
 
@@ -35,9 +39,9 @@ class Warmth:
         for heartbeat in list(self.beating.values()):
             if now >= heartbeat.deadline:
                 heartbeat.end(is_good=False)
-        if not limits.warm:
-            return
         pool = self._pool
+        if not limits.warm or pool.rested.limit < SHORTEST:
+            return
         used = pool.leased - len(self.beating)
         self._peak.note(used, now)
         ending = pool.rested.ending(now, min(pool.rested.limit / 2, 2 * REST + TRIPS * pool.trip))
@@ -45,9 +49,11 @@ class Warmth:
         lasting = pool.standing - len(ending) - spare + pool.opening
         missing = max(used + limits.warm, self._peak.value) - lasting
         if limits.heartbeat is not None:
+            together = max(1, (pool.idle + len(self.beating)) // 2)  # the others serve meanwhile
             for upstream in ending[: max(0, missing)]:
-                self._beat(upstream, limits, now)
-                missing -= 1
+                if len(self.beating) < together:
+                    self._beat(upstream, limits, now)
+                missing -= 1  # its turn comes
         for _ in range(missing if room is None else min(missing, room)):
             if not pool.open_ahead():
                 return
