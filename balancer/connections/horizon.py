@@ -74,6 +74,11 @@ class Horizon:
         self._ends[class_of(age)] += 1.0
         self._is_new = True
 
+    def died(self, age: float) -> None:
+        """It was leased at this age, which was told with `stood`, and had been closed after all."""
+        self._events[class_of(age)] += 1.0
+        self._is_new = True
+
     def stood_young(self, times: int) -> None:
         """So many were leased before the age of `REST`."""
         self._ends[0] += times

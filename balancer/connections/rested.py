@@ -115,7 +115,7 @@ class Rested:
     def died(self, upstream: Upstream) -> None:
         """One that was leased was gone: it had been idle for too long, or as good as."""
         has_rested = upstream.rested_since == upstream.idle_since
-        self.horizon.closed(max(0.0, upstream.rested_for - REST) if has_rested else 0.0)
+        self.horizon.died(upstream.rested_for - REST if has_rested else 0.0)
 
     def judge(self, now: float, leases: int) -> None:
         """Every second: `leases` there have been, here and before a rest."""
