@@ -154,7 +154,7 @@ class Upstream(asyncio.Protocol):
         """Begin a request; its response goes to `sink`."""
         self._sink = sink
         self._is_head_request = method == b"HEAD"
-        self._has_odd_response = self._is_head_request or method == b"CONNECT"
+        self._has_odd_response = method in (b"HEAD", b"CONNECT")
         self.is_reusable = False  # until its response has ended
         self.write(head)
 
