@@ -61,7 +61,7 @@ class Pool:
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._pools = pools
-        self._connections = 0  # that stand, idle or leased
+        self.connections: dict[Upstream, None] = {}  # that stand, idle or leased, in order of opening
         self._idle: dict[Upstream, None] = {}  # given back just now, in this order: the newest is last
         self._takes_back = True
         self._lessees: deque[Lessee] = deque()
@@ -79,12 +79,12 @@ class Pool:
     @property
     def standing(self) -> int:
         """Connections, idle or leased."""
-        return self._connections
+        return len(self.connections)
 
     @property
     def leased(self) -> int:
         """Connections that serve a request."""
-        return self._connections - self.idle
+        return len(self.connections) - self.idle
 
     def lease(self) -> Upstream | None:
         """The newest idle connection, if there is one that the worker keeps still."""
@@ -188,7 +188,7 @@ class Pool:
         elif upstream.has_died and upstream.idle_since and upstream not in self.warmth.beating:
             self.counts.died += 1
             self.rested.died(upstream)
-        self._connections -= 1
+        del self.connections[upstream]
         self._pools.open_connections -= 1
 
     def prune(self, now: float) -> None:
@@ -291,15 +291,14 @@ class Pool:
         self.opening -= 1
         self.counts.count_opened(upstream.phases)
         self.backoff.succeeded()
-        self._connections += 1
+        self.connections[upstream] = None
         self._equip(upstream)
         if upstream.is_closed:
             self.connection_closed(upstream)
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is None:
-            if upstream.requests_left > 1:
-                upstream.requests_left += 1  # this was none
+            upstream.requests_left += 1  # this was none
             self.give_back(upstream)
         elif upstream.is_closed:  # between the handshake and now
             lessee.connect_failed(ConnectFailed("the worker closed the connection at once"))
@@ -313,7 +312,8 @@ class Pool:
         upstream.opened_at = self._pools.coarse_now
         upstream.retire_at = upstream.opened_at + limits.max_age * rng.uniform(SHORTEST, 1.0)
         if limits.requests is not None:
-            upstream.requests_left = max(1, round(limits.requests * rng.uniform(SHORTEST, 1.0)))
+            upstream.granted = max(1, round(limits.requests * rng.uniform(SHORTEST, 1.0)))
+            upstream.requests_left = upstream.granted
 
 
 class Pools:

@@ -87,8 +87,8 @@ class Upstream(asyncio.Protocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
     says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
     The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
-    owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left`; and `rested_for`, the
-    seconds for which it had been idle, since `rested_since`, when it was last leased after a rest."""
+    owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
+    and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest."""
 
     __slots__ = (
         "_body",
@@ -106,6 +106,7 @@ class Upstream(asyncio.Protocol):
         "_sink",
         "announced",
         "closed_by",
+        "granted",
         "has_died",
         "idle_since",
         "is_closed",
@@ -145,6 +146,7 @@ class Upstream(asyncio.Protocol):
         self.has_died = False
         self.announced = NOT_HEARD
         self.retire_at = float("inf")
+        self.granted: int = UNBOUNDED
         self.requests_left: int = UNBOUNDED
         self.rested_for = self.rested_since = 0.0
 

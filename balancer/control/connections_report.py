@@ -6,7 +6,8 @@ Rule of this file: as in `status.py` and `metrics.py`, everything is read at the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
+from dataclasses import asdict
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -16,6 +17,7 @@ from balancer.connections.accounts import AGES
 if TYPE_CHECKING:
     from balancer.connections.accounts import PoolCounts
     from balancer.connections.pool import Pool
+    from balancer.connections.upstream import Upstream
     from balancer.unit import Unit
 
 PREFIX = "steelyard"
@@ -34,10 +36,13 @@ EVENTS = (
     "heartbeats_failed",
 )
 PHASES = ("namelookup", "connect", "appconnect")
+LISTED = 8
+"""Connections of one endpoint that are told of one by one, the oldest."""
+
 BOUNDS = [*(f"{age:g}" for age in AGES), "+Inf"]
 
 
-def connections_status(pool: Pool) -> dict[str, Any]:
+def connections_status(pool: Pool, now: float) -> dict[str, Any]:
     """Those to one endpoint. Durations in seconds; `setup` is means of what each phase had come to, from the beginning,
     and `horizon` how long an idle one may be used again, which is `learned` or assumed."""
     counts = pool.counts
@@ -53,6 +58,19 @@ def connections_status(pool: Pool) -> dict[str, Any]:
         "learned": pool.horizon.is_learned,
         "in_trouble": pool.backoff.is_in_trouble,
         "last_fault": pool.last_fault,
+        "each": [connection_status(upstream, now) for upstream in islice(pool.connections, LISTED)],
+    }
+
+
+def connection_status(upstream: Upstream, now: float) -> dict[str, Any]:
+    """One of them, by our end's address; `idle` is None while it is leased, `requests` are those that have ended."""
+    is_idle = upstream.is_reusable and upstream.idle_since > 0
+    return {
+        "name": ":".join(map(str, upstream.transport.get_extra_info("sockname", ("", ""))[:2])),
+        "age": float(round(now - upstream.opened_at, 3)),
+        "idle": float(round(now - upstream.idle_since, 3)) if is_idle else None,
+        "requests": upstream.granted - upstream.requests_left,
+        "setup": asdict(upstream.phases),
     }
 
 

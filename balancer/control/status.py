@@ -167,7 +167,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "ejection": ejection_status(unit, state),
         "checks": checks_status(unit, state),
         "in_flight": state.in_flight_here,
-        "connections": connections_status(pool),
+        "connections": connections_status(pool, unit.now()),
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": summary(state.histogram),
     }

@@ -45,6 +45,17 @@ async def test_a_connection_serves_so_many_requests(stage: Stage) -> None:
     assert (counts.closed_by_us, counts.closed) == (len(served) - (stage.pool().idle == 1),) * 2
 
 
+async def test_one_request_each_and_one_ahead(stage: Stage) -> None:
+    """A connection opened ahead has served nobody: it waits for its one request."""
+    await stage.serve(await stage.worker(answering()), pool={"requests": 1, "warm": 1})
+    for number in range(1, 4):
+        stage.advance(0.25)
+        await stage.eventually(lambda: stage.pool().idle == 1)
+        assert stage.pool().counts.opened == number
+        await stage.ask(get())
+    assert stage.pool().counts.cold == 0
+
+
 async def test_without_keep_alive(stage: Stage) -> None:
     """Each request has a connection of its own; the other endpoint's are kept. A reload may change it."""
     workers = [await stage.worker(answering()) for _ in range(2)]
@@ -81,6 +92,10 @@ async def test_what_is_announced_is_believed(stage: Stage) -> None:
     told = unit_status(stage.unit)["endpoints"][0]["connections"]
     assert (told["learned"], told["cold"], told["reused"]) == (True, 2, 1)
     assert 9 < told["horizon"] <= 10
+    lookout, newer = told["each"]
+    assert (lookout["requests"], lookout["age"], lookout["idle"]) == (2, 19, 11)
+    assert (newer["requests"], newer["age"], newer["idle"]) == (1, 0, 0)
+    assert lookout["name"] == f"127.0.0.1:{worker.connections[0].peer_port}" != newer["name"]
 
 
 async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
