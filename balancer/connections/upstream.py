@@ -59,8 +59,9 @@ UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 NOT_HEARD: Final = -1.0
 """Seconds announced, before a response has come."""
 
-UNBOUNDED: Final = 1 << 60
-"""Requests, where none has said how many there may be."""
+UNBOUNDED: Final = (1 << 30) - 1
+"""Requests, where none has said how many there may be: more than a connection serves at its greatest age, and the
+largest number that Python counts down in one digit."""
 
 
 class ResponseSink(Protocol):
