@@ -31,7 +31,8 @@ from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.pool import PoolLimits, Pools
+    from balancer.connections.limits import PoolLimits
+    from balancer.connections.pools import Pools
     from balancer.connections.shared_pool import SharedPool
     from balancer.tls.contexts import ClientTls
 

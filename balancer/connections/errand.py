@@ -17,15 +17,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
-from balancer.connections.upstream import ConnectionOwner, ResponseSink, Upstream, bound
+from balancer.connections.upstream import ConnectionOwner, ResponseSink, Upstream
 from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, UpstreamError
 from balancer.messages.body import Body
 from balancer.messages.fields import END_OF_HEAD, Framing
 from balancer.messages.outline import Outline, outline_of
-from balancer.messages.response_head import Response, ResponseHeads
+from balancer.messages.response_head import Response, ResponseHeads, bound_size
 
 if TYPE_CHECKING:
-    from balancer.connections.pool import PoolLimits
+    from balancer.connections.limits import PoolLimits
 
 LENGTH: Final = Framing.LENGTH
 
@@ -193,7 +193,7 @@ class Errand(Upstream):
         try:
             if self._response is not None:
                 raise MalformedResponse("a second head within a response")
-            bound(head)
+            bound_size(head)
             response = self.carrier.heads.incoming(head)
             if response.status == 101:
                 raise MalformedResponse("101 for a request without Upgrade")

@@ -59,7 +59,7 @@ from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.pool import PoolLimits
+    from balancer.connections.limits import PoolLimits
     from balancer.connections.shared_pool import SharedPool
     from balancer.tls.contexts import ClientTls
 

@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
 from balancer.connections.errand import Carrier, Errand
-from balancer.connections.pool import Lessee, Pool, Pools
+from balancer.connections.pool import Lessee, Pool
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import HTTP1, HTTP2
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
+    from balancer.connections.pools import Pools
     from balancer.tls.contexts import ClientTls
 
 Opener = Callable[["SharedPool", "ClientTls | None"], Awaitable[Carrier]]
@@ -41,6 +42,10 @@ class SharedPool(Pool):
     @property
     def leased(self) -> int:
         return len(self._carriers) - self.idle
+
+    @property
+    def standing(self) -> int:
+        return len(self._carriers)
 
     @property
     def errands(self) -> int:
@@ -85,7 +90,7 @@ class SharedPool(Pool):
         self._lessees.append(lessee)
         self._serve()
 
-    def open(self, lessee: Lessee) -> None:
+    def open(self, lessee: Lessee, *, is_trial: bool = False) -> None:
         """As `wait`: what has broken is not among the carriers any more."""
         self.wait(lessee)
 

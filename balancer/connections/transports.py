@@ -11,7 +11,7 @@ from balancer.connections.shared_pool import SharedPool
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Carrier
-    from balancer.connections.pool import Pools
+    from balancer.connections.pools import Pools
     from balancer.tls.contexts import ClientTls
     from policies.facts import Endpoint
 
