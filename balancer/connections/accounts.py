@@ -20,6 +20,11 @@ AGES: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 
 """Seconds: bounds of the histogram of idle ages; one more class is for what is longer."""
 
 
+def ended_by(error: Exception | None) -> str:
+    """Who has, where the transport says that the connection is lost and with which error."""
+    return ERROR if isinstance(error, OSError) and not isinstance(error, ConnectionError) else WORKER
+
+
 @dataclass(slots=True)
 class PoolCounts:
     """Connections opened, leased again (`reused`), not opened (`failed`), not even tried because others had just failed

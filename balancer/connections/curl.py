@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pycurl
 
 from balancer.connections.curl_transfer import CurlTransfer
+from balancer.connections.errand import CarrierLife
 from balancer.errors import ConnectionBroken
 from balancer.messages.response_head import ResponseHeads
 
@@ -168,7 +169,7 @@ class CurlCarrier:
     def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
         self.heads = ResponseHeads()
         self.leased = 0
-        self.opened_at = self.idle_since = 0.0
+        self.life = CarrierLife()
         self.pool = pool
         self.client = client_of(pool.pools)
         self.tls = tls

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.connections.accounts import WORKER, PoolCounts
 from balancer.connections.backoff import Backoff
+from balancer.connections.dialling import unforeseen
 from balancer.connections.horizon import REST, Horizon
+from balancer.connections.listed import Listed, listed_upstream
 from balancer.connections.rested import Rested
 from balancer.connections.route import Route
 from balancer.connections.upstream import Upstream, connect
 from balancer.connections.warmth import Warmth
 from balancer.errors import ConnectFailed
+from balancer.tls.contexts import HTTP1
 
 if TYPE_CHECKING:
     from balancer.connections.limits import PoolLimits
@@ -39,10 +43,6 @@ class Lessee(Protocol):
     def connect_failed(self, error: ConnectFailed) -> None: ...
 
 
-SHORTEST: Final = 0.9
-"""Part of the greatest age, and of the most requests, that a connection has at least: not all are to end at once."""
-
-
 class Pool:
     """The connections to one endpoint. `trip` is how long connecting took the last time, in seconds."""
 
@@ -50,10 +50,10 @@ class Pool:
         self.endpoint = endpoint
         self.route = Route(endpoint, pools.routes)
         self.transport = NATIVE
+        self.alpn = HTTP1
         self.counts = PoolCounts()
         self.opening = 0
         self.is_retired = False
-        self.is_down = False  # it is asked for nothing: nobody opens anything ahead
         self.keeps_alive = True
         self.trip = 0.0
         self.horizon = Horizon(pools.limits.horizon, pools.coarse_now)
@@ -87,6 +87,15 @@ class Pool:
     def leased(self) -> int:
         """Connections that serve a request."""
         return len(self.connections) - self.idle
+
+    @property
+    def streams(self) -> int:
+        """Requests under way; here a connection has one."""
+        return self.leased
+
+    def listed(self, most: int) -> list[Listed]:
+        """So many connections, the oldest, as they are told of."""
+        return [listed_upstream(upstream) for upstream in islice(self.connections, most)]
 
     def lease(self) -> Upstream | None:
         """The newest idle connection, if there is one that the worker keeps still."""
@@ -141,7 +150,7 @@ class Pool:
 
     def open_ahead(self) -> bool:
         """Open one for nobody yet. Returns whether that may be."""
-        may_open = self._may_open() and self._takes_back and not self.is_down
+        may_open = self._may_open() and self._takes_back and not self.route.is_down
         if may_open:
             self._start_opening(None)
         return may_open
@@ -253,7 +262,7 @@ class Pool:
 
     def _start_opening(self, lessee: Lessee | None) -> None:
         # Now: when the task begins the endpoint may have been removed, and with it how it is met.
-        tls = self._pools.tls.of(self.endpoint)
+        tls = self._pools.tls.of(self.endpoint, self.alpn)
         self._pools.make_room()
         self.opening += 1
         self._pools.open_connections += 1
@@ -269,6 +278,10 @@ class Pool:
             upstream = await connect(self, route.host, route.port, timeout, tls, route)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
+        except Exception as error:  # a fault of ours: it is told below, and is not for the lessee to wait for
+            self.route.failed(fault := unforeseen(error))
+            self._opening_failed(fault, lessee)
+            raise
         except BaseException:
             self._stop_opening()
             raise
@@ -313,7 +326,5 @@ class Pool:
         limits, rng = self._pools.limits, self._pools.rng
         upstream.is_counted = True
         upstream.opened_at = self._pools.coarse_now
-        upstream.retire_at = upstream.opened_at + limits.max_age * rng.uniform(SHORTEST, 1.0)
-        if limits.requests is not None:
-            upstream.granted = max(1, round(limits.requests * rng.uniform(SHORTEST, 1.0)))
-            upstream.requests_left = upstream.granted
+        upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
+        upstream.granted = upstream.requests_left = limits.grant(rng)

@@ -63,6 +63,9 @@ class Pools:
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Keep the pools of endpoints that stay as they are, retire the others."""
         kept = {endpoint.id: self._kept(endpoint) or self._new(endpoint) for endpoint in endpoints}
+        for id_, pool in kept.items():
+            if id_ in self.by_id:  # under another address: what the operator has said of it still holds
+                pool.route.is_down = self.by_id[id_].route.is_down
         for pool in self.by_id.values():
             if kept.get(pool.endpoint.id) is not pool:
                 pool.retire()
@@ -95,16 +98,21 @@ class Pools:
             pool.prune(now)
         for pool in [pool for pool in self._retired if not (pool.opening or pool.standing)]:
             del self._retired[pool]
-        self.routes.sweep(now)
+        self.routes.sweep(now, self.room)
 
     @property
     def room(self) -> int | None:
         """How many more connections there may be; None: any number."""
-        return None if self.limit is None else max(0, self.limit - self.open_connections)
+        return None if self.limit is None else max(0, self.limit - self._in_use)
+
+    @property
+    def _in_use(self) -> int:
+        """Descriptors: those of the pools, and what the watch has open."""
+        return self.open_connections + self.routes.watch.under_way
 
     def make_room(self) -> None:
         """At the limit an idle connection elsewhere makes way for one that is needed now."""
-        if self.limit is None or self.open_connections < self.limit:
+        if self.limit is None or self._in_use < self.limit:
             return
         fullest = max(self.by_id.values(), key=lambda pool: pool.idle)
         if fullest.idle:

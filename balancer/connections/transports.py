@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def open_http2(pool: SharedPool, tls: ClientTls | None) -> Carrier:
     """A connection that speaks HTTP/2."""
-    from balancer.connections.http2 import open_session
+    from balancer.connections.http2_opening import open_session
 
     return await open_session(pool, tls)
 

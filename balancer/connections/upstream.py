@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from balancer.connections.accounts import ERROR, US, WORKER
+from balancer.connections.accounts import ERROR, US, WORKER, ended_by
 from balancer.connections.dialling import dial
+from balancer.connections.limits import UNBOUNDED
 from balancer.connections.phases import NOTHING, Phases
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
-from balancer.messages.body import Body, ChunkedBody, SizedBody
+from balancer.messages.body import Body, body_of
 from balancer.messages.fields import END_OF_HEAD, Framing
 from balancer.messages.keep_alive import keep_alive_timeout
 from balancer.messages.response_head import FIELDS_LIMIT, ResponseHeads, bound_size
@@ -47,15 +48,10 @@ FEW: Final = 2 * FIELDS_LIMIT
 """Bytes of a head that need not be looked at for being too much."""
 
 LENGTH: Final = Framing.LENGTH
-CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 NOT_HEARD: Final = -1.0
 """Seconds announced, before a response has come."""
-
-UNBOUNDED: Final = (1 << 30) - 1
-"""Requests, where none has said how many there may be: more than a connection serves at its greatest age, and the
-largest number that Python counts down in one digit."""
 
 
 class ResponseSink(Protocol):
@@ -236,8 +232,7 @@ class Upstream(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_closed:
-            is_network = isinstance(error, OSError) and not isinstance(error, ConnectionError)
-            self._lost(str(error) if error else "the connection closed", ERROR if is_network else WORKER)
+            self._lost(str(error) if error else "the connection closed", ended_by(error))
 
     def pause_writing(self) -> None:
         if self._sink is not None:
@@ -319,7 +314,7 @@ class Upstream(asyncio.Protocol):
             self._end(rest, b"")
             return
         self._parser = None
-        self._body = body_of(response)
+        self._body = body_of(response.framing, response.length)
         self._read_body(rest)
 
     def _read_body(self, data: bytes) -> None:
@@ -371,13 +366,6 @@ class Upstream(asyncio.Protocol):
         self.is_closed = True
         self.is_reusable = False
         self._owner.connection_closed(self)
-
-
-def body_of(response: Response) -> Body:
-    """What reads the body of a response that has one."""
-    if response.framing is LENGTH:
-        return SizedBody(response.length)
-    return ChunkedBody() if response.framing is CHUNKED else Body()
 
 
 async def connect(

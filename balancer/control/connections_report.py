@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -16,8 +16,8 @@ from balancer.connections.accounts import AGES
 
 if TYPE_CHECKING:
     from balancer.connections.accounts import PoolCounts
+    from balancer.connections.listed import Listed
     from balancer.connections.pool import Pool
-    from balancer.connections.upstream import Upstream
     from balancer.unit import Unit
 
 PREFIX = "steelyard"
@@ -50,6 +50,7 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "idle": pool.idle,
         "leased": pool.leased,
         "opening": pool.opening,
+        "streams": pool.streams,
         **{event: getattr(counts, event) for event in EVENTS},
         "closed_by": closed_by(counts),
         "lost_ages": dict(zip(BOUNDS, counts.lost_ages, strict=True)),
@@ -58,19 +59,20 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "learned": pool.horizon.is_learned,
         "in_trouble": pool.backoff.is_in_trouble,
         "last_fault": pool.last_fault,
-        "each": [connection_status(upstream, now) for upstream in islice(pool.connections, LISTED)],
+        "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
     }
 
 
-def connection_status(upstream: Upstream, now: float) -> dict[str, Any]:
-    """One of them, by our end's address; `idle` is None while it is leased, `requests` are those that have ended."""
-    is_idle = upstream.is_reusable and upstream.idle_since > 0
+def connection_status(listed: Listed, now: float) -> dict[str, Any]:
+    """One of them; `idle` is None while it serves."""
+    since = listed.idle_since
     return {
-        "name": ":".join(map(str, upstream.transport.get_extra_info("sockname", ("", ""))[:2])),
-        "age": float(round(now - upstream.opened_at, 3)),
-        "idle": float(round(now - upstream.idle_since, 3)) if is_idle else None,
-        "requests": upstream.granted - upstream.requests_left,
-        "setup": asdict(upstream.phases),
+        "name": listed.name,
+        "age": float(round(now - listed.opened_at, 3)),
+        "idle": float(round(now - since, 3)) if since is not None else None,
+        "requests": listed.requests,
+        "streams": listed.streams,
+        "setup": asdict(listed.phases),
     }
 
 

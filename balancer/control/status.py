@@ -158,6 +158,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
     return {
         "id": endpoint.id,
         "address": endpoint.address,
+        "transport": pool.transport,
         "region": endpoint.region,
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,

@@ -147,8 +147,8 @@ class Roster:
     def _set_state(self, endpoint_id: str, state: Standing) -> None:
         self._unit.router.set_standing(endpoint_id, state)
         pool = self._unit.pools.by_id[endpoint_id]
-        pool.is_down = state is Standing.DOWN
-        if pool.is_down:
+        pool.route.is_down = state is Standing.DOWN
+        if pool.route.is_down:
             pool.close_idle()
 
     # --- in force

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from balancer.connections.backoff import FAILURES
 from balancer.control.status import unit_status
 from policies.facts import Standing
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
-from tests.balancer.wireless import Peer, Wireless
+from tests.balancer.wireless import Escaped, Peer, Wireless
 
 KEPT = b"Keep-Alive: timeout=10"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -288,6 +290,31 @@ def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
         assert (pool.leased, pool.backoff.is_in_trouble) == (6, False)
         stage.leave()
         assert not stage.left_behind()
+
+
+def test_a_fault_of_ours_is_told_at_once() -> None:
+    """What is neither refused nor slow but a fault here: whoever waits hears of it, each of them, and so does the loop;
+    the pool goes on."""
+    with Wireless(retries=0) as stage:
+        pool = stage.unit.pools.by_id["w0"]
+        stage.dialling = "fault"
+        clients = [stage.client() for _ in range(2)]
+        for client in clients:
+            client.send(get())
+        for _ in clients:
+            with pytest.raises(Escaped) as escaped:
+                stage.turn()
+            assert repr(escaped.value.__cause__) == "RuntimeError('out of order')"
+        for client in clients:
+            assert client.received.startswith(b"HTTP/1.1 502 ")
+            assert b"the connection could not be opened" in client.received
+        assert (pool.opening, pool.counts.failed, stage.unit.pools.open_connections) == (0, 2, 0)
+        assert (pool.last_fault, pool.route.faults) == ("RuntimeError: out of order", {"other": 2})
+        stage.dialling = "accept"
+        stage.worker_script = lambda peer: peer.send(ANSWER)
+        (client,) = asked(stage, 1)
+        assert client.received.startswith(b"HTTP/1.1 200 ")
+        stage.leave()
 
 
 def test_trouble_at_one_sends_requests_to_the_other() -> None:
