@@ -15,11 +15,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from balancer.clients.networks import is_within
-from balancer.connections.pool import Pools
+from balancer.connections.pools import Pools
 from balancer.connections.route import Routes
 from balancer.endpoints.checks import Checks
 from balancer.endpoints.discovery import Discovery
-from balancer.endpoints.roster import Roster
+from balancer.endpoints.roster import Roster, without_reuse
 from balancer.errors import ForwardingError
 from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
@@ -117,9 +117,16 @@ class Unit:
         self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
         self.queue = WaitQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
         self.retries = terms.retries
-        routes = Routes(terms.routes, clock.now)
-        self.pools = Pools(self.coarse_now, terms.pools, upstream_limit, terms.upstream_tls, routes)
+        self.pools = Pools(
+            self.coarse_now,
+            terms.pools,
+            upstream_limit,
+            terms.upstream_tls,
+            routes=Routes(terms.routes, clock.now),
+            now=clock.now,
+        )
         self.pools.transports = transports_of(terms.endpoints)
+        self.pools.without_reuse = without_reuse(terms.endpoints)
         self.pools.replace([state.endpoint for state in router.states])
         self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()
@@ -146,7 +153,8 @@ class Unit:
         self.allowed_methods = terms.allowed_methods
         self._trusted = terms.trusted_proxies
         self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
-        self.pools.limits, self.pools.tls = terms.pools, terms.upstream_tls
+        self.pools.go_by(terms.pools)
+        self.pools.tls = terms.upstream_tls
         self.pools.routes.use(terms.routes)
         self.checks.use(terms.check_plan)
         self.router.use_fitness(terms.fitness)

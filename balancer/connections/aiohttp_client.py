@@ -18,6 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from balancer.connections.dialling import UNRESOLVED, kind_of, untrusted
+from balancer.connections.errand import CarrierLife
 from balancer.connections.http2_stream import HIGH, LOW
 from balancer.errors import (
     ConnectFailed,
@@ -32,7 +33,8 @@ from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.pool import PoolLimits, Pools
+    from balancer.connections.limits import PoolLimits
+    from balancer.connections.pools import Pools
     from balancer.connections.shared_pool import SharedPool
     from balancer.tls.contexts import ClientTls
 
@@ -45,12 +47,12 @@ ITS_OWN = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 class AiohttpClient:
     """One client session for all endpoints."""
 
-    def __init__(self, limit: int | None, idle: float) -> None:
-        """`limit`: connections at once, None: as many as are needed; `idle` in seconds."""
+    def __init__(self, limit: int | None, idle: float | None) -> None:
+        """`limit`: connections at once, None: as many as are needed; `idle` in seconds, None: none is used again."""
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(_opened)
         trace.on_connection_reuseconn.append(_reused)
-        connector = aiohttp.TCPConnector(limit=limit or 0, keepalive_timeout=idle, force_close=False)
+        connector = aiohttp.TCPConnector(limit=limit or 0, keepalive_timeout=idle, force_close=idle is None)
         self.session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -220,8 +222,7 @@ class AiohttpCarrier:
     def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
         self.heads = ResponseHeads()
         self.leased = 0
-        self.opened_at = self.idle_since = 0.0
-        self.client = client_of(pool.pools)
+        self.life = CarrierLife()
         self.counts = pool.counts
         self.context: ssl.SSLContext | bool = True if tls is None else tls.context
         self.server_name = None if tls is None else tls.name
@@ -229,6 +230,11 @@ class AiohttpCarrier:
         self.origin = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
         self.pool = pool
         self._is_leaving = False
+
+    @property
+    def client(self) -> AiohttpClient:
+        """The one of all endpoints whose connections are kept, or are not."""
+        return client_of(self.pool.pools, keeps_alive=self.pool.keeps_alive)
 
     @property
     def limits(self) -> PoolLimits:
@@ -258,9 +264,11 @@ class AiohttpCarrier:
         """aiohttp ages its connections itself."""
 
 
-def client_of(pools: Pools) -> AiohttpClient:
-    """The one of all endpoints."""
-    client = pools.clients.get("aiohttp")
+def client_of(pools: Pools, *, keeps_alive: bool) -> AiohttpClient:
+    """The one of all such endpoints."""
+    name = "aiohttp" if keeps_alive else "aiohttp, without reuse"
+    client = pools.clients.get(name)
     if client is None:
-        client = pools.clients["aiohttp"] = AiohttpClient(pools.limit, pools.limits.idle)
+        idle = pools.limits.idle if keeps_alive else None
+        client = pools.clients[name] = AiohttpClient(pools.limit, idle)
     return cast(AiohttpClient, client)

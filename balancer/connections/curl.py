@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pycurl
 
 from balancer.connections.curl_transfer import CurlTransfer, error_of
+from balancer.connections.errand import CarrierLife
 from balancer.errors import ConnectionBroken
 from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.pool import PoolLimits, Pools
+    from balancer.connections.limits import PoolLimits
+    from balancer.connections.pools import Pools
     from balancer.connections.shared_pool import SharedPool
     from balancer.messages.outline import Outline
     from balancer.tls.contexts import ClientTls
@@ -168,7 +170,7 @@ class CurlCarrier:
     def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
         self.heads = ResponseHeads()
         self.leased = 0
-        self.opened_at = self.idle_since = 0.0
+        self.life = CarrierLife()
         self.pool = pool
         self.client = client_of(pool.pools)
         self.tls = tls

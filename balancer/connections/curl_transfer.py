@@ -16,6 +16,7 @@ import pycurl
 
 from balancer.connections.dialling import CERTIFICATE_KINDS, FAILED, UNRESOLVED, kind_of
 from balancer.connections.http2_stream import HIGH, LOW
+from balancer.connections.phases import Phases
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -59,6 +60,9 @@ MALFORMED = {
     pycurl.E_FTP_WEIRD_SERVER_REPLY,
     pycurl.E_HTTP2,
 }
+
+PHASES = (pycurl.NAMELOOKUP_TIME, pycurl.CONNECT_TIME, pycurl.APPCONNECT_TIME)
+"""The last is 0 without TLS."""
 
 
 def error_of(handle: Any, code: int, message: str) -> UpstreamError:
@@ -124,6 +128,9 @@ class CurlTransfer:
         handle.setopt(pycurl.PROXY, "")
         handle.setopt(pycurl.NOSIGNAL, 1)
         handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(carrier.limits.connect_timeout * 1000)))
+        if not carrier.pool.keeps_alive:
+            handle.setopt(pycurl.FRESH_CONNECT, 1)
+            handle.setopt(pycurl.FORBID_REUSE, 1)
         handle.setopt(pycurl.MAXAGE_CONN, max(1, int(carrier.limits.idle)))
         handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(carrier.limits.max_age)))
         if carrier.tls is None:
@@ -236,8 +243,12 @@ class CurlTransfer:
     def count(self, connected: int) -> None:
         """Connections that libcurl has made for it; none: it has used one that was there."""
         counts = self._carrier.pool.counts
-        counts.opened += connected
-        counts.reused += not connected
+        if not connected:
+            counts.reused += 1
+            return
+        found, opened, shaken = (self.handle.getinfo(phase) for phase in PHASES)
+        counts.opened += connected - 1
+        counts.count_opened(Phases(found, opened, shaken or opened))
 
     # --- Stream
 

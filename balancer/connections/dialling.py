@@ -166,6 +166,11 @@ def untrusted(error: Exception) -> WorkerUntrusted:
     return WorkerUntrusted(FAILED, f"TLS handshake failed: {error}")
 
 
+def unforeseen(error: Exception) -> ConnectFailed:
+    """What is no failure of the network or of TLS but a fault here, for those who wait for the connection."""
+    return ConnectFailed("the connection could not be opened", f"{type(error).__name__}: {error}")
+
+
 def _timed_out(timeout: float, host: str, tried: Tried) -> ConnectTimeout:
     detail = f"no connection within {timeout:g} s"
     if not tried.by_address:

@@ -15,17 +15,21 @@ head says of its length must hold, since the client is told the same.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from balancer.connections.upstream import ConnectionOwner, ResponseSink, Upstream, bound
+from balancer.connections.limits import UNBOUNDED
+from balancer.connections.phases import NOTHING, Phases
+from balancer.connections.upstream import ConnectionOwner, ResponseSink, Upstream
 from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, UpstreamError
 from balancer.messages.body import Body
 from balancer.messages.fields import END_OF_HEAD, Framing
 from balancer.messages.outline import Outline, outline_of
-from balancer.messages.response_head import Response, ResponseHeads
+from balancer.messages.response_head import Response, ResponseHeads, bound_size
 
 if TYPE_CHECKING:
-    from balancer.connections.pool import PoolLimits
+    from balancer.connections.limits import PoolLimits
 
 LENGTH: Final = Framing.LENGTH
 
@@ -53,16 +57,28 @@ class Stream(Protocol):
         """Nobody waits for the response any more, nor for the request to go out; nothing, where that is over."""
 
 
+@dataclass(slots=True)
+class CarrierLife:
+    """One carrier's. Its `name` is our end's address. In seconds: `opened_at`, `retire_at`, and `idle_since`, when it
+    last had an errand; `requests` it has had of those `granted`."""
+
+    phases: Phases = NOTHING
+    name: str = ""
+    opened_at: float = 0.0
+    retire_at: float = inf
+    idle_since: float = 0.0
+    requests: int = 0
+    granted: int = UNBOUNDED
+
+
 class Carrier(Protocol):
     """A connection of many streams, or a library's client. `leased`: errands that it has; `heads` reads its responses;
-    `opened_at`, and `idle_since`, when it last had an errand, in seconds, are the pool's. `is_library`: it keeps its
-    connections itself, ages and counts them."""
+    `life` is the pool's. `is_library`: it keeps its connections itself, ages and counts them."""
 
     is_library: bool
     heads: ResponseHeads
     leased: int
-    opened_at: float
-    idle_since: float
+    life: CarrierLife
 
     @property
     def room(self) -> int:
@@ -193,7 +209,7 @@ class Errand(Upstream):
         try:
             if self._response is not None:
                 raise MalformedResponse("a second head within a response")
-            bound(head)
+            bound_size(head)
             response = self.carrier.heads.incoming(head)
             if response.status == 101:
                 raise MalformedResponse("101 for a request without Upgrade")

@@ -31,7 +31,8 @@ from h2.events import (
 )
 from h2.exceptions import H2Error, StreamClosedError
 
-from balancer.connections.dialling import dial
+from balancer.connections.accounts import ERROR, US, WORKER, ended_by
+from balancer.connections.errand import CarrierLife
 from balancer.connections.http2_frames import GOAWAY, Farewell, Frames, farewell_of
 from balancer.connections.http2_stream import Http2Stream
 from balancer.connections.http2_terms import (
@@ -52,16 +53,14 @@ from balancer.errors import (
     NotCarried,
     StreamRefused,
     UpstreamError,
-    WorkerUntrusted,
 )
 from balancer.messages.outline import Outline, head_of, trailers_of
 from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.pool import PoolLimits
+    from balancer.connections.limits import PoolLimits
     from balancer.connections.shared_pool import SharedPool
-    from balancer.tls.contexts import ClientTls
 
 
 class Http2Session(asyncio.Protocol):
@@ -73,7 +72,7 @@ class Http2Session(asyncio.Protocol):
     def __init__(self, pool: SharedPool, scheme: bytes) -> None:
         self.heads = ResponseHeads()
         self.leased = 0
-        self.opened_at = self.idle_since = 0.0
+        self.life = CarrierLife()
         self._pool = pool
         self._scheme = scheme
         self.agreed: str | None = "h2"  # by ALPN, or known before
@@ -84,6 +83,7 @@ class Http2Session(asyncio.Protocol):
         self._limit = pool.stream_limit or ASSUMED
         self._used = 0  # bytes of the connection's window that are not given back yet
         self._is_leaving = self._is_gone = False
+        self._leaver = US  # who ends it when nothing is left
         self._is_doubtful = False  # the kernel holds something unread, maybe an end
         self._is_blocked = False  # the transport takes no more
         self._is_reading = self._is_flush_due = False
@@ -145,14 +145,16 @@ class Http2Session(asyncio.Protocol):
         if not self._is_gone:
             self._h2.close_connection()
             self._flush()
-            self._lost(ConnectionBroken("the connection was closed"))
+            self._lost(ConnectionBroken("the connection was closed"), self._leaver)
 
     def prune(self, now: float, limits: PoolLimits) -> None:
         if self._pinged_at is not None:
             if now - self._pinged_at > PING_WAIT:
-                self._lost(ConnectionBroken(f"the worker has not answered a PING for {PING_WAIT:g} s"))
+                self._pool.counts.heartbeats_failed += 1
+                self._lost(ConnectionBroken(f"the worker has not answered a PING for {PING_WAIT:g} s"), ERROR)
         elif now - self._heard_at > PING_AFTER:
             self._pinged_at = now
+            self._pool.counts.heartbeats += 1
             self._h2.ping(b"steelyrd")
             self._flush()
 
@@ -195,7 +197,8 @@ class Http2Session(asyncio.Protocol):
             self._pool.room_changed()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost(ConnectionBroken(str(error) if error else "the worker closed the connection"))
+        fault = ConnectionBroken(str(error) if error else "the worker closed the connection")
+        self._lost(fault, ended_by(error))
 
     def pause_writing(self) -> None:
         self._is_blocked = True
@@ -272,7 +275,7 @@ class Http2Session(asyncio.Protocol):
 
     def _on_farewell(self, farewell: Farewell) -> None:
         """§ 6.8: no new streams; those up to the last one that it names are still answered."""
-        self._is_leaving = True
+        self._is_leaving, self._leaver = True, WORKER
         unseen = [stream for stream in self._streams.values() if stream.id > farewell.last]
         for stream in unseen:
             del self._streams[stream.id]
@@ -366,13 +369,13 @@ class Http2Session(asyncio.Protocol):
         error = MalformedResponse(f"HTTP/2: {fault}")
         stream = self._streams.pop(stream_id, None)
         if stream is None:
-            self._lost(error)
+            self._lost(error, ERROR)
             return
         stream.over()
         stream.errand.fail(error)
-        self._lost(ConnectionBroken("another response on the connection was malformed"))
+        self._lost(ConnectionBroken("another response on the connection was malformed"), ERROR)
 
-    def _lost(self, error: UpstreamError) -> None:
+    def _lost(self, error: UpstreamError, by: str) -> None:
         if self._is_gone:
             return
         self._is_gone = True
@@ -380,21 +383,8 @@ class Http2Session(asyncio.Protocol):
             self.transport.abort()
         else:
             self.transport.close()
-        self._pool.carrier_lost(self)
+        self._pool.carrier_lost(self, by)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.over()
             stream.errand.fail(error)
-
-
-async def open_session(pool: SharedPool, tls: ClientTls | None) -> Http2Session:
-    """Connect. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` where TLS agrees on another protocol."""
-    host, port = pool.origin
-    scheme, timeout = b"http" if tls is None else b"https", pool.pools.limits.connect_timeout
-    session, _ = await dial(lambda: Http2Session(pool, scheme), host, port, timeout, tls, pool.route)
-    if session.agreed != "h2":
-        session.transport.abort()
-        raise WorkerUntrusted(
-            "the worker does not offer HTTP/2", f"ALPN: h2 was offered, the worker took {session.agreed}"
-        )
-    return session

@@ -10,8 +10,8 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes, Settings
 
-from balancer.connections.upstream import HEAD_LIMIT
 from balancer.messages.outline import Fields, Outline
+from balancer.messages.response_head import HEAD_LIMIT
 
 STREAM_WINDOW = 262_144
 """Bytes of a response that a slow client lets come in: what bounds the memory of one, and its speed by round trip."""

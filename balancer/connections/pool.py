@@ -3,21 +3,34 @@
 Rule of this file: every decision is synchronous; only opening a connection is a task. A connection is idle,
 leased or gone, and it leaves by one door, `connection_closed`, so the counts always add up. The newest idle
 connection is leased first: it is the least likely to have been closed by the worker (RFC 9112 § 9.3.1), and
-the oldest are left to age out.
+the oldest are left to age out. Who has just been given back is leased without a look at any clock; the sweep moves who
+was not needed soon to `rested.py`, where ages are looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
-from typing import Final, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
 
-from balancer.connections.route import Route, Routes
+from balancer.connections.accounts import WORKER, PoolCounts
+from balancer.connections.backoff import Backoff
+from balancer.connections.dialling import unforeseen
+from balancer.connections.horizon import REST, Horizon
+from balancer.connections.listed import Listed, listed_upstream
+from balancer.connections.rested import Rested
+from balancer.connections.route import Route
 from balancer.connections.upstream import Upstream, connect
+from balancer.connections.warmth import Warmth
 from balancer.errors import ConnectFailed
-from balancer.tls.contexts import ClientTls, UpstreamTls
-from policies.facts import Endpoint
+from balancer.tls.contexts import HTTP1
+
+if TYPE_CHECKING:
+    from balancer.connections.limits import PoolLimits
+    from balancer.connections.pools import Pools
+    from balancer.tls.contexts import ClientTls
+    from policies.facts import Endpoint
 
 NATIVE: Final = "native"
 """The transport of this file: one request at a time on a connection, in HTTP/1.1."""
@@ -30,40 +43,29 @@ class Lessee(Protocol):
     def connect_failed(self, error: ConnectFailed) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """Durations in seconds. `idle` stays below what the worker keeps, or requests meet its closing."""
-
-    idle: float = 4.0
-    max_age: float = 300.0
-    connect_timeout: float = 2.0
-
-
-@dataclass(slots=True)
-class PoolCounts:
-    """Totals since the start; `lost_idle` were closed by the worker while they served nobody."""
-
-    opened: int = 0
-    reused: int = 0
-    failed: int = 0
-    closed: int = 0
-    lost_idle: int = 0
-
-
 class Pool:
-    """The connections to one endpoint."""
+    """The connections to one endpoint. `trip` is how long connecting took the last time, in seconds."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
         self.endpoint = endpoint
         self.route = Route(endpoint, pools.routes)
         self.transport = NATIVE
+        self.alpn = HTTP1
         self.counts = PoolCounts()
         self.opening = 0
         self.is_retired = False
-        self.last_fault: str | None = None  # why a connection could not be opened, the last time
+        self.keeps_alive = True
+        self.trip = 0.0
+        self.horizon = Horizon(pools.limits.horizon, pools.coarse_now)
+        self.rested = Rested(self.horizon, pools.now, pools.limits.idle)
+        self.rested.go_by(pools.limits.idle, 0.0)
+        self.backoff = Backoff(pools.rng, pools.limits.backoff)
+        self.warmth = Warmth(self)
+        self.last_error: ConnectFailed | None = None  # why a connection could not be opened, the last time
         self._pools = pools
-        self._connections = 0  # that stand, idle or leased
-        self._idle: dict[Upstream, None] = {}  # in order of giving back: the newest is last
+        self.connections: dict[Upstream, None] = {}  # that stand, idle or leased, in order of opening
+        self._idle: dict[Upstream, None] = {}  # given back just now, in this order: the newest is last
+        self._takes_back = True
         self._lessees: deque[Lessee] = deque()
         self._is_serving = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
@@ -74,45 +76,104 @@ class Pool:
     @property
     def idle(self) -> int:
         """Connections that wait for a request."""
-        return len(self._idle)
+        return len(self._idle) + len(self.rested)
+
+    @property
+    def standing(self) -> int:
+        """Connections, idle or leased."""
+        return len(self.connections)
 
     @property
     def leased(self) -> int:
         """Connections that serve a request."""
-        return self._connections - len(self._idle)
+        return len(self.connections) - self.idle
+
+    @property
+    def last_fault(self) -> str | None:
+        """Why a connection could not be opened, the last time."""
+        return self.last_error.inside if self.last_error is not None else None
+
+    @property
+    def streams(self) -> int:
+        """Requests under way; here a connection has one."""
+        return self.leased
+
+    def listed(self, most: int) -> list[Listed]:
+        """So many connections, the oldest, as they are told of."""
+        return [listed_upstream(upstream) for upstream in islice(self.connections, most)]
 
     def lease(self) -> Upstream | None:
-        """The newest idle connection, if there is one."""
+        """The newest idle connection, if there is one that the worker keeps still."""
         if not self._idle:
-            return None
+            return self._lease_rested(self.rested.limit)
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
     def lease_quiet(self) -> Upstream | None:
-        """Like `lease`, for requests that cannot be repeated: asks the kernel whether a close has arrived."""
-        while (upstream := self.lease()) is not None:
+        """Like `lease`, for requests that cannot be repeated: a stricter horizon, and the kernel is asked whether a
+        close has arrived."""
+        while (upstream := self._lease_strict()) is not None:
             if upstream.is_quiet():
                 return upstream
+            upstream.closed_by = WORKER
             upstream.close()
         return None
 
-    def wait(self, lessee: Lessee) -> None:
-        """Open a connection; the lessee gets it, or one that is given back sooner."""
-        self._lessees.append(lessee)
-        self._start_opening(None)
+    def _lease_strict(self) -> Upstream | None:
+        limit = self.rested.strict_limit
+        if not self._idle:
+            return self._lease_rested(limit)
+        if limit < 2 * REST:  # as old as one may be that has not been told to rest
+            return None
+        self.counts.reused += 1
+        return self._idle.popitem()[0]
 
-    def open(self, lessee: Lessee) -> None:
-        """Open a connection for this lessee alone: a second attempt must not meet a second stale one."""
-        self._start_opening(lessee)
+    def _lease_rested(self, limit: float) -> Upstream | None:
+        upstream = self.rested.lease(limit)
+        if upstream is not None:
+            self.counts.reused += 1
+        return upstream
+
+    def wait(self, lessee: Lessee) -> None:
+        """Open a connection; the lessee gets it, or one that is given back sooner. While the endpoint is in trouble it
+        hears at once, or soon, that there is none."""
+        self.counts.cold += 1
+        if self._may_open():
+            self._lessees.append(lessee)
+            self._start_opening(None)
+        else:
+            self._spare(lessee)
+
+    def open(self, lessee: Lessee, *, is_trial: bool = False) -> None:
+        """Open a connection for this lessee alone: a second attempt must not meet a second stale one. A trial, to find
+        out whether it can be done, is made in trouble, too."""
+        self.counts.cold += not is_trial
+        if is_trial or self._may_open():
+            self._start_opening(lessee)
+        else:
+            self._spare(lessee)
+
+    def open_ahead(self) -> bool:
+        """Open one for nobody yet. Returns whether that may be."""
+        may_open = self._may_open() and self._takes_back and not self.route.is_down
+        if may_open:
+            self._start_opening(None)
+        return may_open
+
+    def _may_open(self) -> bool:
+        return not self.backoff.is_in_trouble or self.backoff.may_try(self.opening, self._pools.now())
+
+    def _spare(self, lessee: Lessee) -> None:
+        """It hears what became of the last one that was tried. Soon, not now: who asks is not ready to hear."""
+        self.counts.spared += 1
+        assert self.last_error is not None, "in trouble without a failure"
+        asyncio.get_running_loop().call_soon(lessee.connect_failed, self.last_error)
 
     def give_back(self, upstream: Upstream) -> None:
         """The exchange is done with it: keep it if it can serve again."""
         now = self._pools.coarse_now
-        if (
-            not upstream.is_reusable
-            or self.is_retired
-            or now - upstream.opened_at > self._pools.limits.max_age
-        ):
+        upstream.requests_left = left = upstream.requests_left - 1
+        if not (upstream.is_reusable and self._takes_back and left) or now > upstream.retire_at:
             upstream.close()
             return
         upstream.idle_since = now
@@ -134,35 +195,65 @@ class Pool:
         """ConnectionOwner: it is gone, whoever had it."""
         if not upstream.is_counted:  # it was never ours: it ended, or its time did, while it was being opened
             return
-        self.counts.closed += 1
+        self.counts.count_closed(upstream.closed_by)
         if upstream in self._idle:
             del self._idle[upstream]
-            self.counts.lost_idle += 1
-        self._connections -= 1
+            self.counts.count_lost(self.rested.lost(upstream))
+        elif self.rested.discard(upstream):
+            self.counts.count_lost(self.rested.lost(upstream))
+        elif upstream.has_died and upstream.idle_since and upstream not in self.warmth.beating:
+            self.counts.died += 1
+            self.rested.died(upstream)
+        del self.connections[upstream]
         self._pools.open_connections -= 1
 
     def prune(self, now: float) -> None:
-        """Close what has been idle too long, oldest first."""
+        """The sweep: close what has been idle too long, oldest first, and open ahead what will be needed."""
         while self._idle:
             oldest = next(iter(self._idle))
-            if now - oldest.idle_since < self._pools.limits.idle:
-                return
-            self.close_oldest()
+            if now - oldest.idle_since < REST:
+                break
+            del self._idle[oldest]
+            self.rested.add(oldest)
+        limits = self._pools.limits
+        self.rested.judge(now, self.counts.reused)
+        if len(self.rested):
+            self.rested.go_by(limits.idle, self.trip)
+            self.rested.expire(now, limits.idle)
+        if limits.warm or self.warmth.beating:
+            self.warmth.look(now, limits, self._pools.room)
 
     def close_oldest(self) -> None:
         """Give up the idle connection that has waited longest."""
+        if len(self.rested):
+            self.rested.close_oldest()
+            return
         upstream = next(iter(self._idle))
         del self._idle[upstream]
         upstream.close()
 
     def close_idle(self) -> None:
         """Keep nothing that nobody uses."""
-        while self._idle:
+        while self.idle:
             self.close_oldest()
+
+    def go_by(self, limits: PoolLimits) -> None:
+        """Other limits than before; what was learned stays."""
+        self.horizon.rules, self.backoff.longest = limits.horizon, limits.backoff
+        self.rested.go_by(limits.idle, self.trip)
+
+    def keep_alive(self, is_wanted: bool) -> None:
+        """Whether a connection may serve a second request."""
+        self.keeps_alive = is_wanted
+        self._takes_back = is_wanted and not self.is_retired
+        if not is_wanted:
+            self.close_idle()
 
     def retire(self) -> None:
         """The endpoint is gone: keep nothing idle, take nothing back."""
         self.is_retired = True
+        self._takes_back = False
+        self.warmth.stop()
         self.close_idle()
 
     def close(self) -> list[asyncio.Task[None]]:
@@ -176,7 +267,7 @@ class Pool:
 
     def _start_opening(self, lessee: Lessee | None) -> None:
         # Now: when the task begins the endpoint may have been removed, and with it how it is met.
-        tls = self._pools.tls.of(self.endpoint)
+        tls = self._pools.tls.of(self.endpoint, self.alpn)
         self._pools.make_room()
         self.opening += 1
         self._pools.open_connections += 1
@@ -185,15 +276,22 @@ class Pool:
         task.add_done_callback(self._tasks.pop)
 
     async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         try:
             route, timeout = self.route, self._pools.limits.connect_timeout
             upstream = await connect(self, route.host, route.port, timeout, tls, route)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
+        except Exception as error:  # a fault of ours: it is told below, and is not for the lessee to wait for
+            self.route.failed(fault := unforeseen(error))
+            self._opening_failed(fault, lessee)
+            raise
         except BaseException:
             self._stop_opening()
             raise
         else:
+            self.trip = upstream.phases.trip or loop.time() - begun
             self._opened(upstream, lessee)
 
     def _stop_opening(self) -> None:
@@ -203,7 +301,8 @@ class Pool:
     def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
         self._stop_opening()
         self.counts.failed += 1
-        self.last_fault = error.inside
+        self.backoff.failed(self._pools.now())
+        self.last_error = error
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is not None:
@@ -211,93 +310,26 @@ class Pool:
 
     def _opened(self, upstream: Upstream, lessee: Lessee | None) -> None:
         self.opening -= 1
-        self.counts.opened += 1
-        self._connections += 1
-        upstream.is_counted = True
-        upstream.opened_at = self._pools.coarse_now
+        self.counts.count_opened(upstream.phases)
+        self.backoff.succeeded()
+        self.connections[upstream] = None
+        self._equip(upstream)
         if upstream.is_closed:
             self.connection_closed(upstream)
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is None:
+            upstream.requests_left += 1  # this was none
             self.give_back(upstream)
         elif upstream.is_closed:  # between the handshake and now
             lessee.connect_failed(ConnectFailed("the worker closed the connection at once"))
         else:
             lessee.connected(upstream)
 
-
-class Client(Protocol):
-    """What a transport has once for all endpoints."""
-
-    async def close(self) -> None: ...
-
-
-class Pools:
-    """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit)."""
-
-    def __init__(
-        self,
-        now: float,
-        limits: PoolLimits,
-        limit: int | None = None,
-        tls: UpstreamTls | None = None,
-        routes: Routes | None = None,
-    ) -> None:
-        self.coarse_now = now
-        self.limits = limits
-        self.limit = limit
-        self.tls = tls or UpstreamTls()
-        self.routes = routes or Routes()
-        self.transports: dict[str, str] = {}  # by endpoint id, where it is not the native one
-        self.clients: dict[str, Client] = {}  # of transports that have one for all endpoints
-        self.open_connections = 0
-        self.by_id: dict[str, Pool] = {}
-
-    def replace(self, endpoints: list[Endpoint]) -> None:
-        """Keep the pools of endpoints that stay as they are, retire the others."""
-        kept: dict[str, Pool] = {}
-        for endpoint in endpoints:
-            pool = self.by_id.get(endpoint.id)
-            transport = self.transports.get(endpoint.id, NATIVE)
-            is_same = (
-                pool is not None and pool.endpoint.address == endpoint.address and pool.transport == transport
-            )
-            kept[endpoint.id] = pool if pool is not None and is_same else self._new(endpoint, transport)
-        for pool in self.by_id.values():
-            if kept.get(pool.endpoint.id) is not pool:
-                pool.retire()
-        self.by_id = kept
-        self.routes.follow(pool.route for pool in kept.values())
-
-    def _new(self, endpoint: Endpoint, transport: str) -> Pool:
-        if transport == NATIVE:
-            return Pool(endpoint, self)
-        from balancer.connections.transports import (
-            pool_of,
-        )  # it builds on this file, and loads more than most need
-
-        return pool_of(endpoint, self, transport)
-
-    def prune(self, now: float) -> None:
-        """Age every pool. Ages are of seconds, so the time of the last call serves until the next one."""
-        self.coarse_now = now
-        for pool in self.by_id.values():
-            pool.prune(now)
-        self.routes.sweep(now)
-
-    def make_room(self) -> None:
-        """At the limit an idle connection elsewhere makes way for one that is needed now."""
-        if self.limit is None or self.open_connections < self.limit:
-            return
-        fullest = max(self.by_id.values(), key=lambda pool: pool.idle)
-        if fullest.idle:
-            fullest.close_oldest()
-
-    async def close(self) -> None:
-        """Close everything and wait until nothing is being opened."""
-        tasks = [task for pool in self.by_id.values() for task in pool.close()]
-        await self.routes.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for client in self.clients.values():
-            await client.close()
+    def _equip(self, upstream: Upstream) -> None:
+        """How old it may become, and how many requests it may serve."""
+        limits, rng = self._pools.limits, self._pools.rng
+        upstream.is_counted = True
+        upstream.opened_at = self._pools.coarse_now
+        upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
+        upstream.granted = upstream.requests_left = limits.grant(rng)

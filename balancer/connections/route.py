@@ -31,7 +31,7 @@ class RoutesPlan:
 
 class Route:
     """The way to one endpoint. `best` is the address that answered last, `faults` count by kind what became of
-    connections that could not be made."""
+    connections that could not be made. `is_down`: the operator wants nothing of it, so nobody connects unasked."""
 
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
         url = urlsplit(endpoint.address)
@@ -40,6 +40,7 @@ class Route:
         self.port = url.port or (443 if url.scheme == "https" else 80)
         self._fixed = (self.host,) if is_literal(self.host) else ()
         self.best: str | None = None
+        self.is_down = False
         self.faults: Counter[str] = Counter()
         self.resumption = Resumption()
         self.watched = Watched(endpoint)
@@ -82,10 +83,11 @@ class Routes:
         """Go by this plan from now on; what is known stays."""
         self.names.plan, self.watch.plan = plan.names, plan.watch
 
-    def sweep(self, now: float) -> None:
-        """Look up and call upon whatever is due. `now` is the sweep's."""
+    def sweep(self, now: float, room: int | None = None) -> None:
+        """Look up and call upon whatever is due. `now` is the sweep's, `room` for how many connections, None: any
+        number."""
         self.names.sweep(now)
-        self.watch.sweep(self.by_id.values(), now)
+        self.watch.sweep(self.by_id.values(), now, room)
 
     async def close(self) -> None:
         """Nothing more is looked up or called upon."""

@@ -123,15 +123,24 @@ class RouteWatch:
         while len(known) > NETWORKS:
             del known[next(iter(known))]
 
-    def sweep(self, routes: Iterable[Route], now: float) -> None:
-        """Call upon endpoints that nobody has connected to for a while."""
+    @property
+    def under_way(self) -> int:
+        """Connections of its own."""
+        return len(self._tasks)
+
+    def sweep(self, routes: Iterable[Route], now: float, room: int | None = None) -> None:
+        """Call upon endpoints that nobody has connected to for a while, but with no more than `room` connections; None:
+        any number. A visit can wait: it takes nobody's place."""
         every = self.plan.every
         if every is None or self._is_stopped or not self.plan.is_enabled:
             return
+        most = AT_ONCE if room is None else min(AT_ONCE, self.under_way + room)
         for route in routes:
-            if len(self._tasks) >= AT_ONCE:
+            if self.under_way >= most:
                 return
             watched = route.watched
+            if route.is_down:
+                continue
             if watched.looked_at is None or now - watched.looked_at >= every:
                 self._call_upon(route, now)
 

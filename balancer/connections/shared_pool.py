@@ -2,26 +2,38 @@
 
 Rule of this file: as in `pool.py`, every decision is synchronous and only opening is a task, and there is one at a
 time: whoever waits meanwhile gets a place on what it opens. A second carrier is opened when the first has no room.
+Nothing is learned of how long a worker keeps an idle one: it says so when it goes (RFC 9113 § 6.8), and what it has not
+looked at is sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
 
+from balancer.connections.accounts import US, WORKER
+from balancer.connections.dialling import unforeseen
 from balancer.connections.errand import Carrier, Errand
-from balancer.connections.pool import Lessee, Pool, Pools
+from balancer.connections.horizon import HorizonRules
+from balancer.connections.listed import Listed, listed_carrier
+from balancer.connections.pool import Lessee, Pool
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1, HTTP2
 from policies.facts import Endpoint
 
 if TYPE_CHECKING:
+    from balancer.connections.limits import PoolLimits
+    from balancer.connections.pools import Pools
     from balancer.tls.contexts import ClientTls
 
 Opener = Callable[["SharedPool", "ClientTls | None"], Awaitable[Carrier]]
 """Opens a carrier; raises `ConnectFailed`."""
+
+
+UNLEARNED: Final = HorizonRules(risk=0.0)
 
 
 class SharedPool(Pool):
@@ -30,7 +42,9 @@ class SharedPool(Pool):
     def __init__(self, endpoint: Endpoint, pools: Pools, transport: str, opener: Opener) -> None:
         super().__init__(endpoint, pools)
         self.transport = transport
+        self.alpn = HTTP2 if transport == "http2" else HTTP1
         self.stream_limit = 0  # that the last carrier was told of; 0: none was
+        self.go_by(pools.limits)
         self._opener = opener
         self._carriers: list[Carrier] = []  # that stand; the last to be opened is last
 
@@ -43,9 +57,15 @@ class SharedPool(Pool):
         return len(self._carriers) - self.idle
 
     @property
-    def errands(self) -> int:
-        """Requests under way."""
+    def standing(self) -> int:
+        return len(self._carriers)
+
+    @property
+    def streams(self) -> int:
         return sum(carrier.leased for carrier in self._carriers)
+
+    def listed(self, most: int) -> list[Listed]:
+        return [listed_carrier(carrier) for carrier in self._carriers[:most] if not carrier.is_library]
 
     @property
     def pools(self) -> Pools:
@@ -62,39 +82,49 @@ class SharedPool(Pool):
     def lease(self) -> Upstream | None:
         """A place on a carrier that has room."""
         for carrier in self._carriers:
-            if carrier.room > 0:
-                if (carrier.leased or carrier.idle_since) and not carrier.is_library:
+            if may_carry(carrier):
+                if (carrier.leased or carrier.life.idle_since) and not carrier.is_library:
                     self.counts.reused += 1
                 return self._errand(carrier)
         return None
 
     def lease_quiet(self) -> Upstream | None:
         for carrier in self._carriers:
-            if carrier.room > 0 and carrier.is_quiet():
+            if may_carry(carrier) and carrier.is_quiet():
                 return self.lease()
         return None
 
     def _errand(self, carrier: Carrier) -> Errand:
-        errand = Errand(self, carrier)
-        errand.idle_since = carrier.idle_since
+        errand, life = Errand(self, carrier), carrier.life
+        errand.idle_since = life.idle_since
+        errand.phases = life.phases
+        life.requests += 1
         carrier.leased += 1
         return errand
 
     def wait(self, lessee: Lessee) -> None:
-        """The lessee gets a place as soon as there is one."""
+        """The lessee gets a place as soon as there is one. While the endpoint is in trouble it hears soon that there is
+        none."""
+        self.open(lessee)
+
+    def open(self, lessee: Lessee, *, is_trial: bool = False) -> None:
+        """As `wait`: what has broken is not among the carriers any more."""
+        if not any(may_carry(carrier) for carrier in self._carriers):
+            self.counts.cold += not is_trial
+            if is_trial and not self.opening:
+                self._start_opening(None)
+            elif not (self.opening or self._may_open()):
+                self._spare(lessee)
+                return
         self._lessees.append(lessee)
         self._serve()
-
-    def open(self, lessee: Lessee) -> None:
-        """As `wait`: what has broken is not among the carriers any more."""
-        self.wait(lessee)
 
     def give_back(self, upstream: Upstream) -> None:
         """The errand is over."""
         carrier = cast(Errand, upstream).carrier
         carrier.leased -= 1
-        carrier.idle_since = self._pools.coarse_now
-        if not carrier.leased and (self.is_retired or carrier.room <= 0):
+        carrier.life.idle_since = self._pools.coarse_now
+        if not carrier.leased and (self.is_retired or not may_carry(carrier)):
             carrier.retire()
         if self._lessees:
             self._serve()
@@ -114,66 +144,76 @@ class SharedPool(Pool):
                 self._lessees.popleft().connected(upstream)
         finally:
             self._is_serving = False
-        if self._lessees and not self.opening:
-            self._begin_opening()
+        self._open_for_lessees()
 
     # --- opening
 
-    def _begin_opening(self) -> None:
-        tls = self._pools.tls.of(self.endpoint, HTTP2 if self.transport == "http2" else HTTP1)
-        self._pools.make_room()
-        self.opening += 1
-        self._pools.open_connections += 1
-        task = asyncio.get_running_loop().create_task(self._open_carrier(tls))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+    def _open_for_lessees(self) -> None:
+        wanted = min(1, len(self._lessees)) if self.keeps_alive else len(self._lessees)
+        while self.opening < wanted and self._may_open():
+            self._start_opening(None)
+        while self._lessees and not self.opening:
+            self._spare(self._lessees.popleft())
 
-    async def _open_carrier(self, tls: ClientTls | None) -> None:
+    async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
         try:
             carrier = await self._opener(self, tls)
         except ConnectFailed as error:
-            self._opening_ended()
-            self._none_opened(error)
+            self._opening_failed(error, None)
+        except Exception as error:  # as with a connection
+            self.route.failed(fault := unforeseen(error))
+            self._opening_failed(fault, None)
+            raise
         except BaseException:
-            self._opening_ended()
+            self._stop_opening()
             raise
         else:
             self._carrier_opened(carrier)
 
-    def _opening_ended(self) -> None:
-        self.opening -= 1
-        self._pools.open_connections -= 1
+    def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
+        self._stop_opening()
+        self.backoff.failed(self._pools.now())
+        self._none_opened(error)
 
     def _none_opened(self, error: ConnectFailed) -> None:
-        """Whoever waits has waited for this one, and would wait as long for the next."""
+        """Whoever waits has waited for this one, and would wait as long for the next, unless each has its own."""
         self.counts.failed += 1
-        self.last_fault = error.inside
-        for _ in range(len(self._lessees)):  # those who try again at once wait for the next one
-            if self._lessees:
+        self.last_error = error
+        for _ in range(len(self._lessees) if self.keeps_alive else 1):
+            if self._lessees:  # those who try again at once wait for the next one
                 self._lessees.popleft().connect_failed(error)
 
     def _carrier_opened(self, carrier: Carrier) -> None:
         self.opening -= 1
-        if not carrier.is_library:
-            self.counts.opened += 1
-        carrier.opened_at = self._pools.coarse_now
         self._carriers.append(carrier)
+        self._equip_carrier(carrier)
         if self.is_retired and not self._lessees:
             carrier.retire()
         elif carrier.room <= 0:  # gone between the handshake and now
             self._none_opened(ConnectFailed("the worker closed the connection at once"))
         else:
             self._serve()
-            if not carrier.leased and not carrier.idle_since:
-                carrier.idle_since = self._pools.coarse_now
+            if not carrier.leased and not carrier.life.idle_since:
+                carrier.life.idle_since = self._pools.coarse_now
 
-    def carrier_lost(self, carrier: Carrier) -> None:
+    def _equip_carrier(self, carrier: Carrier) -> None:
+        limits, rng, life = self._pools.limits, self._pools.rng, carrier.life
+        life.opened_at = self._pools.coarse_now
+        if carrier.is_library:
+            return
+        self.counts.count_opened(life.phases)
+        self.backoff.succeeded()
+        self.trip = life.phases.trip
+        life.retire_at = life.opened_at + limits.lifetime(rng)
+        life.granted = limits.grant(rng) if self.keeps_alive else 1
+
+    def carrier_lost(self, carrier: Carrier, by: str = US) -> None:
         """It is gone, whoever had places on it."""
         if carrier in self._carriers:
             self._carriers.remove(carrier)
             self._pools.open_connections -= 1
             if not carrier.is_library:
-                self.counts.closed += 1
+                self._count_lost(carrier, by)
         if self._lessees:
             self._serve()
 
@@ -181,36 +221,57 @@ class SharedPool(Pool):
         """A library that connects by itself brought a request to this end; returns the same."""
         if isinstance(error, ConnectFailed):
             self.counts.failed += 1
-            self.last_fault = error.inside
+            self.last_error = error
             self.route.failed(error)
         return error
+
+    def _count_lost(self, carrier: Carrier, by: str) -> None:
+        self.counts.count_closed(by)
+        if by == WORKER and not carrier.leased:
+            self.counts.count_lost(max(0.0, self._pools.now() - carrier.life.idle_since))
 
     # --- ageing
 
     def prune(self, now: float) -> None:
-        """Retire what is old, close what has been idle too long, and let the others look after themselves."""
+        """Retire what is old, close what has been idle too long, and let the others look after themselves. A warm pool
+        keeps one."""
         limits = self._pools.limits
         for carrier in list(self._carriers):
-            is_idle = not carrier.leased and now - carrier.idle_since >= limits.idle
-            if carrier.is_library:
-                carrier.prune(now, limits)
-            elif is_idle or now - carrier.opened_at > limits.max_age:
+            if not carrier.is_library and (now > carrier.life.retire_at or self._is_spare(carrier, now)):
                 carrier.retire()
             else:
                 carrier.prune(now, limits)
+        if limits.warm and not (self._carriers or self.opening) and self._pools.room != 0:
+            self.open_ahead()
+
+    def _is_spare(self, carrier: Carrier, now: float) -> bool:
+        limits = self._pools.limits
+        if carrier.leased or now - carrier.life.idle_since < limits.idle:
+            return False
+        return not limits.warm or carrier is not self._carriers[-1]
+
+    def go_by(self, limits: PoolLimits) -> None:
+        super().go_by(replace(limits, horizon=UNLEARNED))
 
     def close_oldest(self) -> None:
         idle = [carrier for carrier in self._carriers if not carrier.leased]
         if idle:
-            min(idle, key=lambda carrier: carrier.idle_since).close()
+            min(idle, key=lambda carrier: carrier.life.idle_since).close()
 
     def close_idle(self) -> None:
         for carrier in list(self._carriers):
             if not carrier.leased:
                 carrier.close()
 
+    def keep_alive(self, is_wanted: bool) -> None:
+        super().keep_alive(is_wanted)
+        for carrier in list(self._carriers):
+            if not (is_wanted or carrier.is_library):
+                carrier.retire()
+
     def retire(self) -> None:
         self.is_retired = True
+        self._takes_back = False
         for carrier in list(self._carriers):
             carrier.retire()
 
@@ -220,3 +281,8 @@ class SharedPool(Pool):
         for carrier in list(self._carriers):
             carrier.close()
         return tasks
+
+
+def may_carry(carrier: Carrier) -> bool:
+    """Whether it may be given one errand more."""
+    return carrier.room > 0 and carrier.life.requests < carrier.life.granted

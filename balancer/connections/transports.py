@@ -11,14 +11,14 @@ from balancer.connections.shared_pool import SharedPool
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Carrier
-    from balancer.connections.pool import Pools
+    from balancer.connections.pools import Pools
     from balancer.tls.contexts import ClientTls
     from policies.facts import Endpoint
 
 
 async def open_http2(pool: SharedPool, tls: ClientTls | None) -> Carrier:
     """A connection that speaks HTTP/2."""
-    from balancer.connections.http2 import open_session
+    from balancer.connections.http2_opening import open_session
 
     return await open_session(pool, tls)
 

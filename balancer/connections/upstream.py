@@ -29,28 +29,29 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
+from balancer.connections.accounts import ERROR, US, WORKER, ended_by
 from balancer.connections.dialling import dial
+from balancer.connections.limits import UNBOUNDED
 from balancer.connections.phases import NOTHING, Phases
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
-from balancer.messages.body import Body, ChunkedBody, SizedBody
+from balancer.messages.body import Body, body_of
 from balancer.messages.fields import END_OF_HEAD, Framing
+from balancer.messages.keep_alive import keep_alive_timeout
+from balancer.messages.response_head import FIELDS_LIMIT, ResponseHeads, bound_size
 from balancer.messages.response_head import Response as Response  # for those who implement a sink
-from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.route import Route
     from balancer.tls.contexts import ClientTls
 
-HEAD_LIMIT: Final = 65_536
-FIELDS_LIMIT: Final = 500
-"""Bytes, and fields, of a response's head."""
-
 FEW: Final = 2 * FIELDS_LIMIT
 """Bytes of a head that need not be looked at for being too much."""
 
 LENGTH: Final = Framing.LENGTH
-CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+NOT_HEARD: Final = -1.0
+"""Seconds announced, before a response has come."""
 
 
 class ResponseSink(Protocol):
@@ -74,11 +75,15 @@ class ConnectionOwner(Protocol):
 
 
 class Upstream(asyncio.Protocol):
-    """One connection to a worker. `is_reusable`: once a response has ended, another request may follow;
-    `phases`: how long its setting up took; `idle_since`, in seconds, and `is_counted` are the owner's."""
+    """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
+    says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
+    The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
+    owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
+    and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest."""
 
     __slots__ = (
         "_body",
+        "_has_hinted",
         "_has_odd_response",
         "_head",
         "_heads",
@@ -90,12 +95,20 @@ class Upstream(asyncio.Protocol):
         "_response",
         "_rest",
         "_sink",
+        "announced",
+        "closed_by",
+        "granted",
+        "has_died",
         "idle_since",
         "is_closed",
         "is_counted",
         "is_reusable",
         "opened_at",
         "phases",
+        "requests_left",
+        "rested_for",
+        "rested_since",
+        "retire_at",
         "transport",
         "write",
     )
@@ -114,11 +127,19 @@ class Upstream(asyncio.Protocol):
         self._body: Body | None = None  # and whose body is coming
         self._rest = b""  # behind the head that is being told of
         self._is_head_request = self._has_odd_response = self._reading_paused = False
+        self._has_hinted = False  # with an interim response: then it never counts as having died unheard
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = self.is_counted = False
         self.opened_at = self.idle_since = 0.0
         self.phases: Phases = NOTHING
+        self.closed_by = US
+        self.has_died = False
+        self.announced = NOT_HEARD
+        self.retire_at = float("inf")
+        self.granted: int = UNBOUNDED
+        self.requests_left: int = UNBOUNDED
+        self.rested_for = self.rested_since = 0.0
 
     # --- towards the worker
 
@@ -126,7 +147,7 @@ class Upstream(asyncio.Protocol):
         """Begin a request; its response goes to `sink`."""
         self._sink = sink
         self._is_head_request = method == b"HEAD"
-        self._has_odd_response = self._is_head_request or method == b"CONNECT"
+        self._has_odd_response = method in (b"HEAD", b"CONNECT")
         self.is_reusable = False  # until its response has ended
         self.write(head)
 
@@ -190,6 +211,7 @@ class Upstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
+            self.closed_by = ERROR
             self.close()  # these bytes answer no request
             return
         try:
@@ -206,11 +228,11 @@ class Upstream(asyncio.Protocol):
         """A close in good order may be how a body ends; a reset, which comes as `connection_lost`, never is."""
         response = self._response
         is_end = response is not None and response.framing is UNTIL_CLOSE
-        self._lost("the worker closed the connection", is_end=is_end)
+        self._lost("the worker closed the connection", WORKER, is_end=is_end)
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.is_closed:
-            self._lost(str(error) if error else "the connection closed")
+            self._lost(str(error) if error else "the connection closed", ended_by(error))
 
     def pause_writing(self) -> None:
         if self._sink is not None:
@@ -226,7 +248,7 @@ class Upstream(asyncio.Protocol):
         head = self._head + data if self._head else data
         end = head.find(END_OF_HEAD) + 4
         if (end if end >= 4 else len(head)) > FEW:
-            bound(head[:end] if end >= 4 else head)
+            bound_size(head[:end] if end >= 4 else head)
         if end < 4:
             self._judge(data)
             self._head = head
@@ -252,6 +274,8 @@ class Upstream(asyncio.Protocol):
         parser = self._parser
         if parser is None:
             self._parser = parser = httptools.HttpResponseParser(self)
+            if self.announced == NOT_HEARD:
+                self.announced = keep_alive_timeout(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -271,6 +295,7 @@ class Upstream(asyncio.Protocol):
         sink = self._sink
         self._rest = rest
         if response.status < 200:
+            self._has_hinted = True
             if sink is not None:
                 sink.response_started(response)
             self._rest = b""
@@ -289,7 +314,7 @@ class Upstream(asyncio.Protocol):
             self._end(rest, b"")
             return
         self._parser = None
-        self._body = body_of(response)
+        self._body = body_of(response.framing, response.length)
         self._read_body(rest)
 
     def _read_body(self, data: bytes) -> None:
@@ -316,8 +341,11 @@ class Upstream(asyncio.Protocol):
 
     # --- ends
 
-    def _lost(self, detail: str, is_end: bool = False) -> None:
+    def _lost(self, detail: str, by: str, is_end: bool = False) -> None:
         sink, self._sink = self._sink, None
+        self.closed_by = by
+        is_unheard = self._response is None and not (self._head or self._has_hinted)
+        self.has_died = sink is not None and is_unheard
         self._mark_closed()
         self.transport.abort()
         if sink is None:
@@ -329,6 +357,7 @@ class Upstream(asyncio.Protocol):
 
     def _fail(self, error: UpstreamError) -> None:
         sink = self._sink
+        self.closed_by = ERROR
         self.close()
         if sink is not None:
             sink.response_failed(error)
@@ -337,21 +366,6 @@ class Upstream(asyncio.Protocol):
         self.is_closed = True
         self.is_reusable = False
         self._owner.connection_closed(self)
-
-
-def bound(head: bytes) -> None:
-    """Raises `MalformedResponse` for a head that is too long."""
-    if len(head) > HEAD_LIMIT:
-        raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
-    if head.count(b"\n") > FIELDS_LIMIT + 2:
-        raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")
-
-
-def body_of(response: Response) -> Body:
-    """What reads the body of a response that has one."""
-    if response.framing is LENGTH:
-        return SizedBody(response.length)
-    return ChunkedBody() if response.framing is CHUNKED else Body()
 
 
 async def connect(

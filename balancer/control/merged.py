@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from balancer.control.status import summary
 from policies.load import Histogram
 
-ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed"})
+ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble"})
 """True where it is so in one process."""
 
 ALIKE = frozenset({"max_in_flight", "options"})

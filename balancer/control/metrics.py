@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
+from balancer.control.connections_report import connection_families
 from balancer.control.queue_report import queue_families
 from balancer.control.routes_report import route_families
 
@@ -143,18 +144,11 @@ class UnitCollector(Collector):
         outcomes = CounterMetricFamily(
             f"{PREFIX}_endpoint_outcomes", "Attempts by how they ended", labels=[*OF_ENDPOINT, "outcome"]
         )
-        events = CounterMetricFamily(
-            f"{PREFIX}_endpoint_connection_events",
-            "What happened to connections",
-            labels=[*OF_ENDPOINT, "event"],
-        )
         for state in self._unit.router.states:
-            counts = self._unit.pools.by_id[state.id].counts
             for kind, number in state.outcomes.items():
                 outcomes.add_metric([*_labels(state), kind.value], number)
-            for event in ("opened", "reused", "failed", "closed", "lost_idle"):
-                events.add_metric([*_labels(state), event], getattr(counts, event))
-        yield from (outcomes, events)
+        yield outcomes
+        yield from connection_families(self._unit)
 
     def _latency(self) -> Metric:
         latency = HistogramMetricFamily(

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from balancer.control.connections_report import connections_status
 from balancer.control.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.routes_report import events_status, names_status, route_status, watch_status
 from balancer.requests import exchange
@@ -154,10 +155,10 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
     """One endpoint: identity, what the operator wants of it, health, load, connections, outcomes, latency of its
     successes. `share` is less than 1 during a slow start."""
     endpoint, pool = state.endpoint, unit.pools.by_id[state.id]
-    counts = pool.counts
     return {
         "id": endpoint.id,
         "address": endpoint.address,
+        "transport": pool.transport,
         "region": endpoint.region,
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
@@ -171,17 +172,7 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "ejection": ejection_status(unit, state),
         "checks": checks_status(unit, state),
         "in_flight": state.in_flight_here,
-        "connections": {
-            "idle": pool.idle,
-            "leased": pool.leased,
-            "opening": pool.opening,
-            "opened": counts.opened,
-            "reused": counts.reused,
-            "closed": counts.closed,
-            "lost_idle": counts.lost_idle,
-            "failed": counts.failed,
-            "last_fault": pool.last_fault,
-        },
+        "connections": connections_status(pool, unit.now()),
         "route": route_status(pool.route),
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": summary(state.histogram),

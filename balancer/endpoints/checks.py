@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 from urllib.parse import urlsplit
 
-from balancer.connections.pool import Pool, Pools
+from balancer.connections.pool import Pool
+from balancer.connections.pools import Pools
 from balancer.connections.upstream import Response, Upstream
 from balancer.errors import ConnectFailed, UpstreamError
 from policies.checks import CheckRules, Verdict
@@ -193,7 +194,7 @@ class Check:
 
     def _open(self) -> None:
         self._is_fresh = True
-        self._pool.open(self)
+        self._pool.open(self, is_trial=True)
 
     def _send(self, upstream: Upstream) -> None:
         self._upstream = upstream

@@ -146,8 +146,10 @@ class Roster:
 
     def _set_state(self, endpoint_id: str, state: Standing) -> None:
         self._unit.router.set_standing(endpoint_id, state)
-        if state is Standing.DOWN:
-            self._unit.pools.by_id[endpoint_id].close_idle()
+        pool = self._unit.pools.by_id[endpoint_id]
+        pool.route.is_down = state is Standing.DOWN
+        if pool.route.is_down:
+            pool.close_idle()
 
     # --- in force
 
@@ -172,4 +174,10 @@ class Roster:
             self._weights.pop(id_, None)
         unit.pools.tls = tls
         unit.pools.transports = transports_of(member.config for member in members.values())
+        unit.pools.without_reuse = without_reuse(member.config for member in members.values())
         unit.replace_endpoints([member.config.endpoint() for member in members.values()])
+
+
+def without_reuse(configs: Iterable[EndpointConfig]) -> frozenset[str]:
+    """The ids of endpoints that get a new connection for each request."""
+    return frozenset(config.id for config in configs if not config.keep_alive)

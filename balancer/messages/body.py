@@ -15,6 +15,7 @@ import re
 from typing import Final
 
 from balancer.errors import BodyTooLarge, MalformedBody
+from balancer.messages.fields import Framing
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
@@ -169,3 +170,10 @@ class ChunkedBody(Body):
         self._at = end + 4
         self.is_ended = True
         return True
+
+
+def body_of(framing: Framing, length: int) -> Body:
+    """What reads the body of a message that has one."""
+    if framing is Framing.LENGTH:
+        return SizedBody(length)
+    return ChunkedBody() if framing is Framing.CHUNKED else Body()

@@ -38,6 +38,10 @@ LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
+HEAD_LIMIT: Final = 65_536
+FIELDS_LIMIT: Final = 500
+"""Bytes, and fields, of a response's head."""
+
 
 class Response:
     """The head of a worker's response: what it says, and what of it is passed on.
@@ -231,3 +235,11 @@ class StatusLines(dict[bytes, tuple[int, bytes, bool]]):
 
 
 STATUS_LINES: Final = StatusLines()
+
+
+def bound_size(head: bytes) -> None:
+    """Raises `MalformedResponse` for a head that is too long."""
+    if len(head) > HEAD_LIMIT:
+        raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
+    if head.count(b"\n") > FIELDS_LIMIT + 2:
+        raise MalformedResponse(f"more than {FIELDS_LIMIT} fields")

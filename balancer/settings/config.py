@@ -25,7 +25,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from balancer.connections.pool import PoolLimits
+from balancer.connections.limits import PoolLimits
 from balancer.endpoints.checks import CheckPlan
 from balancer.settings.discovery import DiscoveryConfig, check_unique
 from balancer.settings.fitness import (
@@ -36,6 +36,7 @@ from balancer.settings.fitness import (
     fitness_of,
 )
 from balancer.settings.names import NamesConfig, WatchConfig
+from balancer.settings.pool import PoolConfig
 from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
 from balancer.settings.retries import HedgingConfig, RetryConfig
 from balancer.settings.sections import (
@@ -47,7 +48,6 @@ from balancer.settings.sections import (
     LogConfig,
     Name,
     PolicySpec,
-    PoolConfig,
     TimeoutsConfig,
     TlsConfig,
     UpstreamTlsConfig,
@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     @property
     def pool_limits(self) -> PoolLimits:
         """What the pools go by."""
-        return PoolLimits(self.pool.idle, self.pool.max_age, self.timeouts.connect)
+        return self.pool.limits(self.timeouts.connect, self.seed)
 
     def fitness(self) -> Fitness:
         """What judges the endpoints. Its randomness is its own, so that a seeded policy draws what it always drew."""

@@ -96,6 +96,9 @@ class EndpointConfig(Section):
     transport: Transport = Field(
         default="native", description="what carries requests: HTTP/1.1 of our own, HTTP/2, libcurl or aiohttp"
     )
+    keep_alive: bool = Field(
+        default=True, description="false: a new connection for each request, which is then closed"
+    )
     tls: UpstreamTlsConfig | None = Field(default=None, description="instead of upstream_tls, as a whole")
 
     @field_validator("transport")
@@ -200,16 +203,6 @@ class LimitsConfig(Section):
         ge=1,
         description="client connections; more wait in the kernel. None: from RLIMIT_NOFILE",
     )
-
-
-class PoolConfig(Section):
-    """Connections kept to each worker."""
-
-    idle: Seconds = Field(
-        default=4.0,
-        description="keep an unused one this long; must stay below what the worker keeps (often 5 s)",
-    )
-    max_age: Seconds = Field(default=300.0, description="oldest connection that is used again")
 
 
 InternalName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+\*?$", max_length=128)]

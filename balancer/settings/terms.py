@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from balancer.clients.networks import Network
-from balancer.connections.pool import PoolLimits
+from balancer.connections.limits import PoolLimits
 from balancer.connections.route import RoutesPlan
 from balancer.endpoints.checks import CheckPlan
 from balancer.messages.internal_fields import InternalFields

@@ -86,6 +86,12 @@ class Wire:
         port: int = self._writer.get_extra_info("sockname")[1]
         return port
 
+    @property
+    def peer_port(self) -> int:
+        """The other end's."""
+        port: int = self._writer.get_extra_info("peername")[1]
+        return port
+
     async def send(self, data: bytes) -> None:
         """Write, and wait until the kernel has taken what the peer is slow to take."""
         self._writer.write(data)

@@ -52,7 +52,7 @@ def test_the_sample(tmp_path: Path) -> None:
     endpoint = settings.endpoints[0].endpoint()
     assert (endpoint.id, endpoint.address) == ("emea-0", "http://127.0.0.1:9001")
     assert (endpoint.region, endpoint.weight, endpoint.max_in_flight) == ("emea", 1.0, None)
-    assert (settings.timeouts.first_byte, settings.pool.idle, settings.retries) == (25.0, 4.0, 2)
+    assert (settings.timeouts.first_byte, settings.pool.idle, settings.retries) == (25.0, 30.0, 2)
 
 
 def test_a_policy_may_be_a_table(tmp_path: Path) -> None:

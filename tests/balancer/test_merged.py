@@ -99,7 +99,7 @@ async def test_the_metrics_of_two(stage: Stage) -> None:
 ONCE = frozenset(
     {
         *("available", "healthy", "share", "panic", "ejected", "configuration_good", "discovery_good"),
-        *("discovered", "reloads_total"),
+        *("discovered", "reloads_total", "horizon_seconds"),
     }
 )
 """Samples that are no sums."""

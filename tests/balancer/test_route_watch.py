@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from balancer.connections.phases import Phases
 from balancer.connections.route_watch import MOST_EVENTS, RouteWatch, Watched, WatchPlan, network_of
-from policies.facts import Endpoint
-from tests.balancer.conftest import ManualClock, Stage, response
+from policies.facts import Endpoint, Standing
+from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_control import local, status
-from tests.balancer.wireless import Wireless
+from tests.balancer.wireless import Peer, Wireless
 
 USUAL, DETOUR = 0.09, 0.72
 
@@ -158,6 +160,54 @@ def test_who_is_not_asked_is_called_upon() -> None:
         for _ in range(39):
             wireless.advance(0.25)
         assert len(wireless.workers) == 6
+
+
+def address_of(peer: Peer) -> str:
+    assert peer.wire is not None
+    address: str = peer.wire.get_extra_info("peername")[0]
+    return address
+
+
+def test_who_is_down_is_left_alone() -> None:
+    """The operator has said so: nobody connects, even where it has got another address, until it is up again."""
+    with Wireless(2, watch=(("every", 10.0),)) as wireless:
+        roster, pools = wireless.unit.roster, wireless.unit.pools
+
+        def pass_time() -> list[str]:
+            before = len(wireless.workers)
+            for _ in range(48):
+                wireless.advance(0.25)
+            return [address_of(peer) for peer in wireless.workers[before:]]
+
+        roster.change("w0", state=Standing.DOWN)
+        assert len(pass_time()) == 2
+        moved, other = (pool.endpoint for pool in pools.by_id.values())
+        pools.replace([replace(moved, address="http://192.0.2.77:80"), other])
+        assert "192.0.2.77" not in pass_time()
+        roster.change("w0", state=Standing.UP)
+        assert "192.0.2.77" in pass_time()
+
+
+def test_visits_keep_within_the_limit() -> None:
+    """They count as connections: where there is no room there is none, and none is closed for them."""
+    with Wireless(3, watch=(("every", 10.0),)) as wireless:
+        pools = wireless.unit.pools
+        pools.limit = 2
+        wireless.worker_script = lambda peer: peer.send(response())
+        client = wireless.client()
+        client.send(get())
+        wireless.turn()
+        wireless.dialling = "hang"
+        wireless.advance(0.25)
+        assert (pools.open_connections, pools.routes.watch.under_way, pools.room) == (1, 1, 0)
+        wireless.advance(1.0)
+        assert (pools.open_connections, pools.routes.watch.under_way) == (1, 1)
+        client.send(get())
+        wireless.turn()
+        assert len(wireless.workers) == 1, "the idle one has not made way for a visit"
+        wireless.advance(2.0)
+        assert pools.routes.watch.connects == 2, "the next one has its turn"
+        wireless.leave()
 
 
 def test_a_worker_that_is_away_is_no_event() -> None:

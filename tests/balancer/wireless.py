@@ -274,9 +274,9 @@ class Wireless:
     """A unit, its clients and its workers. As a context it is where the unit's code runs.
 
     `workers` holds the connections that the unit has opened, in that order; `worker_script` is put on each as its
-    `on_received`. `dialling` says what becomes of the next ones: "accept", "refuse", "hang", or "end": accept and
-    close at once. `options` are of the configuration, its tables as tuples of pairs:
-    `retries=0, timeouts=(("head", 1.0),)`.
+    `on_received`. `dialling` says what becomes of the next ones: "accept", "refuse", "hang", "end": accept and
+    close at once, or "fault": something goes wrong that no network does. `options` are of the configuration, its
+    tables as tuples of pairs: `retries=0, timeouts=(("head", 1.0),)`.
     """
 
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
@@ -345,6 +345,8 @@ class Wireless:
         future = self.loop.create_future()
         if self.dialling == "refuse":
             future.set_exception(ConnectionRefusedError(111, "Connection refused"))
+        elif self.dialling == "fault":
+            future.set_exception(RuntimeError("out of order"))
         elif self.dialling != "hang":
             peer = Peer()
             peer.on_received = self.worker_script

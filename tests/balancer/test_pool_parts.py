@@ -1,0 +1,98 @@
+"""The pure parts of a pool's life: pauses, peaks, and what a worker says of its keeping connections."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from balancer.connections.accounts import ERROR, US, WORKER, PoolCounts
+from balancer.connections.backoff import FAILURES, FIRST, Backoff
+from balancer.connections.peak import WINDOW, Peak
+from balancer.connections.phases import Phases
+from balancer.messages.keep_alive import keep_alive_timeout
+
+
+def test_a_few_failures_are_no_trouble() -> None:
+    """Then there is one attempt at a time, each after a longer pause, up to the longest; a success ends it."""
+    backoff = Backoff(Random(1), longest=1.0)
+    for _ in range(FAILURES - 1):
+        backoff.failed(0.0)
+        assert backoff.may_try(opening=100, now=0.0)
+    now, pauses = 0.0, []
+    for _ in range(8):
+        backoff.failed(now)
+        assert not backoff.may_try(opening=0, now=now)
+        begun = now
+        while not backoff.may_try(opening=0, now=now):
+            now += 0.01
+        assert not backoff.may_try(opening=1, now=now)
+        pauses.append(now - begun)
+    for number, pause in enumerate(pauses):
+        whole = min(1.0, FIRST * 2**number)
+        assert whole / 2 <= pause <= whole + 0.02
+    assert len({round(pause, 3) for pause in pauses[-4:]}) > 1, "jitter"
+    backoff.succeeded()
+    assert backoff.may_try(opening=100, now=now)
+
+
+def test_no_pauses_at_all() -> None:
+    """0 switches it off."""
+    backoff = Backoff(Random(1), longest=0.0)
+    for _ in range(100):
+        backoff.failed(0.0)
+    assert backoff.may_try(opening=100, now=0.0)
+
+
+def test_a_peak_lasts_for_a_window_or_two() -> None:
+    """It rises at once, and is forgotten when two windows have been lower, or nobody has looked for as long."""
+    peak = Peak()
+    peak.note(5, 1000.0)
+    peak.note(2, 1000.0 + WINDOW - 1)
+    assert peak.value == 5
+    peak.note(3, 1000.0 + WINDOW)
+    assert peak.value == 5
+    peak.note(1, 1000.0 + 2 * WINDOW)
+    assert peak.value == 3
+    peak.note(0, 1000.0 + 5 * WINDOW)
+    assert peak.value == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "seconds"),
+    [
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\n\r\n", 5.0),
+        (b"HTTP/1.1 200 OK\r\nkeep-alive:timeout=5, max=100\r\n\r\n", 5.0),
+        (b"HTTP/1.1 200 OK\r\nA: b\r\nKeep-Alive: max=100, TIMEOUT = \"75\"\r\nC: d\r\n\r\nbody", 75.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=soon\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: max=5\r\nX: timeout=5\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: notimeout=5\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\n\r\nbody\r\nKeep-Alive: timeout=5\r\n\r\n", 0.0),
+        (b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=7", 7.0),
+        (b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\n\r\n", 0.0),
+        (b"", 0.0),
+    ],
+)  # fmt: skip
+def test_what_a_worker_announces(head: bytes, seconds: float) -> None:
+    """Only in a head, only as the field says it."""
+    assert keep_alive_timeout(head) == seconds
+
+
+def test_accounts_add_up() -> None:
+    """Who closed, at which idle age, and what setting up took."""
+    counts = PoolCounts()
+    for by in (WORKER, WORKER, US, ERROR):
+        counts.count_closed(by)
+    assert (counts.closed, counts.closed_by_worker, counts.closed_by_us, counts.closed_by_error) == (
+        4,
+        2,
+        1,
+        1,
+    )
+    for age in (0.1, 4.0, 4.5, 9999.0):
+        counts.count_lost(age)
+    assert (sum(counts.lost_ages), counts.lost_idle, counts.lost_ages[-1]) == (4, 4, 1)
+    assert counts.lost_seconds == pytest.approx(10007.6)
+    for _ in range(2):
+        counts.count_opened(Phases(0.1, 0.2, 0.4))
+    assert (counts.opened, counts.namelookup, counts.connect, counts.appconnect) == (2, 0.2, 0.4, 0.8)

@@ -1,0 +1,231 @@
+"""A pool whose connections carry many requests: how long one lives, what is counted, and what is opened or not at all.
+
+Rule of this file: HTTP/2 stands for all of them; what only a library has is at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hyperframe.frame import GoAwayFrame
+
+from balancer.connections.backoff import FAILURES
+from balancer.connections.errand import Carrier
+from balancer.connections.http2_terms import PING_AFTER, PING_WAIT
+from balancer.connections.limits import PoolLimits
+from balancer.connections.pools import Pools
+from balancer.connections.shared_pool import SharedPool
+from balancer.connections.upstream import Upstream
+from balancer.control.status import unit_status
+from balancer.errors import ConnectFailed
+from balancer.tls.contexts import ClientTls
+from policies.facts import Endpoint, Standing
+from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
+from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2
+from tests.balancer.test_control import status
+from tests.balancer.test_http2 import before, before_frames
+from tests.balancer.test_transports import TRANSPORTS, hello, run
+
+
+class Waiting:
+    """A `Lessee` that writes down what it hears, and asks again `times` times."""
+
+    def __init__(self, pool: SharedPool, times: int = 0) -> None:
+        self.heard: list[Upstream | ConnectFailed] = []
+        self._pool = pool
+        self._times = times
+
+    def connected(self, upstream: Upstream) -> None:
+        self.heard.append(upstream)
+
+    def connect_failed(self, error: ConnectFailed) -> None:
+        self.heard.append(error)
+        if self._times:
+            self._times -= 1
+            self._pool.wait(self)
+
+
+def pool_of(opener: Any) -> SharedPool:
+    pools = Pools(0.0, PoolLimits(seed=1), now=ManualClock().now)
+    return SharedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, "http2", opener)
+
+
+async def test_a_fault_of_ours_is_told_at_once() -> None:
+    """All who wait hear of it, and the loop does; nothing is left behind."""
+
+    async def opener(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+        await asyncio.sleep(0)
+        raise RuntimeError("out of order")
+
+    pool = pool_of(opener)
+    lessees = [Waiting(pool) for _ in range(3)]
+    with quiet_loop() as complaints:
+        for lessee in lessees:
+            pool.wait(lessee)
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert [str(complaint["exception"]) for complaint in complaints] == ["out of order"]
+    for lessee in lessees:
+        (error,) = lessee.heard
+        assert isinstance(error, ConnectFailed)
+        assert (str(error), error.inside) == (
+            "the connection could not be opened",
+            "RuntimeError: out of order",
+        )
+    assert (pool.opening, pool.pools.open_connections, pool.route.faults) == (0, 0, {"other": 1})
+
+
+async def test_one_connect_at_a_time_in_trouble() -> None:
+    """Who asks again and again does not connect again and again; a trial may, and ends the trouble."""
+    opened = 0
+
+    async def opener(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+        nonlocal opened
+        opened += 1
+        raise ConnectFailed("refused")
+
+    pool = pool_of(opener)
+    lessee = Waiting(pool, times=20)
+    pool.wait(lessee)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert (opened, pool.backoff.is_in_trouble, pool.counts.spared) == (FAILURES, True, 21 - FAILURES)
+    assert len(lessee.heard) == 21
+    pool.open(Waiting(pool), is_trial=True)
+    await asyncio.sleep(0)
+    assert (opened, pool.counts.cold) == (FAILURES + 1, 21)
+
+
+async def test_what_the_status_says(stage: Stage) -> None:
+    """The transport, streams under way in all and on each connection, and how long its setting up took."""
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        await gate.wait()
+        await hello(play)
+
+    plays = await before(stage, script)
+    asking = [asyncio.ensure_future(stage.ask(get())) for _ in range(5)]
+    await stage.eventually(lambda: len(plays) == 5)
+    (endpoint,) = (await status(stage))["endpoints"]
+    told = endpoint["connections"]
+    assert (endpoint["transport"], told["streams"], told["leased"], told["idle"]) == ("http2", 5, 1, 0)
+    (one,) = told["each"]
+    assert (one["streams"], one["requests"], one["idle"]) == (5, 5, None)
+    assert one["name"].startswith("127.0.0.1:")
+    assert set(one["setup"]) == {"namelookup", "connect", "appconnect"}
+    assert (told["opened"], told["horizon"], told["learned"]) == (1, 30.0, False)
+    assert 1 <= told["cold"] <= 5
+    gate.set()
+    await asyncio.gather(*asking)
+    (one,) = unit_status(stage.unit)["endpoints"][0]["connections"]["each"]
+    assert (one["streams"], one["idle"]) == (0, 0)
+
+
+async def test_who_closed(stage: Stage) -> None:
+    """The worker, by a GOAWAY or an end while idle; we, what is old; an error, what breaks the rules."""
+    acts = ["goaway", "end", "rubbish", "old"]
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http2)
+        act = acts.pop(0)
+        await hello(play)
+        if act == "goaway":
+            play.peer.writer.write(GoAwayFrame(0, last_stream_id=2**31 - 1).serialize())
+        elif act == "end":
+            play.peer.writer.close()
+        elif act == "rubbish":
+            play.peer.writer.write(b"\xff" * 100)
+
+    await before(stage, script, pool={"idle": 60, "max_age": 5})
+    for _ in range(3):
+        await stage.ask(get())
+        await stage.eventually(lambda: not stage.pool().idle)
+    await stage.ask(get())
+    stage.advance(6.0)
+    await stage.eventually(lambda: not stage.pool().idle)
+    counts = stage.pool().counts
+    assert (counts.closed_by_worker, counts.closed_by_error, counts.closed_by_us) == (2, 1, 1)
+    assert (counts.lost_idle, sum(counts.lost_ages)) == (2, 2)
+
+
+async def test_pings_are_heartbeats(stage: Stage) -> None:
+    """Counted as such, and as failed where no answer comes."""
+    worker = await before_frames(stage, timeouts={"first_byte": 100})
+    asking = asyncio.ensure_future(stage.ask(post(b"")))
+    await stage.eventually(lambda: worker.connections and len(worker.received) > 150)
+    stage.advance(PING_AFTER + 1)
+    counts = stage.pool().counts
+    assert (counts.heartbeats, counts.heartbeats_failed) == (1, 0)
+    stage.advance(PING_WAIT + 1)
+    assert (await asking).status == 502
+    assert (counts.heartbeats, counts.heartbeats_failed, counts.closed_by_error) == (1, 1, 1)
+
+
+async def test_so_many_requests_on_a_connection(stage: Stage) -> None:
+    """Ten, less at most one by lot; then another is opened and the old one ends with its last response."""
+    await before(stage, hello, pool={"requests": 10})
+    for _ in range(30):
+        assert (await stage.ask(get())).body == b"hello"
+    counts = stage.pool().counts
+    assert 3 <= counts.opened <= 4
+    await stage.eventually(lambda: counts.closed_by_us >= counts.opened - 1)
+
+
+async def test_one_is_kept_warm(stage: Stage) -> None:
+    """Opened before anybody asks, not closed for being idle, opened again when it is lost; not while the endpoint is
+    down."""
+    plays = await before(stage, hello, pool={"warm": 1, "idle": 5})
+    stage.advance(0.25)
+    await stage.eventually(lambda: stage.pool().idle == 1)
+    for _ in range(8):
+        stage.advance(1.0)
+    await stage.ask(get())
+    counts = stage.pool().counts
+    assert (counts.opened, counts.cold, len(plays)) == (1, 0, 1)
+    stage.unit.roster.change("w0", state=Standing.DOWN)
+    await stage.eventually(lambda: not stage.pool().standing)
+    stage.advance(0.25)
+    assert stage.pool().opening == 0
+    stage.unit.roster.change("w0", state=Standing.UP)
+    stage.advance(0.25)
+    await stage.eventually(lambda: stage.pool().idle == 1)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_without_keep_alive(stage: Stage, transport: str) -> None:
+    """Each request has a connection of its own, whatever carries it, those at the same time too; a reload may change
+    it."""
+    wires: list[Wire] = []
+    gate = asyncio.Event()
+
+    async def script(play: Play) -> None:
+        assert isinstance(play, Http1 | Http2)
+        wires.append(play.wire if isinstance(play, Http1) else play.peer.wire)
+        if play.target == b"/wait":
+            await gate.wait()
+        await hello(play)
+
+    worker = over_http2(script, []) if transport == "http2" else over_http1(script, [])
+    await run(stage, worker, transport)
+    endpoint = {
+        "id": "w0",
+        "address": f"http://127.0.0.1:{worker.port}",
+        "region": "r",
+        "transport": transport,
+    }
+    await stage.reload(endpoints=[endpoint | {"keep_alive": False}])
+    for _ in range(3):
+        assert (await stage.ask(get())).body == b"hello"
+    asking = [asyncio.ensure_future(stage.ask(get(b"/wait"))) for _ in range(3)]
+    await stage.eventually(lambda: len(wires) == 6)
+    gate.set()
+    await asyncio.gather(*asking)
+    assert len(set(map(id, wires))) == 6
+    assert (stage.pool().counts.opened, stage.pool().counts.reused) == (6, 0)
+    await stage.reload(endpoints=[endpoint])
+    for _ in range(3):
+        await stage.ask(get())
+    assert len(set(map(id, wires))) == 7
