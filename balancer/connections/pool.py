@@ -166,8 +166,8 @@ class Pool:
     def _spare(self, lessee: Lessee) -> None:
         """It hears what became of the last one that was tried. Soon, not now: who asks is not ready to hear."""
         self.counts.spared += 1
-        assert self.last_error is not None, "in trouble without a failure"
-        asyncio.get_running_loop().call_soon(lessee.connect_failed, self.last_error)
+        error = self.last_error or ConnectFailed("no connection could be opened just now")
+        asyncio.get_running_loop().call_soon(lessee.connect_failed, error)
 
     def give_back(self, upstream: Upstream) -> None:
         """The exchange is done with it: keep it if it can serve again."""
