@@ -18,6 +18,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from balancer.connections.http2_stream import HIGH, LOW
+from balancer.connections.library_carrier import LibraryCarrier, address_of
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -27,15 +28,12 @@ from balancer.errors import (
     WorkerUntrusted,
 )
 from balancer.messages.outline import Outline, head_of
-from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.pool import PoolLimits, Pools
+    from balancer.connections.pool import Pools
     from balancer.connections.shared_pool import SharedPool
     from balancer.tls.contexts import ClientTls
-
-ENDLESS = 1 << 30
 
 ITS_OWN = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Fields that aiohttp adds where they are missing."""
@@ -205,50 +203,19 @@ def _headers(outline: Outline) -> CIMultiDict[str]:
     return headers
 
 
-class AiohttpCarrier:
+class AiohttpCarrier(LibraryCarrier):
     """A `Carrier`: what of aiohttp's client is for one endpoint."""
 
-    is_library = True
-
     def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
-        self.heads = ResponseHeads()
-        self.leased = 0
-        self.opened_at = self.idle_since = 0.0
+        super().__init__(pool)
         self.client = client_of(pool.pools)
         self.counts = pool.counts
         self.context: ssl.SSLContext | bool = True if tls is None else tls.context
         self.server_name = None if tls is None else tls.name
-        host, port = pool.origin
-        self.origin = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-        self._pool = pool
-        self._is_leaving = False
-
-    @property
-    def limits(self) -> PoolLimits:
-        """As they are now."""
-        return self._pool.pools.limits
-
-    @property
-    def room(self) -> int:
-        return 0 if self._is_leaving else ENDLESS
+        self.origin = address_of(*pool.origin, tls)
 
     def begin(self, errand: Errand, outline: Outline) -> AiohttpCall:
         return AiohttpCall(self, errand, outline)
-
-    def is_quiet(self) -> bool:
-        return True
-
-    def retire(self) -> None:
-        self._is_leaving = True
-        if not self.leased:
-            self.close()
-
-    def close(self) -> None:
-        self._is_leaving = True
-        self._pool.carrier_lost(self)
-
-    def prune(self, now: float, limits: PoolLimits) -> None:
-        """aiohttp ages its connections itself."""
 
 
 def client_of(pools: Pools) -> AiohttpClient:
