@@ -11,6 +11,16 @@ FUZZ = .venv-fuzz
 MINUTES ?= 10
 SEEDS ?= 10000
 
+# Parts of the tests, two at a time, the longest first; each shows what it has said when it ends. `rest` is whatever no
+# part names. Tests of time run alone, before. Coverage of policies and balancer is that of their own tests.
+ALONE = workers
+BESIDE = experiments balancer policies faultsim rest
+COVERED = policies balancer
+COVERAGE = $(if $(filter $(COVERED),$*),$(COVERED:%=--cov=%) --cov-report=)
+NAMED = $(filter-out rest,$(ALONE) $(BESIDE))
+WHERE = $(if $(filter rest,$*),tests $(NAMED:%=--ignore=tests/%),tests/$*)
+SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 # A checkout that was moved or copied takes its virtual environment along, which then leads back to the old place.
 ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
 STALE = stale
@@ -24,7 +34,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint serve compiled bench fuzz faultsim clean stale
+.PHONY: help demo test lint serve compiled bench fuzz faultsim clean stale $(ALONE:%=test-%) $(BESIDE:%=test-%)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -34,7 +44,14 @@ demo: $(VENV)/installed ## install, run the quick experiment, print the table an
 	$(RUN) experiments run --quick --out $(DEMO)
 
 test: lint ## install, then lint, types and all tests with coverage of policies and balancer
-	$(RUN) pytest --cov=policies --cov=balancer --cov-report=term --cov-fail-under=90
+	@rm -f .coverage .coverage.*
+	$(MAKE) --no-print-directory $(ALONE:%=test-%)
+	$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(BESIDE:%=test-%)
+	$(RUN) coverage combine --quiet
+	$(RUN) coverage report --fail-under=90
+
+$(ALONE:%=test-%) $(BESIDE:%=test-%): test-%:
+	COVERAGE_FILE=.coverage.$* $(RUN) pytest $(WHERE) $(COVERAGE)
 
 lint: $(VENV)/installed-dev ## style, formatting and types
 	$(RUN) ruff check .
@@ -57,7 +74,7 @@ faultsim: $(VENV)/installed-dev ## seeded faults against the data path in virtua
 	$(RUN) tests.faultsim --seeds $(SEEDS)
 
 clean: ## remove the virtual environment, caches and the demo's results
-	rm -rf $(VENV) $(COMPILED) $(FUZZ) $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(COMPILED) $(FUZZ) $(DEMO) results/fuzz build *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage.*
 
 $(VENV)/checkout: $(STALE)
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

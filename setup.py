@@ -54,6 +54,7 @@ HOT = [
     "balancer/clients/turn.py",
     "balancer/unit.py",
     "balancer/connections/upstream.py",
+    "balancer/requests/stickiness.py",
     "balancer/requests/waiting.py",
 ]
 """Policies stay interpreted: the registry reads their options from their signatures, and they are yours to write."""

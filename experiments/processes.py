@@ -8,6 +8,7 @@ of stopping stays ours.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import sys
@@ -98,8 +99,12 @@ class Child:
         await asyncio.gather(*self._readers, return_exceptions=True)
 
     def _signal(self, number: signal.Signals) -> None:
+        """Not by `Process.send_signal`: that looks first whether it has ended, and whoever sees that takes the exit
+        code away from asyncio, which waits for it in a thread, finds nobody, and says so on standard error."""
+        if not self.is_running:
+            return
         try:
-            self._process.send_signal(number)
+            os.kill(self.pid, number)
         except ProcessLookupError:  # it went by itself, in between
             return
 

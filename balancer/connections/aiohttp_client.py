@@ -18,8 +18,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from balancer.connections.dialling import UNRESOLVED, kind_of, untrusted
-from balancer.connections.errand import CarrierLife
 from balancer.connections.http2_stream import HIGH, LOW
+from balancer.connections.library_carrier import LibraryCarrier, address_of
 from balancer.errors import (
     ConnectFailed,
     ConnectionBroken,
@@ -29,16 +29,12 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.messages.outline import Outline, head_of
-from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.limits import PoolLimits
     from balancer.connections.pools import Pools
     from balancer.connections.shared_pool import SharedPool
     from balancer.tls.contexts import ClientTls
-
-ENDLESS = 1 << 30
 
 ITS_OWN = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Fields that aiohttp adds where they are missing."""
@@ -214,54 +210,23 @@ def _headers(outline: Outline) -> CIMultiDict[str]:
     return headers
 
 
-class AiohttpCarrier:
+class AiohttpCarrier(LibraryCarrier):
     """A `Carrier`: what of aiohttp's client is for one endpoint."""
 
-    is_library = True
-
     def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
-        self.heads = ResponseHeads()
-        self.leased = 0
-        self.life = CarrierLife()
+        super().__init__(pool)
         self.counts = pool.counts
         self.context: ssl.SSLContext | bool = True if tls is None else tls.context
         self.server_name = None if tls is None else tls.name
-        host, port = pool.origin
-        self.origin = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-        self.pool = pool
-        self._is_leaving = False
+        self.origin = address_of(*pool.origin, tls)
 
     @property
     def client(self) -> AiohttpClient:
         """The one of all endpoints whose connections are kept, or are not."""
         return client_of(self.pool.pools, keeps_alive=self.pool.keeps_alive)
 
-    @property
-    def limits(self) -> PoolLimits:
-        """As they are now."""
-        return self.pool.pools.limits
-
-    @property
-    def room(self) -> int:
-        return 0 if self._is_leaving else ENDLESS
-
     def begin(self, errand: Errand, outline: Outline) -> AiohttpCall:
         return AiohttpCall(self, errand, outline)
-
-    def is_quiet(self) -> bool:
-        return True
-
-    def retire(self) -> None:
-        self._is_leaving = True
-        if not self.leased:
-            self.close()
-
-    def close(self) -> None:
-        self._is_leaving = True
-        self.pool.carrier_lost(self)
-
-    def prune(self, now: float, limits: PoolLimits) -> None:
-        """aiohttp ages its connections itself."""
 
 
 def client_of(pools: Pools, *, keeps_alive: bool) -> AiohttpClient:

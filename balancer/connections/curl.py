@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pycurl
 
 from balancer.connections.curl_transfer import CurlTransfer, error_of
-from balancer.connections.errand import CarrierLife
+from balancer.connections.library_carrier import LibraryCarrier, address_of
 from balancer.errors import ConnectionBroken
-from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
     from balancer.connections.errand import Errand
-    from balancer.connections.limits import PoolLimits
     from balancer.connections.pools import Pools
     from balancer.connections.shared_pool import SharedPool
     from balancer.messages.outline import Outline
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 SPARE = 64
 """Handles that are kept for the next requests."""
-
-ENDLESS = 1 << 30
 
 
 class CurlClient:
@@ -162,32 +158,16 @@ class CurlClient:
         return cast(int, transfer.handle.getinfo(pycurl.NUM_CONNECTS))
 
 
-class CurlCarrier:
+class CurlCarrier(LibraryCarrier):
     """A `Carrier`: what of libcurl is for one endpoint."""
 
-    is_library = True
-
     def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
-        self.heads = ResponseHeads()
-        self.leased = 0
-        self.life = CarrierLife()
-        self.pool = pool
+        super().__init__(pool)
         self.client = client_of(pool.pools)
         self.tls = tls
         self.origin = pool.origin
-        host, port = (pool.origin[0] if tls is None else tls.name), pool.origin[1]
-        self.url = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}/"
-        self._is_leaving = False
-        self._transfers: dict[CurlTransfer, None] = {}
-
-    @property
-    def limits(self) -> PoolLimits:
-        """As they are now."""
-        return self.pool.pools.limits
-
-    @property
-    def room(self) -> int:
-        return 0 if self._is_leaving else ENDLESS
+        host, port = pool.origin
+        self.url = address_of(host if tls is None else tls.name, port, tls) + "/"
 
     def begin(self, errand: Errand, outline: Outline) -> CurlTransfer:
         transfer = CurlTransfer(self, errand, self.client.handle())
@@ -198,21 +178,6 @@ class CurlCarrier:
     def touch(self, transfer: CurlTransfer) -> None:
         """It has something to pass on."""
         self.client.touch(transfer)
-
-    def is_quiet(self) -> bool:
-        return True
-
-    def retire(self) -> None:
-        self._is_leaving = True
-        if not self.leased:
-            self.close()
-
-    def close(self) -> None:
-        self._is_leaving = True
-        self.pool.carrier_lost(self)
-
-    def prune(self, now: float, limits: PoolLimits) -> None:
-        """libcurl ages its connections itself."""
 
 
 def client_of(pools: Pools) -> CurlClient:

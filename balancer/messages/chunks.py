@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.messages.fields import FRAMING, HOP_BY_HOP, cut, found, lines_of
+from balancer.messages.fields import FRAMING, HOP_BY_HOP, any_of, cut, found, lines_of
 
 _FORBIDDEN: Final = lines_of(
     rb"|".join(
         (
-            HOP_BY_HOP,
-            FRAMING,
+            any_of((*HOP_BY_HOP, *FRAMING)),
             rb"host|trailer|expect|max-forwards|range|if-[^:]*|cache-control|pragma",
             rb"authorization|proxy-[^:]*|www-authenticate|cookie|set-cookie|content-(?:encoding|type|range)",
             rb"forwarded|x-forwarded-[^:]*|x-real-ip|x-request-[^:]*|via|location|vary|date|age|expires|retry-after",

@@ -12,12 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 END_OF_HEAD: Final = b"\r\n\r\n"
 
-HOP_BY_HOP: Final = rb"connection|keep-alive|proxy-connection|te|upgrade"  # RFC 9110 § 7.6.1
-FRAMING: Final = rb"content-length|transfer-encoding"
+HOP_BY_HOP: Final = ("connection", "keep-alive", "proxy-connection", "te", "upgrade")  # RFC 9110 § 7.6.1
+FRAMING: Final = ("content-length", "transfer-encoding")
+OF_PROXIES: Final = ("forwarded", "x-forwarded-*", "x-real-ip", "x-request-start")
+REWRITTEN: Final = ("x-request-id", "expect")
+
+SPECIAL: Final = ("host", *HOP_BY_HOP, *FRAMING, *OF_PROXIES, *REWRITTEN)
+"""What the fields of a request are read for; all but Host may have to leave."""
 
 KEPT_FOR_FRAMING: Final = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
@@ -36,6 +41,34 @@ class Framing(Enum):
 
 Values = dict[bytes, list[bytes]]
 """Name in lower case → the values as they came."""
+
+
+_END: Final = ""
+"""The key in a node of a trie under which it says that a name ends there."""
+
+
+def any_of(names: Iterable[str]) -> bytes:
+    """An expression for each of `names`, in lower case; one that ends in `*` means all that begin so.
+
+    It has the form of a trie: whatever does not begin like any of them fails at its first byte, in C.
+    """
+    trie: dict[str, Any] = {}
+    for name in sorted({name.lower() for name in names}):
+        node = trie
+        for letter in name:
+            node = node.setdefault(letter, {})
+        node[_END] = {}
+    return _following(trie).encode()
+
+
+def _following(node: dict[str, Any]) -> str:
+    """What may follow from here on."""
+    if "*" in node:  # whatever else follows is included
+        return "[^:]*"
+    branches = [
+        "" if letter == _END else re.escape(letter) + _following(rest) for letter, rest in node.items()
+    ]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
 
 
 def lines_of(names: bytes) -> re.Pattern[bytes]:

@@ -1,31 +1,26 @@
 """Fields that are for our own network, and are taken from no client and given to none.
 
-Rule of this file: nearly no field is internal, so a miss must cost next to nothing. All names become one expression
-in the form of a trie: whatever does not begin like any of them fails at its first byte, in C.
+Rule of this file: nearly no field is internal, so a miss must cost next to nothing. All names become one expression,
+and a request's fields are read for them in the pass that they take anyway. Heads that repeat are remembered with what
+they come to (`request_head.py`, `response_head.py`), and not looked through again.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
-_END = ""
-"""The key in a node of the trie under which it says that a name ends there."""
+from balancer.messages.fields import SPECIAL, any_of, lines_of
 
 
 class InternalFields:
     """A set of names, in any case; one that ends in `*` means all that begin so."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        trie: dict[str, Any] = {}
-        for name in sorted({name.lower() for name in names}):
-            node = trie
-            for letter in name:
-                node = node.setdefault(letter, {})
-            node[_END] = {}
-        expression = _expression(trie).encode()
-        self._next = re.compile(rb"\n(?=%b:)" % expression).search
+        listed = tuple(names)
+        self._next = re.compile(rb"\n(?=%b:)" % any_of(listed)).search
+        self.find_special = lines_of(any_of((*SPECIAL, *listed))).findall
+        """Name and value of each of them, and of all that a request is read for, in a block in lower case."""
 
     def without(self, block: bytes) -> bytes:
         """`block` without them."""
@@ -41,13 +36,3 @@ class InternalFields:
             match = self._next(lower, at)
         kept.append(block[at:])
         return b"".join(kept)
-
-
-def _expression(node: dict[str, Any]) -> str:
-    """What may follow from here on."""
-    if "*" in node:  # whatever else follows is included
-        return "[^:]*"
-    branches = [
-        "" if letter == _END else re.escape(letter) + _expression(rest) for letter, rest in node.items()
-    ]
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"

@@ -13,12 +13,12 @@ from balancer.clients.client import Client, forwarding
 from balancer.errors import RequestRejected
 from balancer.messages import upgrades
 from balancer.messages.fields import (
-    FRAMING,
-    HOP_BY_HOP,
     KEPT_FOR_FRAMING,
     NOT_NOMINATED,
+    SPECIAL,
     Framing,
     Values,
+    any_of,
     connection_options,
     cut,
     found,
@@ -31,12 +31,7 @@ from balancer.messages.stated_fields import Stated
 REQUEST_ID_LIMIT: Final = 128
 """Longest X-Request-ID taken over from a client, in bytes (Heroku's router draws the same line)."""
 
-_OF_PROXIES: Final = rb"forwarded|x-forwarded-[^:]*|x-real-ip|x-request-start"
-_REWRITTEN: Final = rb"x-request-id|expect"
-
-_SPECIAL: Final = rb"|".join((HOP_BY_HOP, FRAMING, _OF_PROXIES, _REWRITTEN))
-
-_REQUEST_FIELDS: Final = lines_of(rb"host|" + _SPECIAL)
+_REQUEST_FIELDS: Final = lines_of(any_of(SPECIAL))
 _find_special: Final = _REQUEST_FIELDS.findall
 
 _BELIEVED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
@@ -91,15 +86,15 @@ class RequestFields:
 
 def request_fields(block: bytes, client: Client) -> RequestFields:
     """What the fields of an HTTP/1.1 request in origin form come to. Raises `RequestRejected`."""
-    if client.internal is None:
-        special: list[tuple[bytes, bytes]] = _find_special(block.lower())
-        if len(special) == 1:
-            name, host = special[0]
-            if name == b"host":  # nothing to take out, only to add
-                if host != client.host_found:
-                    _meet_host(client, host, block)
-                host = client.host
-                return RequestFields(_with_host(block, client, client.fields, host, host))
+    find = _find_special if client.internal is None else client.internal.find_special
+    special: list[tuple[bytes, bytes]] = find(block.lower())
+    if len(special) == 1:
+        name, host = special[0]
+        if name == b"host":  # nothing to take out, only to add
+            if host != client.host_found:
+                _meet_host(client, host, block)
+            host = client.host
+            return RequestFields(_with_host(block, client, client.fields, host, host))
     return SpecialFields(block, False, client, b"").come_to()
 
 

@@ -16,17 +16,17 @@ from balancer.messages.fields import (
     NOT_NOMINATED,
     Framing,
     Values,
+    any_of,
     connection_options,
     cut,
     found,
     lines_of,
     without,
 )
+from balancer.messages.internal_fields import InternalFields
 
-_RESPONSE_FIELDS: Final = lines_of(rb"|".join((HOP_BY_HOP, FRAMING)))
-_find_special: Final = re.compile(
-    rb"\n(%b):[ \t]*([^\r]*)" % rb"|".join((HOP_BY_HOP, FRAMING, b"date"))
-).findall
+_RESPONSE_FIELDS: Final = lines_of(any_of((*HOP_BY_HOP, *FRAMING)))
+_find_special: Final = lines_of(any_of((*HOP_BY_HOP, *FRAMING, "date"))).findall
 
 BODILESS_STATUSES: Final = frozenset((204, 304))
 
@@ -68,6 +68,15 @@ class Response:
         self.length = length
         self.keep_alive = keep_alive
         self.has_date = has_date
+        self._internal: InternalFields | None = None  # those that `_public` is without
+        self._public = block
+
+    def block_without(self, internal: InternalFields) -> bytes:
+        """`block` without these fields. A head that is remembered is not looked through again."""
+        if internal is not self._internal:
+            self._public = internal.without(self.block)
+            self._internal = internal
+        return self._public
 
     def with_block(self, block: bytes) -> Response:
         """The same with other fields passed on."""

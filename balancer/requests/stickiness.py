@@ -74,15 +74,15 @@ class ResponseEdits:
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> Response:
         """The response as the client gets it."""
-        return response.with_block(self.block_of(response, request, client, assignment))
+        block = self.block_of(response, request, client, assignment)
+        return response if block is response.block else response.with_block(block)
 
     def block_of(
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> bytes:
         """Its fields as the client gets them."""
-        block, status = response.block, response.status
-        if self._internal is not None:
-            block = self._internal.without(block)
+        internal, status = self._internal, response.status
+        block = response.block if internal is None else response.block_without(internal)
         if self._stickiness is not None and assignment is not None and (status >= 200 or status == 101):
             block += self._stickiness.cookie(request, client, assignment.state.id)
         return block

@@ -9,14 +9,24 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from balancer.settings.sections import EndpointConfig, Name, Seconds, Section
 
 DnsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?$")]
 
-
 DNS_PORT = "53"
+
+
+def _addresses(servers: tuple[str, ...]) -> tuple[str, ...]:
+    for server in servers:
+        if not is_server(server):
+            raise ValueError(f"must be address or address:port, [::1]:53 for IPv6, got '{server}'")
+    return servers
+
+
+Servers = Annotated[tuple[str, ...], AfterValidator(_addresses)]
+"""Name servers, each by its address."""
 
 
 class FileDiscovery(Section):
@@ -41,21 +51,13 @@ class DnsDiscovery(Section):
     region: Name = Field(default="default", description="of all that this name leads to")
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="of each; SRV has its own")
     max_in_flight: int | None = Field(default=None, ge=1, description="of each. None: no limit")
-    servers: tuple[str, ...] = Field(
+    servers: Servers = Field(
         default=(), description="address or address:port of those to ask. None named: those of this machine"
     )
     longest: Seconds = Field(
         default=300.0, description="seconds, at most, to the next look-up, whatever the TTL"
     )
     timeout: Seconds = Field(default=2.0, description="seconds for a look-up; what was known stays")
-
-    @field_validator("servers")
-    @classmethod
-    def _are_addresses(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        for server in servers:
-            if not is_server(server):
-                raise ValueError(f"must be address or address:port, [::1]:53 for IPv6, got '{server}'")
-        return servers
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from balancer.connections.baseline import BaselineRules
 from balancer.connections.known_name import NameRules
 from balancer.connections.lookup import DnsLook, SystemLook
 from balancer.connections.names import NamesPlan
 from balancer.connections.route_watch import WatchPlan
-from balancer.settings.discovery import is_server
+from balancer.settings.discovery import Servers
 from balancer.settings.sections import Seconds, Section
 
 Week = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
@@ -27,7 +27,7 @@ class NamesConfig(Section):
         default="system",
         description="system: as this machine does it, in a thread; dns: name servers, with TTLs",
     )
-    servers: tuple[str, ...] = Field(
+    servers: Servers = Field(
         default=(),
         description="with dns: address or address:port of those to ask. None named: this machine's",
     )
@@ -42,14 +42,6 @@ class NamesConfig(Section):
         default=5.0, description="seconds without another look-up after one that failed"
     )
     timeout: Seconds = Field(default=5.0, description="seconds for a look-up")
-
-    @field_validator("servers")
-    @classmethod
-    def _are_addresses(cls, servers: tuple[str, ...]) -> tuple[str, ...]:
-        for server in servers:
-            if not is_server(server):
-                raise ValueError(f"must be address or address:port, [::1]:53 for IPv6, got '{server}'")
-        return servers
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from h2.connection import H2Connection
-from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamEnded, StreamReset
+from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
+from hyperframe.frame import GoAwayFrame
 
 from experiments.errors import FleetFailedError
 
 TIMEOUT = 30.0
 READ_SIZE = 1 << 16
+FRAME_HEAD = 9  # RFC 9113 § 4.1
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -78,6 +80,7 @@ class Connection:
         if target.http == "2":
             self._h2 = H2Connection()
             self._h2.initiate_connection()
+            self._begun = b""  # a frame that has not come whole
 
     @property
     def is_resumed(self) -> bool:
@@ -117,8 +120,12 @@ class Connection:
         while not all(answer.is_whole for answer in answers.values()):
             if not (data := self.socket.recv(READ_SIZE)):
                 raise FleetFailedError("the worker closed the connection in the middle of an answer")
-            for event in self._h2.receive_data(data):
-                self._meet(event, answers)
+            for frame in self._frames(data):
+                if frame[3] == GoAwayFrame.type:
+                    part(frame, answers)
+                    continue
+                for event in self._h2.receive_data(frame):
+                    self._meet(event, answers)
             if reply := self._h2.data_to_send():
                 self.socket.sendall(reply)
         return list(answers.values())
@@ -126,6 +133,14 @@ class Connection:
     def close(self) -> None:
         """Without ceremony."""
         self.socket.close()
+
+    def _frames(self, data: bytes) -> Iterator[bytes]:
+        """Those that have come whole. h2 takes none behind a GOAWAY, though streams go on (RFC 9113 § 6.8)."""
+        kept, at = self._begun + data, 0
+        while (end := at + FRAME_HEAD + int.from_bytes(kept[at : at + 3], "big")) <= len(kept):
+            yield kept[at:end]
+            at = end
+        self._begun = kept[at:]
 
     def _meet(self, event: object, answers: dict[int, Answer]) -> None:
         match event:
@@ -136,7 +151,7 @@ class Connection:
                 self._h2.acknowledge_received_data(event.flow_controlled_length or 0, number)
             case StreamEnded(stream_id=int() as number):
                 answers[number].is_whole = True
-            case StreamReset() | ConnectionTerminated():
+            case StreamReset(stream_id=int() as number) if number in answers:
                 raise FleetFailedError(f"the worker broke off: {event.error_code}")
 
     def _read_http1(self) -> Answer:
@@ -154,3 +169,11 @@ class Connection:
         if data := self.socket.recv(READ_SIZE):
             return data
         raise FleetFailedError("the worker closed the connection in the middle of an answer")
+
+
+def part(goaway: bytes, answers: Mapping[int, Answer]) -> None:
+    """The worker leaves: what it names, and all before it, is still answered. Raises FleetFailedError for the rest."""
+    last = int.from_bytes(goaway[FRAME_HEAD : FRAME_HEAD + 4], "big") & 0x7FFFFFFF
+    code = int.from_bytes(goaway[FRAME_HEAD + 4 : FRAME_HEAD + 8], "big")
+    if any(number > last for number, answer in answers.items() if not answer.is_whole):
+        raise FleetFailedError(f"the worker left before it took the request: {code}")

@@ -21,7 +21,7 @@ from experiments.bench.cpu_time import is_known_here
 from experiments.errors import BadInputError
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import Share, Turn, carry_out, shares_of
-from experiments.reproduce.removal import OURS, Cost, Way, costs_of, turns
+from experiments.reproduce.removal import Cost, Way, costs_of, least_of, turns
 from experiments.terminal import (
     BOUND_MISSED,
     STANDING,
@@ -110,7 +110,9 @@ class Sitting:
         self._console.print(Text(str(plot)))
         for one in shares[:1]:
             part = f"{least_of(costs) / one.without:.2%} of the {one.without:.1f} µs of a request"
-            self._console.print(Text(f"Timed alone, ours takes {part} whose fields are new to the unit."))
+            self._console.print(
+                Text(f"The names make the pass over fields that are new longer by at least {part}.")
+            )
         met = [standing(one, least_of(costs)) for one in shares]
         for one, is_met in zip(shares, met, strict=True):
             tell(self._console, is_met, f"{STANDING[is_met]}: {sentence(one)}")
@@ -166,16 +168,12 @@ def client_of(share: Share) -> str:
     return "repeats its fields" if share.repeats else "other fields each time"
 
 
-def least_of(costs: list[Cost]) -> float:
-    """µs that ours takes at least, timed alone: the lower end of its interval."""
-    return next((one.interval[0] for one in costs if one.way == OURS), 0.0)
-
-
 def standing(share: Share, least: float = 0.0) -> bool | None:
     """Met or missed where all of the interval is on one side of the bound; else it cannot be said.
 
-    Two units differ by a few µs for many reasons. What the removal takes when timed alone, `least` µs, is a part of a
-    request whose fields are new, whatever the difference of two units is lost in. (Who repeats them is remembered.)
+    Two units differ by a few µs for many reasons. What the pass over its fields takes longer for the names, `least` µs,
+    is a part of a request whose fields are new, whatever the difference of two units is lost in. (What repeats is
+    remembered, a worker's head like a client's.)
     """
     low, high = share.interval
     if not share.repeats and least > BOUND * share.without:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from balancer.messages.internal_fields import InternalFields
+from balancer.messages.response_head import ResponseHeads
 
 INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])
 
@@ -31,6 +32,41 @@ def test_nothing_found_is_the_same_object() -> None:
     """A request without any costs no copy."""
     whole = block(["Host: a"])
     assert INTERNAL.without(whole) is whole
+
+
+def head(date: str) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nDate: {date}\r\nX-Shard: 1\r\nX-Other: 2\r\nContent-Length: 0\r\n".encode()
+
+
+def test_a_head_that_repeats_is_looked_through_once() -> None:
+    """It is the same object then; the next second's Date makes another head."""
+    heads = ResponseHeads()
+    first = heads.incoming(head("now")).block_without(INTERNAL)
+    assert first == block(["Date: now", "X-Other: 2", "Content-Length: 0"])
+    assert heads.incoming(head("now")).block_without(INTERNAL) is first
+    assert b"Date: then" in heads.incoming(head("then")).block_without(INTERNAL)
+
+
+def test_what_is_remembered_belongs_to_one_set_of_names() -> None:
+    """A reload may bring another while the connection stays."""
+    response = ResponseHeads().incoming(head("now"))
+    for _ in range(2):
+        assert b"X-Other" in response.block_without(INTERNAL)
+        assert b"X-Shard" not in response.block_without(INTERNAL)
+        assert b"X-Other" not in response.block_without(InternalFields(["x-other"]))
+        assert b"X-Shard" in response.block_without(InternalFields(["x-other"]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["Host: a", "Accept: */*", "A-X-Shard: 1"], [b"host"]),
+        (["Host: a", "X-Shard: 1", "Steel-Int-A: b"], [b"host", b"x-shard", b"steel-int-a"]),
+        (["Host: a", "X-Forwarded-For: c", "X-Shard-Key: 1"], [b"host", b"x-forwarded-for", b"x-shard-key"]),
+    ],
+)
+def test_a_request_is_read_for_them_in_the_same_pass(lines: list[str], found: list[bytes]) -> None:
+    assert [name for name, _ in INTERNAL.find_special(block(lines).lower())] == found
 
 
 def block(lines: list[str]) -> bytes:

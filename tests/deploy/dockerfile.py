@@ -104,7 +104,8 @@ class ByHand:
         kept = {name: os.environ[name] for name in os.environ if name.lower().endswith(("_proxy", "_cert"))}
         pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         path = f"{self.root / 'python' / 'bin'}:/usr/bin:/bin"
-        self.environment = kept | pip | {"PATH": path, "HOME": str(self.root)}
+        # Nothing is run twice here, so what is never imported need not be compiled.
+        self.environment = kept | pip | {"PATH": path, "HOME": str(self.root), "PIP_NO_COMPILE": "1"}
 
     def run(self, stage: list[Instruction]) -> None:
         """One after another; the first that fails is an error with what it said."""

@@ -15,7 +15,18 @@ from experiments.reproduce.figure import ways_figure
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.header_share import Share, Turn, length_in, shares_of
 from experiments.reproduce.headers import standing
-from experiments.reproduce.removal import WAYS, Way, as_map, costs_of, is_in_trie, turns
+from experiments.reproduce.removal import (
+    ANYWAY,
+    WAYS,
+    WITH_NAMES,
+    Cost,
+    Way,
+    as_map,
+    costs_of,
+    is_in_trie,
+    least_of,
+    turns,
+)
 
 MAPPED, OURS = WAYS[:3], WAYS[3]
 
@@ -90,6 +101,14 @@ def test_what_is_timed_alone_is_a_part_of_new_fields() -> None:
     assert standing(lost_in_noise, least=2.0) is False
     assert standing(lost_in_noise, least=0.1) is None
     assert standing(Share(True, 50.0, 0.1, 0.002, (-0.01, 0.02)), least=2.0) is None
+
+
+def test_names_cost_what_the_pass_takes_longer() -> None:
+    """At least: where intervals overlap that is nothing, and without both nothing is known."""
+    before, after = Cost(ANYWAY, 2.0, (1.9, 2.1), None), Cost(WITH_NAMES, 2.4, (2.3, 2.5), None)
+    assert least_of([before, after]) == pytest.approx(0.2)
+    assert least_of([after, Cost(ANYWAY, 2.3, (2.2, 2.4), None)]) == 0.0
+    assert least_of([after]) == 0.0
 
 
 def test_the_length_of_an_answer() -> None:

@@ -158,6 +158,7 @@ def test_a_check_that_passes_as_ever_forgives_nothing() -> None:
     assert one.blame == 1.0
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("name", "most"), [("least-in-flight", 19), ("region-aware", 19), ("latency-weighted", 30)]
 )

@@ -125,6 +125,7 @@ def test_it_settles_near_what_the_worker_can_do(slots: int) -> None:
     assert mean(inside for at, _, inside in worker.log if at > 90) < 2 * slots + 8
 
 
+@pytest.mark.no_cover
 def test_it_does_not_run_away_however_long_the_flood() -> None:
     """Twenty minutes of it: the limit does not learn the queue that it allows."""
     worker = Simulation(8, steady(120))
@@ -234,6 +235,7 @@ def test_it_is_never_above_what_is_stated() -> None:
     assert r.find("a").limit == 15
 
 
+@pytest.mark.no_cover
 def test_failures_that_are_quick_prove_nothing() -> None:
     """Only timeouts tell of load."""
     r, clock = router()

@@ -10,6 +10,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ def test_whatever_happens_the_rules_hold(sizes: list[int], events: list[Event]) 
         is_right(pool)
 
 
+@pytest.mark.no_cover
 @given(SIZES, EVENTS)
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
@@ -109,6 +111,7 @@ def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     assert not [state for state in pool.router.states if state.is_ejected]
 
 
+@pytest.mark.no_cover
 @given(
     name=st.sampled_from(sorted(set(registry.TABLE) - {"single-region"})),
     bad=st.sets(st.integers(0, 5), max_size=3),

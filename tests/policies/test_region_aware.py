@@ -63,6 +63,7 @@ def settled_mean(name: str, **options: Any) -> float:
     return t.mean_latency(since=10)
 
 
+@pytest.mark.no_cover
 def test_it_is_ahead_because_it_spills_over_on_load() -> None:
     """100 outstanding: 3 % or more ahead of round-robin, which is ahead of random; one region alone is far
     behind."""
@@ -94,6 +95,7 @@ def test_at_low_load_all_stay_home(rate: float, home: float) -> None:
     assert shares(t, since=15)["emea"] >= home
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("rate", [100, 180, 240])
 def test_open_loop_is_no_worse_than_round_robin(rate: float) -> None:
     """Whatever is offered, and far better while there is room at home."""
