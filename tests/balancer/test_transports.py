@@ -291,7 +291,7 @@ async def test_a_hundred_at_once(stage: Stage, begin: Begin) -> None:
         await play.data(play.target)
         await play.end()
 
-    plays = await begin(script)
+    plays = await begin(script, timeouts={"connect": 20.0})
     answers = await asyncio.gather(*(stage.ask(get(b"/%d" % i)) for i in range(100)))
     assert [answer.body for answer in answers] == [b"/%d" % i for i in range(100)]
     assert (len(plays), stage.outcomes()) == (100, {"ok": 100})
@@ -334,7 +334,7 @@ async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin:
 
     await begin(script)
     client = await stage.client()
-    client.patience = 30.0
+    client.patience = 120.0  # 64 MiB through Python's HTTP/2
     body = MEBI * 32
     client.write(post(body))
     before = -1
