@@ -14,13 +14,23 @@ from balancer.messages.fields import SPECIAL, any_of, lines_of
 
 
 class InternalFields:
-    """A set of names, in any case; one that ends in `*` means all that begin so."""
+    """A set of names, in any case; one that ends in `*` means all that begin so.
+
+    `special` finds the lines of these, and of all that a request is read for, in a block in lower case; `find_special`
+    is its `findall`.
+    """
 
     def __init__(self, names: Iterable[str]) -> None:
-        listed = tuple(names)
+        listed = [name.lower() for name in names]
+        self._whole = frozenset(name.encode() for name in listed)
+        self._beginnings = tuple(name[:-1].encode() for name in listed if name.endswith("*"))
         self._next = re.compile(rb"\n(?=%b:)" % any_of(listed)).search
-        self.find_special = lines_of(any_of((*SPECIAL, *listed))).findall
-        """Name and value of each of them, and of all that a request is read for, in a block in lower case."""
+        self.special = lines_of(any_of((*SPECIAL, *listed)))
+        self.find_special = self.special.findall
+
+    def has(self, name: bytes) -> bool:
+        """Whether a name, in lower case, is one of them."""
+        return name in self._whole or name.startswith(self._beginnings)
 
     def without(self, block: bytes) -> bytes:
         """`block` without them."""

@@ -127,15 +127,14 @@ class SpecialFields:
         self.is_http10 = is_http10
         self.values: Values = {}
         cuts: list[tuple[int, int]] = []
-        for name, value, span in found(_REQUEST_FIELDS, block):
+        internal = client.internal
+        for name, value, span in found(_REQUEST_FIELDS if internal is None else internal.special, block):
             self.values.setdefault(name, []).append(value)
-            if self._ends_here(name):
+            if self._ends_here(name) or (internal is not None and internal.has(name)):
                 cuts.append(span)
         self.options = connection_options(self.values)
         self.host = self._host(authority)
         self.block = without(self.options, cut(block, cuts), keep=NOT_NOMINATED)
-        if client.internal is not None:
-            self.block = client.internal.without(self.block)
         if authority or b"host" not in self.values:
             self.block = b"\r\nHost: " + self.host + without([b"host"], self.block)
 

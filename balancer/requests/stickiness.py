@@ -81,10 +81,13 @@ class ResponseEdits:
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> bytes:
         """Its fields as the client gets them."""
-        internal, status = self._internal, response.status
+        internal, stickiness = self._internal, self._stickiness
         block = response.block if internal is None else response.block_without(internal)
-        if self._stickiness is not None and assignment is not None and (status >= 200 or status == 101):
-            block += self._stickiness.cookie(request, client, assignment.state.id)
+        if stickiness is None or assignment is None:
+            return block
+        status = response.status
+        if status >= 200 or status == 101:
+            block += stickiness.cookie(request, client, assignment.state.id)
         return block
 
 

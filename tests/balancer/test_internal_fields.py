@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from balancer.clients.client import Client
 from balancer.messages.internal_fields import InternalFields
+from balancer.messages.request_head import outgoing_request
 from balancer.messages.response_head import ResponseHeads
 
 INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])
@@ -67,6 +69,37 @@ def test_what_is_remembered_belongs_to_one_set_of_names() -> None:
 )
 def test_a_request_is_read_for_them_in_the_same_pass(lines: list[str], found: list[bytes]) -> None:
     assert [name for name, _ in INTERNAL.find_special(block(lines).lower())] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [(b"x-shard", True), (b"steel-int-", True), (b"steel-int-a", True), (b"steel-int", False), (b"x", False)],
+)
+def test_a_name_is_one_of_them_or_not(name: bytes, is_one: bool) -> None:
+    assert INTERNAL.has(name) is is_one
+    assert not InternalFields(["x-other"]).has(name)
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_they_leave_a_request_whatever_else_it_has(is_trusted: bool, version: bytes) -> None:
+    """Believed as the client may be, and where they are read for other ends, too."""
+    names = InternalFields(["X-Shard", "x-real-ip", "steel-*"])
+    client = Client(b"10.0.0.1", b"a", is_trusted=is_trusted, internal=names)
+    lines = [
+        "Host: a",
+        "X-Shard: 1",
+        "Accept: b",
+        "X-Real-IP: 2",
+        "TE: trailers",
+        "Steel-A: 3",
+        "X-Shards: 4",
+    ]
+    raw = b"GET / HTTP/" + version + block(lines) + b"\r\n"
+    head = outgoing_request(raw, client, b"id").head.lower()
+    assert b"accept: b" in head
+    assert b"x-shards: 4" in head
+    assert not [line for line in head.split(b"\r\n") if line.startswith((b"x-shard:", b"x-real", b"steel"))]
 
 
 def block(lines: list[str]) -> bytes:
