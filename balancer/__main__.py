@@ -17,6 +17,7 @@ from balancer.control.endpoint_commands import endpoints
 from balancer.endpoints.watched_file import WatchedFile
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
+from balancer.probing.command import probe
 from balancer.processes.life import serve
 from balancer.processes.member import Member
 from balancer.processes.supervisor import Supervisor
@@ -44,6 +45,7 @@ Examples:
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002
   balancer check balancer.toml
   balancer endpoints drain emea-1
+  balancer probe https://api.example.org
 """
 
 
@@ -106,6 +108,7 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
 
 
 cli.add_command(endpoints)
+cli.add_command(probe)
 
 
 @cli.command("check")

@@ -71,6 +71,7 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("balancer", "serve"),
         ("balancer", "check"),
         ("balancer", "endpoints"),
+        ("balancer", "probe"),
         ("workers", "serve"),
         ("workers", "fault"),
         ("experiments", "run"),

@@ -262,6 +262,11 @@ class ScriptedWorker:
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether no script runs any more."""
+        return not self._tasks
+
+    @property
     def requests(self) -> list[Message]:
         """All that came whole, connection by connection."""
         return [request for wire in self.connections for request in wire.requests]
