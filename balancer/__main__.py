@@ -23,6 +23,7 @@ from balancer.processes.member import Member
 from balancer.processes.supervisor import Supervisor
 from balancer.server import new_event_loop
 from balancer.settings.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
+from balancer.sidecar.command import sidecar
 from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
@@ -46,6 +47,7 @@ Examples:
   balancer check balancer.toml
   balancer endpoints drain emea-1
   balancer probe https://api.example.org
+  balancer sidecar --origin https://api.example.org
 """
 
 
@@ -109,6 +111,7 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
 
 cli.add_command(endpoints)
 cli.add_command(probe)
+cli.add_command(sidecar)
 
 
 @cli.command("check")
