@@ -262,11 +262,6 @@ class ScriptedWorker:
         self.port = self._server.sockets[0].getsockname()[1]
 
     @property
-    def is_at_rest(self) -> bool:
-        """Whether no script runs any more."""
-        return not self._tasks
-
-    @property
     def requests(self) -> list[Message]:
         """All that came whole, connection by connection."""
         return [request for wire in self.connections for request in wire.requests]
@@ -289,7 +284,8 @@ class ScriptedWorker:
         except asyncio.CancelledError:
             wire.reset()
         finally:
-            await wire.close()
+            with suppress(asyncio.CancelledError):  # nobody waits for a farewell when the stage is cleared
+                await wire.close()
             self._tasks.discard(task)
 
     async def stop(self) -> None:

@@ -158,7 +158,6 @@ async def test_a_server_that_closes_after_three_requests(stage: Stage, tmp_path:
     findings = await surveyed(f"http://127.0.0.1:{worker.port}/")
     assert (kept_by(findings).requests, kept_by(findings).is_bounded) == (3, True)
     loaded(advice(findings), tmp_path)
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_a_server_that_closes_after_three_requests_without_a_word(stage: Stage) -> None:
@@ -170,7 +169,6 @@ async def test_a_server_that_closes_after_three_requests_without_a_word(stage: S
     worker = await stage.worker(script)
     kept = kept_by(await surveyed(f"http://127.0.0.1:{worker.port}/"))
     assert (kept.requests, kept.is_bounded) == (3, True)
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 def idling(seconds: float) -> Script:
@@ -193,7 +191,6 @@ async def test_a_server_that_closes_after_a_second(stage: Stage, tmp_path: Path)
     assert idle.kept < idle.closed
     assert not idle.is_silent
     assert loaded(advice(findings), tmp_path)["pool"]["idle"] <= max(0.1, idle.closed)
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_the_wait_ends_with_the_last_connection(stage: Stage) -> None:
@@ -214,7 +211,6 @@ async def test_the_wait_ends_with_the_last_connection(stage: Stage) -> None:
     found = kept_by(await surveyed(f"http://127.0.0.1:{worker.port}/", Bounds(idle=3600.0))).idle
     assert found is not None
     assert found.closed is not None
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_a_server_that_forgets_connections_in_silence(stage: Stage) -> None:
@@ -236,7 +232,6 @@ async def test_a_server_that_forgets_connections_in_silence(stage: Stage) -> Non
     assert found is not None
     assert (found.is_silent, found.kept, found.closed) == (True, 0.0, 0.125)
     assert found.closed_longest == 0.5
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_a_server_that_keeps_nothing(stage: Stage, tmp_path: Path) -> None:
@@ -251,7 +246,6 @@ async def test_a_server_that_keeps_nothing(stage: Stage, tmp_path: Path) -> None
     assert (kept.is_kept, kept.requests, kept.is_bounded, kept.idle) == (False, 1, True, None)
     assert "keeps no connection" in advice(findings)
     loaded(advice(findings), tmp_path)
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_what_the_first_answer_says(stage: Stage) -> None:
@@ -280,7 +274,6 @@ async def test_what_the_first_answer_says(stage: Stage) -> None:
     assert "secret" not in json.dumps(findings.document())
     assert kept_by(findings).hint == {"timeout": 5, "max": 100}
     assert (findings.server, findings.takes_head) == ("s", False)
-    await stage.eventually(lambda: worker.is_at_rest)
     asked = worker.requests[0]
     assert (asked.line, asked.value(b"Host")) == (b"GET /a?b=c HTTP/1.1", b"127.0.0.1:%d" % worker.port)
 
@@ -314,7 +307,6 @@ async def test_a_server_that_speaks_http2_alone(stage: Stage, tmp_path: Path) ->
 
         worker = await stage.worker(refusing_http1(script), tls=context)
         findings = await surveyed(f"https://127.0.0.1:{worker.port}/healthz", ca=shelf.ca)
-        await stage.eventually(lambda: worker.is_at_rest)
     assert findings.version is None
     assert findings.http2 is not None
     assert findings.http2.is_spoken
@@ -362,7 +354,6 @@ async def test_a_server_that_makes_no_sense(stage: Stage, script: Script, reason
     with pytest.raises(UpstreamError) as caught:
         await surveyed(f"http://127.0.0.1:{worker.port}/")
     assert caught.value.reason == reason
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_a_server_that_says_nothing(stage: Stage) -> None:
@@ -373,7 +364,6 @@ async def test_a_server_that_says_nothing(stage: Stage) -> None:
     with pytest.raises(UpstreamError) as caught:
         await surveyed(f"http://127.0.0.1:{worker.port}/", Bounds(timeout=0.2))
     assert caught.value.reason == "response_timeout"
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 # --- the command
@@ -467,7 +457,6 @@ async def test_servers_that_are_not_there(
     assert (await unreached(monkeypatch, capsys, "http://nobody.invalid/"))[0] == "name"
     worker = await stage.worker(failing(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
     assert (await unreached(monkeypatch, capsys, f"https://127.0.0.1:{worker.port}/"))[0] == "tls"
-    await stage.eventually(lambda: worker.is_at_rest)
 
 
 async def test_what_people_and_machines_see(

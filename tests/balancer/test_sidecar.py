@@ -47,11 +47,6 @@ class Aside:
         await self.server.start()
         return self.server
 
-    async def stop(self, *workers: ScriptedWorker) -> bool:
-        is_finished = await self.server.stop()
-        await self.stage.eventually(lambda: all(worker.is_at_rest for worker in workers))
-        return is_finished
-
     def sweep(self, seconds: float = 0.25) -> None:
         self.stage.advance(seconds)
         self.server._look(self.stage.clock.at)
@@ -369,7 +364,7 @@ async def test_tls_and_http2_with_resumption(stage: Stage, aside: Aside, tmp_pat
             assert (await stage.ask(asking(host, b"/healthz"))).status == 200
             tls = (await aside.origin_told(name))["endpoint"]["route"]["tls"]
             assert (tls["version"], tls["full"], tls["resumed"]) == ("TLSv1.3", 1, 1)
-        await aside.stop()
+        await aside.server.stop()
 
 
 # --- the whole
@@ -391,7 +386,7 @@ async def test_status_metrics_and_log(stage: Stage, aside: Aside, tmp_path: Path
     assert await aside.metric("steelyard_requests_total") >= 3
     assert await aside.metric("steelyard_origin_requests_total", origin="a") == 2
     assert await aside.metric("steelyard_endpoint_outcomes_total", endpoint="b", outcome="ok") == 1
-    await aside.stop(a, b)
+    await aside.server.stop()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [line["endpoint"] for line in lines] == ["a", "a", "b"]
 
@@ -461,7 +456,7 @@ async def test_an_end_finishes_what_is_in_flight(stage: Stage, aside: Aside) -> 
     client = await stage.client()
     await client.send(asking(b"a.org"))
     await stage.eventually(lambda: worker.requests)
-    stopping = asyncio.ensure_future(aside.stop(worker))
+    stopping = asyncio.ensure_future(aside.server.stop())
     await stage.turn()
     go.set()
     answer = await client.response()
