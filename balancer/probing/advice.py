@@ -10,7 +10,6 @@ from math import ceil, floor
 from pathlib import Path
 
 from balancer.probing.findings import Findings, KeepAliveFindings, Timing
-from balancer.settings.sections import PoolConfig
 
 FAR = 0.005
 """Seconds to connect, from which on a handshake saved is worth more than what HTTP/2 costs the unit."""
@@ -50,6 +49,8 @@ def _endpoint(findings: Findings) -> str:
         rows.append(("transport", '"http2"', "it speaks nothing else"))
     elif findings.http2 is not None and findings.http2.is_spoken and _is_far(findings):
         rows.append(("transport", '"http2"', "one handshake for many requests"))
+    elif findings.keep_alive is not None and not findings.keep_alive.is_kept:
+        rows.append(("keep_alive", "false", "it keeps no connection"))
     return _table("[[endpoints]]", rows)
 
 
@@ -59,10 +60,8 @@ def _tls(ca: Path | None) -> str:
 
 def _pool(findings: Findings) -> str:
     kept = findings.keep_alive
-    if kept is None:
+    if kept is None or not kept.is_kept:
         return ""
-    if not kept.is_kept:
-        return "# It keeps no connection: each request waits for one of its own.\n"
     rows = _idle(kept)
     if kept.is_bounded:
         rows.append(("requests", str(kept.requests), "after which it ends a connection"))
@@ -70,7 +69,6 @@ def _pool(findings: Findings) -> str:
     if gain >= DEAR:
         rows.append(("warm", str(WARM), f"a new connection costs {gain * 1e3:.0f} ms"))
         rows += _heartbeat(findings, kept)
-    rows = [row for row in rows if row[0] in PoolConfig.model_fields]
     return _table("[pool]", rows) if rows else ""
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, cast
 
 from balancer.connections.dialling import dial
 from balancer.connections.phases import Phases
-from balancer.connections.upstream import HEAD_LIMIT, Upstream
+from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectionBroken, MalformedResponse, ResponseTimeout, UpstreamError
 from balancer.messages.fields import END_OF_HEAD
 from balancer.messages.outline import Fields, fields_of
-from balancer.messages.response_head import Response
+from balancer.messages.response_head import HEAD_LIMIT, Response
 from balancer.probing.target import Target
 
 if TYPE_CHECKING:

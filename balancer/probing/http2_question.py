@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 
-from balancer.connections.pool import PoolLimits, Pools
+from balancer.connections.limits import PoolLimits
+from balancer.connections.pools import Pools
 from balancer.connections.shared_pool import SharedPool
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed, UpstreamError

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from balancer.settings.config import ConfigError, ListenAddress, Settings, first_problem, read_file
 from balancer.settings.names import NamesConfig, WatchConfig
+from balancer.settings.pool import PoolConfig
 from balancer.settings.retries import RetryConfig
 from balancer.settings.sections import (
     ControlConfig,
@@ -25,7 +26,6 @@ from balancer.settings.sections import (
     LimitsConfig,
     LogConfig,
     Name,
-    PoolConfig,
     Section,
     TimeoutsConfig,
     UpstreamTlsConfig,
@@ -73,6 +73,7 @@ class OriginConfig(Section):
         default=None, description="paths that begin so, asked of this machine by its own name; taken off"
     )
     transport: Transport = Field(default="native", description="what carries requests")
+    keep_alive: bool = Field(default=True, description="false: a new connection for each request")
     max_in_flight: int | None = Field(default=None, ge=1, description="requests at once. None: no limit")
     retries: int = Field(default=1, ge=0, le=1, description="further attempts where that is safe")
     tls: UpstreamTlsConfig = UpstreamTlsConfig()
@@ -137,6 +138,7 @@ class SidecarConfig(Section):
             "id": origin.name,
             "address": origin.url,
             "transport": origin.transport,
+            "keep_alive": origin.keep_alive,
             "max_in_flight": origin.max_in_flight,
             "tls": origin.tls,
         }
