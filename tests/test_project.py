@@ -72,6 +72,7 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("balancer", "check"),
         ("balancer", "endpoints"),
         ("balancer", "probe"),
+        ("balancer", "sidecar"),
         ("workers", "serve"),
         ("workers", "fault"),
         ("experiments", "run"),

@@ -27,7 +27,7 @@ class Heads:
         self._blocks: dict[Origin, bytes] = {}  # and what they come to for each origin
 
     def outgoing(self, request: Request) -> tuple[Origin, Request]:
-        """Who is asked, and what. Raises `Unknown`."""
+        """Who is asked, and what. Raises `RequestRejected`."""
         fields = request.fields
         if fields is not self._fields:
             self._fields, self._blocks = fields, {}

@@ -29,10 +29,6 @@ class Origin:
         self.authority = url.partition("://")[2].encode()
 
 
-class Unknown(RequestRejected):
-    """There is no such origin."""
-
-
 class Origins:
     """All of them."""
 
@@ -48,32 +44,28 @@ class Origins:
         self._own = frozenset(name.encode() for name in (*own_names, "localhost"))
 
     def choose(self, authority: bytes, target: bytes) -> tuple[Origin, bytes]:
-        """The origin, and the target that it is asked for. Raises `Unknown`."""
+        """The origin, and the target that it is asked for. Raises `RequestRejected`."""
         host = host_in(authority)
-        origin = self._by_host.get(host)
-        if origin is not None and not self._is_own(host):
+        is_own, origin = self._is_own(host), self._by_host.get(host)
+        found = self._of_path(target) if is_own else None
+        if found is not None:  # goes first: an origin on this machine has the host that prefixes are asked of
+            return found
+        if origin is not None:
             return origin, target
-        if self._is_own(host):
-            return self._of_path(target) if origin is None else self._of_either(origin, target)
-        raise Unknown(421, "unknown_origin", f"no origin here is for {host.decode('latin-1')}")
+        if is_own:
+            raise RequestRejected(
+                404, "unknown_path", "no origin here is for this path; see its prefix, or send its Host"
+            )
+        raise RequestRejected(421, "unknown_origin", f"no origin here is for {host.decode('latin-1')}")
 
-    def _of_either(self, origin: Origin, target: bytes) -> tuple[Origin, bytes]:
-        """An origin on this machine has the host that prefixes are asked of: they go first."""
-        try:
-            return self._of_path(target)
-        except Unknown:
-            return origin, target
-
-    def _of_path(self, target: bytes) -> tuple[Origin, bytes]:
+    def _of_path(self, target: bytes) -> tuple[Origin, bytes] | None:
         for prefix, origin in self._by_prefix:
             if target.startswith(prefix):
                 return origin, target[len(prefix) - 1 :]
             path, mark, query = target.partition(b"?")
             if path == prefix[:-1]:
                 return origin, b"/" + mark + query
-        raise Unknown(
-            404, "unknown_origin", "no origin here is for this path; see its prefix, or send its Host"
-        )
+        return None
 
     def _is_own(self, host: bytes) -> bool:
         return host in self._own or is_address(host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 import trustme
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic.fields import FieldInfo
 
+from balancer.errors import RequestRejected
 from balancer.settings.config import ConfigError
-from balancer.settings.sidecar import SidecarConfig, load_sidecar, origins_from
-from balancer.sidecar.origins import Origin, Origins, Unknown
+from balancer.settings.sections import Section
+from balancer.settings.sidecar import OriginConfig, SidecarConfig, load_sidecar, origins_from
+from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, response
@@ -116,7 +120,7 @@ def test_host_goes_first_and_prefixes_are_taken_off() -> None:
 )
 def test_nobody_is_chosen(host: bytes, target: bytes, status: int) -> None:
     """Another name that leads here, of a page that a browser was shown, is nobody's."""
-    with pytest.raises(Unknown) as caught:
+    with pytest.raises(RequestRejected) as caught:
         origins_of(("a", "a.org", "/a/")).choose(host, target)
     assert caught.value.status == status
 
@@ -214,9 +218,9 @@ async def test_unknown_hosts_and_paths(stage: Stage, aside: Aside) -> None:
     await aside.serve({"name": "a", "url": url_of(stage.dead_port()), "host": "a.org", "prefix": "/a/"})
     assert error_of(await stage.ask(asking(b"b.org"))) == (421, "unknown_origin", UNSENT)
     answer = await stage.ask(asking(b"localhost", b"/b/"))
-    assert error_of(answer) == (404, "unknown_origin", UNSENT)
+    assert error_of(answer) == (404, "unknown_path", UNSENT)
     assert "prefix" in json.loads(answer.body)["detail"]
-    assert (await aside.told("status"))["errors"] == {"unknown_origin": 2}
+    assert (await aside.told("status"))["errors"] == {"unknown_origin": 1, "unknown_path": 1}
 
 
 # --- what goes wrong
@@ -342,6 +346,25 @@ async def test_connections_age_and_a_get_that_meets_a_closed_one_is_sent_again(
     aside.sweep(3.0)
     aside.sweep(3.0)
     assert pool.idle == 0
+
+
+async def test_connections_are_kept_ready(stage: Stage, aside: Aside) -> None:
+    """Before anybody has asked for anything."""
+    worker = await stage.worker(response())
+    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"warm": 2}})
+    aside.sweep()
+    await stage.eventually(lambda: len(worker.connections) == 2)
+    assert (await stage.ask(asking(b"a.org"))).status == 200
+    assert (await aside.origin_told("a"))["endpoint"]["connections"]["cold"] == 0
+
+
+async def test_an_origin_that_is_to_get_a_connection_for_each_request(stage: Stage, aside: Aside) -> None:
+    worker = await stage.worker(response())
+    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "keep_alive": False})
+    client = await stage.client()
+    for _ in range(2):
+        assert (await client.ask(asking(b"a.org"))).status == 200
+    assert len(worker.connections) == 2
 
 
 async def test_tls_and_http2_with_resumption(stage: Stage, aside: Aside, tmp_path: Path) -> None:
@@ -546,3 +569,24 @@ def test_the_example_is_good() -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "sidecar.toml"
     config = load_sidecar(example, {})
     assert [origin.name for origin in config.origins] == ["pay", "mail"]
+
+
+def test_the_page_states_every_key_and_its_default() -> None:
+    """Of those that `balancer serve` has not, or has otherwise."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "sidecar.md").read_text(encoding="utf-8")
+    stated = dict(re.findall(r"^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \| [^|]+ \|$", page, re.M))
+    known = {
+        f"{prefix}{name}": told_default(field)
+        for prefix, model in (("", SidecarConfig), ("origins.", OriginConfig))
+        for name, field in model.model_fields.items()
+        if name != "origins"
+        and not (isinstance(field.annotation, type) and issubclass(field.annotation, Section))
+    }
+    assert stated == known
+
+
+def told_default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default()
+    return "–" if value is None else f"`{json.dumps(list(value) if value == () else value)}`"
