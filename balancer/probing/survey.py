@@ -6,9 +6,11 @@ and not an end.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from statistics import median_low
 
 from balancer.connections.names import NamesPlan
@@ -163,11 +165,19 @@ class Survey:
 
     async def _search_idle_limit(self, known: KeepAliveFindings) -> None:
         bounds = self._bounds
-        self._tell(f"leaving connections alone, for {bounds.idle:g} s at most")
-        found = await idle_limit(self._open, bounds.method, bounds.idle, bounds.timeout)
+        counting = asyncio.ensure_future(self._count_seconds(bounds.idle))
+        try:
+            found = await idle_limit(self._open, bounds.method, bounds.idle, bounds.timeout)
+        finally:
+            counting.cancel()
         self.findings.keep_alive = KeepAliveFindings(
             known.is_kept, known.hint, known.requests, known.is_bounded, found
         )
+
+    async def _count_seconds(self, limit: float) -> None:
+        for elapsed in count():
+            self._tell(f"leaving connections alone, {elapsed} of {limit:g} s at most")
+            await asyncio.sleep(1.0)
 
 
 # --- what answers say

@@ -68,7 +68,9 @@ class OriginConfig(Section):
 
     name: Name = Field(description="unique; shown in status, metrics and logs")
     url: str = Field(description="https://host or http://host:port; no path")
-    host: HostName | None = Field(default=None, description="requests with this Host. None: that of the url")
+    host: HostName | None = Field(
+        default=None, description="requests with this Host. None: that of the url, unless others have it, too"
+    )
     prefix: Prefix | None = Field(
         default=None, description="paths that begin so, asked of this machine by its own name; taken off"
     )
@@ -88,9 +90,9 @@ class OriginConfig(Section):
         return EndpointConfig(id="o", address=value).address
 
     @property
-    def host_name(self) -> str:
-        """Whose requests are for it."""
-        return self.host or (urlsplit(self.url).hostname or "").lower()
+    def url_host(self) -> str:
+        """Of the url, in lower case."""
+        return urlsplit(self.url).hostname or ""
 
 
 class SidecarConfig(Section):
@@ -119,14 +121,27 @@ class SidecarConfig(Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        for field in ("name", "host_name", "prefix"):
-            must_differ(field.removesuffix("_name"), [getattr(origin, field) for origin in self.origins])
+        for field in ("name", "prefix"):
+            must_differ(field, [getattr(origin, field) for origin in self.origins])
+        must_differ("host", map(self.host_of, self.origins))
+        for origin in self.origins:
+            if self.host_of(origin) is None and origin.prefix is None:
+                raise ValueError(
+                    f"origins: nothing leads to '{origin.name}': others have its host, give it one or a prefix"
+                )
         if not self.allow_remote and not is_of_this_machine(ListenAddress.parse(self.listen).host):
             raise ValueError(
                 f"listen: {self.listen} can be reached from other machines, and whoever reaches it speaks through it; "
                 "say allow_remote = true if that is meant"
             )
         return self
+
+    def host_of(self, origin: OriginConfig) -> str | None:
+        """Whose requests are for an origin; None where only its prefix says."""
+        if origin.host is not None:
+            return origin.host
+        alike = sum(other.url_host == origin.url_host and other.host is None for other in self.origins)
+        return origin.url_host if alike == 1 else None
 
     def front(self) -> Settings:
         """What stands before the origins: clients, the log, control."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Origin:
     """A third party, and the unit that speaks with it. `authority` is what it is told as Host."""
 
-    def __init__(self, name: str, url: str, host: str, prefix: str | None, unit: Unit) -> None:
+    def __init__(self, name: str, url: str, host: str | None, prefix: str | None, unit: Unit) -> None:
         self.name = name
         self.url = url
         self.host = host
@@ -38,7 +38,7 @@ class Origins:
     def use(self, origins: Iterable[Origin], own_names: Iterable[str]) -> None:
         """These, from the next request on."""
         self.all = list(origins)
-        self._by_host = {origin.host.encode(): origin for origin in self.all}
+        self._by_host = {origin.host.encode(): origin for origin in self.all if origin.host is not None}
         prefixes = [(origin.prefix.encode(), origin) for origin in self.all if origin.prefix is not None]
         self._by_prefix = sorted(prefixes, key=lambda pair: -len(pair[0]))
         self._own = frozenset(name.encode() for name in (*own_names, "localhost"))

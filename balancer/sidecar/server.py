@@ -35,7 +35,7 @@ class SidecarServer(Server):
         read: Callable[[], SidecarConfig] | None = None,
     ) -> None:
         self._read = read or (lambda: config)
-        self._next: tuple[SidecarConfig, list[Terms]] | None = None  # that a reload has read
+        self._next: tuple[SidecarConfig, list[Terms]] = config, []  # that a reload has read
         super().__init__(config.front(), clock, self._prepare)
         self._leaving: list[Unit] = []  # of origins that are gone, with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
@@ -43,8 +43,7 @@ class SidecarServer(Server):
         self._control = SidecarControl(self.unit, self.reloads, self.origins, self.unit.terms.token)
 
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
-        room = max(LEAST_CONNECTIONS, self._allowed.upstreams // len(config.origins))
-        return _named(one, build(config.unit_of(one), self._clock, room))
+        return _named(config, one, build(config.unit_of(one), self._clock))
 
     def _downstream(self) -> OriginDownstream:
         return OriginDownstream(self.unit, self._control, self.origins)
@@ -68,8 +67,10 @@ class SidecarServer(Server):
             Sweep(unit, lambda now: None).sweep(now)
 
     def _share(self) -> None:
-        """What is in front decides whether a client may go on, and who writes the log."""
+        """What is in front decides whether a client may go on, and who writes the log; the descriptors are divided."""
+        room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(self.units)))
         for unit in self.units:
+            unit.pools.limit = room
             unit.access_log = self.unit.access_log
             unit.keeps_clients = self.unit.keeps_clients
 
@@ -93,22 +94,22 @@ class SidecarServer(Server):
         return config.front()
 
     def _adopt(self, prepared: Prepared) -> list[WatchedName]:
-        gone = super()._adopt(prepared)
-        if self._next is not None:
-            self._adopt_origins(*self._next)
+        config, terms = self._next
+        known = {origin.name for origin in self.origins.all}
+        new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
+        gone = super()._adopt(prepared)  # from here on nothing can go wrong
+        self._adopt_origins(config, terms, new)
         return gone
 
-    def _adopt_origins(self, config: SidecarConfig, terms: list[Terms]) -> None:
+    def _adopt_origins(self, config: SidecarConfig, terms: list[Terms], new: dict[str, Origin]) -> None:
         known = {origin.name: origin.unit for origin in self.origins.all}
         kept: list[Origin] = []
         for one, its_terms in zip(config.origins, terms, strict=True):
             unit = known.pop(one.name, None)
-            if unit is None:
-                kept.append(self._origin(config, one))
-                continue
-            unit.adopt(its_terms)
-            unit.roster.adopt(its_terms)
-            kept.append(_named(one, unit))
+            if unit is not None:
+                unit.adopt(its_terms)
+                unit.roster.adopt(its_terms)
+            kept.append(new[one.name] if unit is None else _named(config, one, unit))
         for unit in known.values():
             unit.replace_endpoints([])
             self._leaving.append(unit)
@@ -116,5 +117,5 @@ class SidecarServer(Server):
         self._share()
 
 
-def _named(one: OriginConfig, unit: Unit) -> Origin:
-    return Origin(one.name, one.url, one.host_name, one.prefix, unit)
+def _named(config: SidecarConfig, one: OriginConfig, unit: Unit) -> Origin:
+    return Origin(one.name, one.url, config.host_of(one), one.prefix, unit)

@@ -515,7 +515,11 @@ ORIGIN: dict[str, Any] = {"name": "a", "url": "https://a.org"}
         ({}, "origins: is required"),
         ({"origins": []}, "origins"),
         ({"origins": [ORIGIN, {**ORIGIN, "host": "b.org"}]}, "origins: name 'a' is used twice"),
-        ({"origins": [ORIGIN, {**ORIGIN, "name": "b"}]}, "origins: host 'a.org' is used twice"),
+        (
+            {"origins": [{**ORIGIN, "host": "x"}, {**ORIGIN, "name": "b", "host": "x"}]},
+            "origins: host 'x' is used twice",
+        ),
+        ({"origins": [ORIGIN, {**ORIGIN, "name": "b"}]}, "nothing leads to 'a'"),
         (
             {
                 "origins": [
