@@ -17,11 +17,13 @@ from balancer.control.endpoint_commands import endpoints
 from balancer.endpoints.watched_file import WatchedFile
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
+from balancer.probing.command import probe
 from balancer.processes.life import serve
 from balancer.processes.member import Member
 from balancer.processes.supervisor import Supervisor
 from balancer.server import new_event_loop
 from balancer.settings.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
+from balancer.sidecar.command import sidecar
 from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
@@ -44,6 +46,8 @@ Examples:
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002
   balancer check balancer.toml
   balancer endpoints drain emea-1
+  balancer probe https://api.example.org
+  balancer sidecar --origin https://api.example.org
 """
 
 
@@ -106,6 +110,8 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
 
 
 cli.add_command(endpoints)
+cli.add_command(probe)
+cli.add_command(sidecar)
 
 
 @cli.command("check")

@@ -71,6 +71,8 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("balancer", "serve"),
         ("balancer", "check"),
         ("balancer", "endpoints"),
+        ("balancer", "probe"),
+        ("balancer", "sidecar"),
         ("workers", "serve"),
         ("workers", "fault"),
         ("experiments", "run"),

@@ -70,7 +70,6 @@ class ControlPlane:
         self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
         app = web.Application(middlewares=[self._guard])
         app.add_routes(self._routes())
-        app.add_routes(EndpointRoutes(unit, channel).routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     def _routes(self) -> list[web.RouteDef]:
@@ -91,6 +90,7 @@ class ControlPlane:
             web.get("/-/policy", policy),
             web.put("/-/policy", put_policy),
             web.post("/-/reload", reload),
+            *EndpointRoutes(self._unit, self._channel).routes(),
         ]
 
     async def start(self) -> None:

@@ -21,8 +21,10 @@ def error_body(reason: str, detail: str, request_id: bytes) -> bytes:
     return json.dumps(told).encode()
 
 
-def error_response(error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> bytes:
-    """The whole answer to a request that failed with `error`."""
+def error_response(
+    error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool, field: str | None = None
+) -> bytes:
+    """The whole answer to a request that failed with `error`; `field` is one more."""
     body = error_body(error.reason, str(error), request_id)
     status = HTTPStatus(error.status)
     fields = [
@@ -34,6 +36,8 @@ def error_response(error: ForwardingError, request_id: bytes, *, stays: bool, is
         fields.append(f"Allow: {ALLOWED}")
     if error.retry_after is not None:
         fields.append(f"Retry-After: {error.retry_after}")
+    if field is not None:
+        fields.append(field)
     if not stays:
         fields.append("Connection: close")
     head = "\r\n".join(fields).encode("ascii") + b"\r\n\r\n"

@@ -32,13 +32,24 @@ async def serve(
     """Run until told to end; returns whether all was finished. `read` gives the configuration on each reload; that of
     a `member` of several is its part, as `settings` are."""
     server = Server(settings, read=read, member=member)
+
+    def ready() -> str:
+        return ready_line(settings, server.address, len(server.unit.roster.members))
+
+    return await attend(server, settings.listen, ready, say, member)
+
+
+async def attend(
+    server: Server, listen: str, ready: Callable[[], str], say: Say, member: Member | None = None
+) -> bool:
+    """The life of a server that is made and not started; `ready` is the line that says that it serves."""
     loop, ending = asyncio.get_running_loop(), Ending()
     tell = say if member is None or not member.index else _in_silence  # one of several speaks for all
     reloading: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
         ending.hear_everybody()
-        succession = Succession(server.sock, settings.listen, say, ending.replaced)
+        succession = Succession(server.sock, listen, say, ending.replaced)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
         ending.hear_supervisor()
@@ -46,7 +57,7 @@ async def serve(
     await server.start()
     _settle_down()
     if member is None:
-        say(ready_line(settings, server.address, len(server.unit.roster.members)))
+        say(ready())
         tell_ready()
     else:
         member.tell_ready()

@@ -284,7 +284,8 @@ class ScriptedWorker:
         except asyncio.CancelledError:
             wire.reset()
         finally:
-            await wire.close()
+            with suppress(asyncio.CancelledError):  # nobody waits for a farewell when the stage is cleared
+                await wire.close()
             self._tasks.discard(task)
 
     async def stop(self) -> None:

@@ -1,0 +1,1 @@
+"""What a server does with connections, found out by asking it: `balancer probe`."""

@@ -1,0 +1,87 @@
+"""Whose a request is: an origin chosen by Host, or by the beginning of the path.
+
+Rule of this file: pure. Host goes first; a path chooses only where the request names this machine, by address, as
+localhost or by a name that the configuration knows. A page that a browser was led here under another name (DNS
+rebinding) is for nobody here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from balancer.errors import RequestRejected
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+
+
+class Origin:
+    """A third party, and the unit that speaks with it. `authority` is what it is told as Host."""
+
+    def __init__(self, name: str, url: str, host: str | None, prefix: str | None, unit: Unit) -> None:
+        self.name = name
+        self.url = url
+        self.host = host
+        self.prefix = prefix
+        self.unit = unit
+        self.authority = url.partition("://")[2].encode()
+
+
+class Origins:
+    """All of them."""
+
+    def __init__(self, origins: Iterable[Origin], own_names: Iterable[str] = ()) -> None:
+        self.use(origins, own_names)
+
+    def use(self, origins: Iterable[Origin], own_names: Iterable[str]) -> None:
+        """These, from the next request on."""
+        self.all = list(origins)
+        self._by_host = {origin.host.encode(): origin for origin in self.all if origin.host is not None}
+        prefixes = [(origin.prefix.encode(), origin) for origin in self.all if origin.prefix is not None]
+        self._by_prefix = sorted(prefixes, key=lambda pair: -len(pair[0]))
+        self._own = frozenset(name.encode() for name in (*own_names, "localhost"))
+
+    def choose(self, authority: bytes, target: bytes) -> tuple[Origin, bytes]:
+        """The origin, and the target that it is asked for. Raises `RequestRejected`."""
+        host = host_in(authority)
+        is_own, origin = self._is_own(host), self._by_host.get(host)
+        found = self._of_path(target) if is_own else None
+        if found is not None:  # goes first: an origin on this machine has the host that prefixes are asked of
+            return found
+        if origin is not None:
+            return origin, target
+        if is_own:
+            raise RequestRejected(
+                404, "unknown_path", "no origin here is for this path; see its prefix, or send its Host"
+            )
+        raise RequestRejected(421, "unknown_origin", f"no origin here is for {host.decode('latin-1')}")
+
+    def _of_path(self, target: bytes) -> tuple[Origin, bytes] | None:
+        for prefix, origin in self._by_prefix:
+            if target.startswith(prefix):
+                return origin, target[len(prefix) - 1 :]
+            path, mark, query = target.partition(b"?")
+            if path == prefix[:-1]:
+                return origin, b"/" + mark + query
+        return None
+
+    def _is_own(self, host: bytes) -> bool:
+        return host in self._own or is_address(host)
+
+
+def host_in(authority: bytes) -> bytes:
+    """Without its port, in lower case; an address of IPv6 without brackets."""
+    if authority.startswith(b"["):
+        return authority[1:].partition(b"]")[0].lower()
+    return authority.partition(b":")[0].lower().rstrip(b".")
+
+
+def is_address(host: bytes) -> bool:
+    """Whether it is no name."""
+    try:
+        ip_address(host.decode("latin-1"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""The sidecar as a server: one listening socket, and a unit for each origin behind it.
+
+Rule of this file: what is common to all clients is the front's, a unit without endpoints; what becomes of a request is
+its origin's. Both are swept by the same sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from balancer.clients.deadlines import Sweep
+from balancer.endpoints.watched_name import WatchedName
+from balancer.server import Server, build
+from balancer.settings.config import Settings
+from balancer.settings.reload import Prepared
+from balancer.settings.sidecar import OriginConfig, SidecarConfig
+from balancer.settings.terms import Terms, terms_of
+from balancer.sidecar.control import SidecarControl
+from balancer.sidecar.downstream import OriginDownstream
+from balancer.sidecar.origins import Origin, Origins
+from balancer.unit import AT_ONCE, Unit
+from policies.router import Clock
+
+LEAST_CONNECTIONS = 8
+"""To each origin, however many there are."""
+
+
+class SidecarServer(Server):
+    """A `Server` whose requests go to `origins`. `read` gives the configuration as it stands on a reload."""
+
+    def __init__(
+        self,
+        config: SidecarConfig,
+        clock: Clock | None = None,
+        read: Callable[[], SidecarConfig] | None = None,
+    ) -> None:
+        self._read = read or (lambda: config)
+        self._next: tuple[SidecarConfig, list[Terms]] = config, []  # that a reload has read
+        super().__init__(config.front(), clock, self._prepare)
+        self._leaving: list[Unit] = []  # of origins that are gone, with requests in flight
+        self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
+        self._share()
+        self._control = SidecarControl(self.unit, self.reloads, self.origins, self.unit.terms.token)
+
+    def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
+        return _named(config, one, build(config.unit_of(one), self._clock))
+
+    def _downstream(self) -> OriginDownstream:
+        return OriginDownstream(self.unit, self._control, self.origins)
+
+    @property
+    def units(self) -> list[Unit]:
+        """Of all origins, and of those that are leaving."""
+        return [*(origin.unit for origin in self.origins.all), *self._leaving]
+
+    async def start(self) -> None:
+        """Listen and serve."""
+        for unit in self.units:
+            unit.pools.routes.sweep(unit.now())
+        await super().start()
+
+    def _look(self, now: float) -> None:
+        super()._look(now)
+        self._leaving = [unit for unit in self._leaving if unit.router.in_flight]
+        self._share()
+        for unit in self.units:
+            Sweep(unit, lambda now: None).sweep(now)
+
+    def _share(self) -> None:
+        """What is in front decides whether a client may go on, and who writes the log; the descriptors are divided."""
+        room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(self.units)))
+        for unit in self.units:
+            unit.pools.limit = room
+            unit.access_log = self.unit.access_log
+            unit.keeps_clients = self.unit.keeps_clients
+
+    async def stop(self, *, is_patient: bool = False) -> bool:
+        """As any server; then part from the origins."""
+        for unit in self.units:
+            unit.drain(AT_ONCE)
+        is_finished = await super().stop(is_patient=is_patient)
+        for unit in self.units:
+            unit.queue.close()
+            unit.tunnels.abort()
+            await unit.pools.close()
+        return is_finished
+
+    # --- other terms
+
+    def _prepare(self) -> Settings:
+        """In a thread: all that can be wrong is wrong here."""
+        config = self._read()
+        self._next = config, [terms_of(config.unit_of(one)) for one in config.origins]
+        return config.front()
+
+    def _adopt(self, prepared: Prepared) -> list[WatchedName]:
+        config, terms = self._next
+        known = {origin.name for origin in self.origins.all}
+        new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
+        gone = super()._adopt(prepared)  # from here on nothing can go wrong
+        self._adopt_origins(config, terms, new)
+        return gone
+
+    def _adopt_origins(self, config: SidecarConfig, terms: list[Terms], new: dict[str, Origin]) -> None:
+        known = {origin.name: origin.unit for origin in self.origins.all}
+        kept: list[Origin] = []
+        for one, its_terms in zip(config.origins, terms, strict=True):
+            unit = known.pop(one.name, None)
+            if unit is not None:
+                unit.adopt(its_terms)
+                unit.roster.adopt(its_terms)
+            kept.append(new[one.name] if unit is None else _named(config, one, unit))
+        for unit in known.values():
+            unit.replace_endpoints([])
+            self._leaving.append(unit)
+        self.origins.use(kept, config.own_names)
+        self._share()
+
+
+def _named(config: SidecarConfig, one: OriginConfig, unit: Unit) -> Origin:
+    return Origin(one.name, one.url, config.host_of(one), one.prefix, unit)

@@ -1,0 +1,525 @@
+"""`balancer probe` before real servers: what it finds out, what it recommends, and how it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import tomllib
+from contextlib import suppress
+from dataclasses import astuple
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from balancer.__main__ import main
+from balancer.errors import UpstreamError
+from balancer.probing.advice import advice
+from balancer.probing.conversation import head_in
+from balancer.probing.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
+from balancer.probing.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
+from balancer.probing.survey import Bounds, Survey
+from balancer.probing.target import BadTarget, target_of
+from balancer.settings.config import load
+from balancer.settings.sections import UpstreamTlsConfig
+from balancer.tls.contexts import UpstreamTls
+from tests.balancer.certificates import Shelf
+from tests.balancer.conftest import Script, Stage, Wire, answering, response
+from workers.server import Worker
+from workers.service import Fixed
+from workers.settings import Settings as WorkerSettings
+
+SHORT = Bounds(idle=0.5, requests=5)
+"""A single rung, which nobody has to wait for long."""
+
+
+async def surveyed(url: str, bounds: Bounds = SHORT, ca: Path | None = None) -> Findings:
+    told: list[str] = []
+    survey = Survey(target_of(url), bounds, UpstreamTls(UpstreamTlsConfig(ca=ca)), told.append)
+    findings = await survey.run()
+    assert told
+    return findings
+
+
+def in_one_file(shelf: Shelf) -> Path:
+    """Certificate and key of 127.0.0.1, as a worker takes them."""
+    pair = shelf.pair("127.0.0.1")
+    both = shelf.folder / "both.pem"
+    both.write_bytes(b"".join(Path(part).read_bytes() for part in pair.values()))
+    return both
+
+
+def kept_by(findings: Findings) -> KeepAliveFindings:
+    assert findings.keep_alive is not None
+    return findings.keep_alive
+
+
+def loaded(text: str, folder: Path) -> dict[str, Any]:
+    """A recommendation, after the loader has taken it."""
+    path = folder / "balancer.toml"
+    path.write_text(text)
+    load(path, {})
+    return tomllib.loads(text)
+
+
+# --- idle limits, of trials
+
+
+def test_rungs_double_up_to_the_limit() -> None:
+    assert rungs(5.0) == [0.5, 1.0, 2.0, 4.0, 5.0]
+    assert rungs(0.5) == [0.5]
+    assert len(rungs(75.0)) == 9
+
+
+def trials(**idles: list[float]) -> list[Trial]:
+    return [Trial(idle, Ending(ending)) for ending, found in idles.items() for idle in found]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (trials(answered=[1, 2, 8]), IdleLimit(8, 8)),
+        (trials(answered=[1, 2], closed=[5.0, 5.1]), IdleLimit(8, 2, 5.0, 5.1)),
+        (trials(answered=[1, 2, 4], closed=[3.0, 6.0]), IdleLimit(8, 2, 3.0, 6.0)),
+        (trials(answered=[1, 2], lost=[4, 8]), IdleLimit(8, 2, 4, 8, is_silent=True)),
+        (trials(answered=[1], closed=[5], lost=[4]), IdleLimit(8, 1, 5, 5)),
+        (trials(closed=[0.2]), IdleLimit(8, 0, 0.2, 0.2)),
+        ([], IdleLimit(8, 0)),
+    ],
+)
+def test_what_trials_come_to(given: list[Trial], found: IdleLimit) -> None:
+    """A close tells its own instant; a silent loss only that it was between two rungs."""
+    assert limit_of(given, 8) == found
+
+
+def test_what_is_safe_and_what_is_random() -> None:
+    assert (IdleLimit(8, 8).safe, IdleLimit(8, 2, 5.0, 5.1).safe) == (8, 5.0)
+    silent = IdleLimit(8, 2, 4, 8, is_silent=True)
+    assert (silent.safe, silent.is_random, finer_rungs(silent)) == (2, False, [2.5, 3.0, 3.5])
+    assert IdleLimit(8, 2, 3.0, 6.0).is_random
+    assert not IdleLimit(8, 2, 5.0, 5.1).is_random
+    assert finer_rungs(IdleLimit(8, 2, 5.0, 5.1)) == []
+
+
+# --- servers
+
+
+async def test_an_emulated_worker_is_kept_alive() -> None:
+    """Plain HTTP: each phase holds the earlier ones; HTTP/2 is not spoken with prior knowledge."""
+    async with Worker(WorkerSettings(service=Fixed(0.001))) as worker:
+        findings = await surveyed(f"{worker.url}/healthz")
+    assert (findings.status, findings.version, findings.takes_head, findings.tls) == (200, "1.1", True, None)
+    kept = kept_by(findings)
+    assert (kept.is_kept, kept.requests, kept.is_bounded, kept.idle) == (True, 5, False, IdleLimit(0.5, 0.5))
+    assert findings.http2 is not None
+    assert not findings.http2.is_spoken
+    phases = findings.phases
+    assert phases is not None
+    assert phases.again is not None
+    assert phases.warm is not None
+    for timing in (phases.cold, phases.again, phases.warm):
+        assert all(earlier <= later for earlier, later in pairwise(astuple(timing)))
+    assert (phases.warm.pretransfer, phases.cold.pretransfer > 0) == (0, True)
+    assert (findings.connections, findings.requests) == (4, 5 + 2 + 1 + 2)
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_an_emulated_worker_with_tls_and_http2(version: str, resumes: bool, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    both = in_one_file(shelf)
+    settings = WorkerSettings(
+        service=Fixed(0.001), tls=version, http="2", certificate=both, resumption=resumes, max_streams=7
+    )
+    async with Worker(settings) as worker:
+        findings = await surveyed(f"{worker.url}/healthz", ca=shelf.ca)
+    assert findings.http2 == Http2Findings(True, 7)
+    assert findings.tls is not None
+    assert (findings.tls.version, findings.tls.resumes) == (f"TLSv{version}", resumes)
+    assert findings.tls.expires is not None
+    assert findings.phases is not None
+    assert findings.phases.cold.appconnect > findings.phases.cold.connect
+    toml = loaded(advice(findings, shelf.ca), tmp_path)
+    assert toml["endpoints"][0]["tls"] == {"ca": str(shelf.ca)}
+    json.dumps(findings.document())
+
+
+async def test_a_server_that_closes_after_three_requests(stage: Stage, tmp_path: Path) -> None:
+    """It says so with the third."""
+
+    async def script(wire: Wire) -> None:
+        for last in (b"", b"", b"\r\nConnection: close"):
+            await wire.request()
+            await wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2" + last + b"\r\n\r\nok")
+
+    worker = await stage.worker(script)
+    findings = await surveyed(f"http://127.0.0.1:{worker.port}/")
+    assert (kept_by(findings).requests, kept_by(findings).is_bounded) == (3, True)
+    loaded(advice(findings), tmp_path)
+
+
+async def test_a_server_that_closes_after_three_requests_without_a_word(stage: Stage) -> None:
+    async def script(wire: Wire) -> None:
+        for _ in range(3):
+            await wire.request()
+            await wire.send(response())
+
+    worker = await stage.worker(script)
+    kept = kept_by(await surveyed(f"http://127.0.0.1:{worker.port}/"))
+    assert (kept.requests, kept.is_bounded) == (3, True)
+
+
+def idling(seconds: float) -> Script:
+    """Closes what has been idle for so long."""
+
+    async def script(wire: Wire) -> None:
+        wire.patience = seconds
+        with suppress(TimeoutError):
+            await answering(response())(wire)
+
+    return script
+
+
+async def test_a_server_that_closes_after_a_second(stage: Stage, tmp_path: Path) -> None:
+    worker = await stage.worker(idling(1.0))
+    findings = await surveyed(f"http://127.0.0.1:{worker.port}/", Bounds(idle=20.0))
+    idle = kept_by(findings).idle
+    assert idle is not None
+    assert idle.closed is not None
+    assert idle.kept < idle.closed
+    assert not idle.is_silent
+    assert loaded(advice(findings), tmp_path)["pool"]["idle"] <= max(0.1, idle.closed)
+
+
+async def test_the_wait_ends_with_the_last_connection(stage: Stage) -> None:
+    """All close when the server says so, hours before the limit."""
+    idle = len(rungs(3600.0))
+    go = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(response())
+        if len(worker.connections) < 4:  # those before the idle ones
+            await answering(response())(wire)
+        if len(worker.connections) == 3 + idle:
+            go.set()
+        await go.wait()
+
+    worker = await stage.worker(script)
+    found = kept_by(await surveyed(f"http://127.0.0.1:{worker.port}/", Bounds(idle=3600.0))).idle
+    assert found is not None
+    assert found.closed is not None
+
+
+async def test_a_server_that_forgets_connections_in_silence(stage: Stage) -> None:
+    """Nothing but the next request finds out; a second round says more of when."""
+    served = 0
+
+    async def script(wire: Wire) -> None:
+        nonlocal served
+        served += 1
+        number = served
+        await wire.request()
+        await wire.send(response())
+        if number <= 3:
+            await answering(response())(wire)
+        await wire.closed()  # and says nothing
+
+    worker = await stage.worker(script)
+    found = kept_by(await surveyed(f"http://127.0.0.1:{worker.port}/", Bounds(idle=0.5, timeout=0.5))).idle
+    assert found is not None
+    assert (found.is_silent, found.kept, found.closed) == (True, 0.0, 0.125)
+    assert found.closed_longest == 0.5
+
+
+async def test_a_server_that_keeps_nothing(stage: Stage, tmp_path: Path) -> None:
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        await wire.send(b"HTTP/1.0 200 OK\r\n\r\nhello")
+
+    worker = await stage.worker(script)
+    findings = await surveyed(f"http://127.0.0.1:{worker.port}/")
+    assert findings.version == "1.0"
+    kept = kept_by(findings)
+    assert (kept.is_kept, kept.requests, kept.is_bounded, kept.idle) == (False, 1, True, None)
+    assert loaded(advice(findings), tmp_path)["endpoints"][0]["keep_alive"] is False
+
+
+async def test_what_the_first_answer_says(stage: Stage) -> None:
+    """Cookies by name alone, the hint, an interim answer passed over; HEAD is refused."""
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    told = response(
+        b"hi",
+        b"Set-Cookie: a=secret; Path=/",
+        b"Set-Cookie: b=2",
+        b"Keep-Alive: timeout=5, max=100, x=y",
+        b"Server: s",
+    )
+
+    async def script(wire: Wire) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                asked = await wire.request()
+                if asked.line.startswith(b"HEAD"):
+                    await wire.send(b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\n\r\n")
+                else:
+                    await wire.send(early + told)
+
+    worker = await stage.worker(script)
+    findings = await surveyed(f"http://127.0.0.1:{worker.port}/a?b=c")
+    assert findings.cookies == ("a", "b")
+    assert "secret" not in json.dumps(findings.document())
+    assert kept_by(findings).hint == {"timeout": 5, "max": 100}
+    assert (findings.server, findings.takes_head) == ("s", False)
+    asked = worker.requests[0]
+    assert (asked.line, asked.value(b"Host")) == (b"GET /a?b=c HTTP/1.1", b"127.0.0.1:%d" % worker.port)
+
+
+async def test_a_server_that_speaks_http2_alone(stage: Stage, tmp_path: Path) -> None:
+    """With prior knowledge: what can be said of HTTP/1.1 is that it is not spoken."""
+    shelf = Shelf(tmp_path)
+    context = shelf.worker("127.0.0.1")
+    context.set_alpn_protocols(["h2"])
+    both = in_one_file(shelf)
+    async with Worker(WorkerSettings(service=Fixed(0.001), tls="1.3", http="2", certificate=both)) as behind:
+
+        async def script(wire: Wire) -> None:
+            assert wire._writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+            inner = shelf.client()
+            inner.set_alpn_protocols(["h2"])
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", int(behind.url.rpartition(":")[2]), ssl=inner
+            )
+            there = Wire(reader, writer)
+
+            async def carry(source: Wire, to: Wire) -> None:
+                with suppress(ConnectionError, ssl.SSLError):
+                    while data := await source.some():
+                        await to.send(data)
+
+            back = asyncio.ensure_future(carry(there, wire))
+            await carry(wire, there)
+            back.cancel()
+            await there.close()
+
+        worker = await stage.worker(refusing_http1(script), tls=context)
+        findings = await surveyed(f"https://127.0.0.1:{worker.port}/healthz", ca=shelf.ca)
+    assert findings.version is None
+    assert findings.http2 is not None
+    assert findings.http2.is_spoken
+    assert loaded(advice(findings, shelf.ca), tmp_path)["endpoints"][0]["transport"] == "http2"
+
+
+def refusing_http1(script: Script) -> Script:
+    async def chosen(wire: Wire) -> None:
+        if wire._writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2":
+            await script(wire)
+
+    return chosen
+
+
+# --- servers that make no sense, or are not there
+
+
+def failing(*said: bytes) -> Script:
+    async def script(wire: Wire) -> None:
+        await wire.some()
+        for part in said:
+            await wire.send(part)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (failing(b"SSH-2.0-OpenSSH_9.6\r\n"), "malformed_response"),
+        (failing(), "connection_broken"),
+        (
+            answering(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Length: 8\r\n\r\n"),
+            "malformed_response",
+        ),
+        (answering(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), "malformed_response"),
+        (
+            answering(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n" + b"x" * (9 << 20)),
+            "body_too_long",
+        ),
+    ],
+)
+async def test_a_server_that_makes_no_sense(stage: Stage, script: Script, reason: str) -> None:
+    worker = await stage.worker(script)
+    with pytest.raises(UpstreamError) as caught:
+        await surveyed(f"http://127.0.0.1:{worker.port}/")
+    assert caught.value.reason == reason
+
+
+async def test_a_server_that_says_nothing(stage: Stage) -> None:
+    async def script(wire: Wire) -> None:
+        await wire.closed()
+
+    worker = await stage.worker(script)
+    with pytest.raises(UpstreamError) as caught:
+        await surveyed(f"http://127.0.0.1:{worker.port}/", Bounds(timeout=0.2))
+    assert caught.value.reason == "response_timeout"
+
+
+# --- the command
+
+
+async def told(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit code of `balancer probe …`, which runs an event loop of its own."""
+    monkeypatch.setattr("sys.argv", ["balancer", "probe", *words])
+
+    def run() -> int:
+        try:
+            main()
+        except SystemExit as end:
+            return int(str(end.code))
+        return 0
+
+    return await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("ftp://a",), "URL: must be http://"),
+        (("http://a:99999",), "URL: must be http://"),
+        (("http://user@a/",), "URL: must be http://"),
+        (("http://a/b c",), "URL: must be written in ASCII"),
+        (("http://ä/",), "URL: must be written in ASCII"),
+        (("http://a/", "--idle-limit", "0"), "--idle-limit"),
+        (("http://a/", "--requests", "1"), "--requests"),
+        (("http://a/", "--method", "POST"), "--method"),
+        (("https://a/", "--ca", "/nonexistent"), "--ca: cannot read /nonexistent"),
+        ((), "URL"),
+    ],
+)
+async def test_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
+    assert await told(monkeypatch, *words) == 2
+    stdout, stderr = capsys.readouterr()
+    assert (stdout, stderr.count("\n")) == ("", 1)
+    assert stderr.startswith("balancer: ")
+    assert named in stderr
+
+
+async def unreached(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str, *words: str
+) -> tuple[str, str]:
+    """The kind as machines are told, and the line for people."""
+    assert await told(monkeypatch, url, "--json", *words) == 1
+    stdout, stderr = capsys.readouterr()
+    document = json.loads(stdout)
+    assert stderr.count("\n") == 1
+    return document["error"]["kind"], stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "is_expired", "kind"),
+    [
+        (("127.0.0.1",), True, "certificate_expired"),
+        (("other.example.org",), False, "certificate_name"),
+    ],
+)
+async def test_a_certificate_that_is_not_believed(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    names: tuple[str, ...],
+    is_expired: bool,
+    kind: str,
+) -> None:
+    shelf = Shelf(tmp_path)
+    worker = await stage.worker(response(), tls=shelf.worker(*names, is_expired=is_expired))
+    url = f"https://127.0.0.1:{worker.port}"
+    found, line = await unreached(monkeypatch, capsys, url, "--ca", str(shelf.ca))
+    assert found == kind
+    assert line.startswith(f"balancer: {url}: its certificate ")
+    assert worker.received == b""
+    assert (await unreached(monkeypatch, capsys, url))[0] == "certificate_authority"
+
+
+async def test_servers_that_are_not_there(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refused, never answered, no name, no TLS."""
+    kind, line = await unreached(monkeypatch, capsys, f"http://127.0.0.1:{stage.dead_port()}/")
+    assert kind == "refused"
+    assert "nobody listens there" in line
+    deaf = f"http://127.0.0.1:{stage.deaf_port()}/"
+    assert (await unreached(monkeypatch, capsys, deaf, "--timeout", "0.2"))[0] == "timeout"
+    assert (await unreached(monkeypatch, capsys, "http://nobody.invalid/"))[0] == "name"
+    worker = await stage.worker(failing(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    assert (await unreached(monkeypatch, capsys, f"https://127.0.0.1:{worker.port}/"))[0] == "tls"
+
+
+async def test_what_people_and_machines_see(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The recommendation of both is the same, and a file that `balancer check` takes."""
+    worker = await stage.worker(answering(response(b"ok", b"Server: [bold]x")))
+    url = f"http://127.0.0.1:{worker.port}"
+    assert await told(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2", "--json") == 0
+    stdout, stderr = capsys.readouterr()
+    document = json.loads(stdout)
+    assert (document["keep_alive"]["is_kept"], document["http"]["1"], stderr) == (True, "1.1", "")
+    loaded(document["recommended"], tmp_path)
+    assert await told(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2") == 0
+    shown = capsys.readouterr().out
+    assert "[[endpoints]]\nid = " in shown
+    assert "([bold]x)" in shown
+    assert all(word in shown for word in ("keep-alive", "namelookup", "idle limit", "cookies"))
+
+
+# --- small parts
+
+
+@pytest.mark.parametrize(
+    ("url", "origin", "path", "name"),
+    [
+        ("https://a.example.org", "https://a.example.org", "/", "a.example.org"),
+        ("http://a:81/b?c=d", "http://a:81", "/b?c=d", "a-81"),
+        ("http://[::1]:81/", "http://[::1]:81", "/", "1-81"),
+    ],
+)
+def test_targets(url: str, origin: str, path: str, name: str) -> None:
+    target = target_of(url)
+    assert (target.origin, target.path, target.name) == (origin, path, name)
+
+
+def test_a_target_smuggles_nothing() -> None:
+    """A URL is one word of the request."""
+    for url in ("http://a/b\x7f", "http://a/b\r\nX: y", "http://a/b c", "http://a b/"):
+        with pytest.raises(BadTarget):
+            target_of(url)
+
+
+def test_the_head_behind_interim_ones() -> None:
+    heard = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 204 No Content\r\nA: b\r\n\r\n"
+    assert head_in(heard) == ("1.0", [(b"A", b"b")])
+
+
+def test_far_servers_get_http2_and_slow_ones_time(tmp_path: Path) -> None:
+    """A whole recommendation, as the loader takes it."""
+    cold = Timing(0.1, 0.4, 0.7, 0.7, 1.0, 1.0)
+    warm = Timing(0, 0, 0, 0, 0.3, 0.3)
+    findings = Findings(
+        target_of("https://api.example.org/ping"),
+        status=200,
+        version="1.1",
+        http2=Http2Findings(True),
+        keep_alive=KeepAliveFindings(True, {}, 10, False, IdleLimit(75, 4, 5.04, 5.1)),
+        phases=Phases(cold, None, warm),
+        takes_head=True,
+    )
+    toml = loaded(advice(findings), tmp_path)
+    assert toml["endpoints"] == [
+        {"id": "api.example.org", "address": "https://api.example.org", "transport": "http2"}
+    ]
+    assert toml["pool"] == {"idle": 4.5, "warm": 2, "heartbeat": "/ping", "heartbeat_method": "HEAD"}
+    assert toml["timeouts"] == {"connect": 3.0}
