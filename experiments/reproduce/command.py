@@ -11,12 +11,16 @@ import click
 
 from experiments.reproduce.headers import headers
 from experiments.reproduce.keepalive import keepalive
+from experiments.reproduce.regions import regions
+from experiments.reproduce.reuse import reuse
 from experiments.terminal import STOPPED, must_be_writable
 
 EPILOG = """\b
 Examples:
   experiments reproduce keepalive
   experiments reproduce headers --quick
+  experiments reproduce regions --check
+  experiments reproduce reuse --plots results
   experiments reproduce all --quick --out results
 """
 
@@ -28,6 +32,8 @@ def reproduce() -> None:
 
 reproduce.add_command(keepalive)
 reproduce.add_command(headers)
+reproduce.add_command(reuse)
+reproduce.add_command(regions)
 
 
 @reproduce.command(name="all", epilog="Example: experiments reproduce all --quick --out results")

@@ -83,7 +83,7 @@ def lateness() -> float:
     return time.perf_counter() - due_at
 
 
-def kept(target: Target, context: ssl.SSLContext, calls: int) -> list[float]:
+def kept(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
     """Seconds of each of so many calls on one connection; the first includes setting it up."""
     took, began_at = [], time.perf_counter()
     connection = Connection(target, context)
