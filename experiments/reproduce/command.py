@@ -13,6 +13,7 @@ from experiments.reproduce.headers import headers
 from experiments.reproduce.keepalive import keepalive
 from experiments.reproduce.regions import regions
 from experiments.reproduce.reuse import reuse
+from experiments.reproduce.third_party import third_party
 from experiments.terminal import STOPPED, must_be_writable
 
 EPILOG = """\b
@@ -34,6 +35,7 @@ reproduce.add_command(keepalive)
 reproduce.add_command(headers)
 reproduce.add_command(reuse)
 reproduce.add_command(regions)
+reproduce.add_command(third_party)
 
 
 @reproduce.command(name="all", epilog="Example: experiments reproduce all --quick --out results")

@@ -90,9 +90,10 @@ def draw_calm(axes: Axes, found: Evaluation) -> None:
         whole = 1e3 * float(np.median(one.took))
         axes.annotate(f"{whole:.0f}", (whole, y), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_yticks(at, [one.worker for one in rows])
-    axes.set_xlim(0, 800)
+    axes.set_xlim(0, 720)
+    axes.set_ylim(-0.6, len(rows) + 0.9)  # room for the legend
     axes.set_xlabel("ms")
-    axes.legend(fontsize=7, loc="upper right", handlelength=1)
+    axes.legend(fontsize=7, loc="upper left", handlelength=1, ncols=3, columnspacing=1)
     axes.grid(visible=False, axis="y")
 
 

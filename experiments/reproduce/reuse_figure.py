@@ -30,6 +30,8 @@ def reuse_figure(
     figure, (spectrum, rate) = canvas.blank(WIDE, 4.6, 1, 2, width_ratios=(2.2, 1))
     colours = dict(zip([*source, *rows], [*THEIRS, *COLOURS], strict=False))
     draw_spectrum(spectrum, taken, source, colours)
+    handles, _ = spectrum.get_legend_handles_labels()
+    canvas.legend_above(figure, handles, WIDE, columns=3)
     draw_rates(rate, {**source, **rows}, colours)
     return figure
 
@@ -51,12 +53,12 @@ def draw_spectrum(
         axes.plot(
             at, list(points.values()), "o--", color=colours[name], linewidth=1, markersize=4, label=name
         )
-    axes.set_yscale("log")
+    every = [1e3 * one for seconds in taken.values() for one in (min(seconds), max(seconds))]
+    canvas.milliseconds(axes.yaxis, [*every, *(row.p99 for row in source.values())])
     axes.set_xticks(nines(np.array(RANKS)), [f"{rank:g}" for rank in RANKS])
     axes.set_xlabel("per cent of the calls that took so long at most")
     axes.set_ylabel("ms, in the source's time")
     axes.set_title("How long a call takes", fontweight="bold")
-    axes.legend(fontsize=8, loc="upper left")
 
 
 def draw_rates(axes: Axes, rows: Mapping[str, Quantities], colours: Mapping[str, str]) -> None:
