@@ -67,19 +67,22 @@ NEW_A = Mode("HTTP/2, TLS 1.3", A2, "A", {"transport": "http2"})
 WITHOUT = Mode("without", B, "B", slow_names=True, forgotten=True)
 NAMES = Mode("+ background names", B, "B", slow_names=True)
 BEATS = Mode("+ heartbeats", B, "B", pool=BEATING, slow_names=True)
-WARM = Mode("or opened ahead", B, "B", pool={"warm": 2}, slow_names=True)
+WARM = Mode("or opened ahead", B, "B", pool={"warm": 1}, slow_names=True)
 COLD_FAR = Mode("without", FAR, "far")
 WARM_FAR = Mode("kept warm", FAR, "far", pool=BEATING)
+
+PHASES = (("A", "far"), ("B",))
+"""Groups that are measured together: all at once would be more handshakes than two cores make in time."""
 
 MODES = (OLD_A, NEW_A, WITHOUT, NAMES, BEATS, WARM, COLD_FAR, WARM_FAR)
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`seconds` of all modes at once. A: bursts of `burst` calls at a time, `gap` seconds apart on average. B and far:
-    `instances` of an application that call once in `rests` seconds each, by chance."""
+    """`seconds` of all modes of a phase at once. A: bursts of `burst` calls at a time, `gap` seconds apart on average.
+    B and far: `instances` of an application that call once in `rests` seconds each, by chance."""
 
-    seconds: float = 100.0
+    seconds: float = 90.0
     burst: tuple[int, int] = (10, 30)
     gap: float = 5.0
     modes: tuple[Mode, ...] = MODES

@@ -58,8 +58,8 @@ def draw_crowds(axes: Axes, found: Evaluation) -> None:
             share = f"{one.failed / one.requests:.0%} failed"
             axes.annotate(
                 share,
-                (one.at_once, PATIENCE),
-                (-4, -14),
+                (one.at_once, 0),
+                (0, 6),
                 textcoords="offset points",
                 ha="right",
                 color=BAD,
@@ -138,7 +138,7 @@ def draw_crushes(axes: Axes, found: Evaluation) -> None:
     axes.set_ylim(bottom=0)
     if found.crushes:
         axes.legend(
-            fontsize=8, loc="lower right", title=f"ulimit -n {found.crushes[0].descriptors}", title_fontsize=8
+            fontsize=8, loc="upper left", title=f"ulimit -n {found.crushes[0].descriptors}", title_fontsize=8
         )
 
 

@@ -113,7 +113,7 @@ def introduction(setup: Setup) -> str:
     return (
         f"Providers {1e3 * TRIP:g} ms away; A is called in bursts, B by {setup.instances} instances of an application, "
         f"each once in {setup.rests['B']:g} s.\nB closes idle connections after {KEEP_ALIVE:g} s, knows TLS 1.2 and "
-        f"HTTP/1.1 only, and its name takes {1e3 * LOOKUP:g} ms to look up.\nAll modes run at the same time for "
+        f"HTTP/1.1 only, and its name takes {1e3 * LOOKUP:g} ms to look up.\nModes of a group run at the same time for "
         f"{setup.seconds:g} s, none of it compressed; no session is resumed.\n"
     )
 
@@ -155,7 +155,8 @@ def cost_of(beats: Stay) -> str:
     number = beats.account.heartbeats
     return (
         f"B: {number} heartbeats, {number / max(1, len(beats.made)):.1f} for each call, on {beats.mode.warm} "
-        f"connections each. One every {THEIR_BEAT:g} s, as in the source, would be {beats.rest / THEIR_BEAT:.1f} for each call."
+        f"connections each. One every {THEIR_BEAT:g} s, as in the source, would be {beats.rest / THEIR_BEAT:.1f} for "
+        "each call."
     )
 
 

@@ -1,4 +1,4 @@
-"""All modes at the same time, each with a unit of its own, and a route that becomes longer: the running part.
+"""Modes of one phase at the same time, each with a unit of its own, and a route that becomes longer.
 
 Rule of this file: modes of one group get the same calls at the same instants. What was opened before the calls began is
 in no account.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from experiments.reproduce.name_server import name_server
 from experiments.reproduce.provider import (
     DETOUR,
     LOOKUP,
+    PHASES,
     TRIP,
     Account,
     Detour,
@@ -56,28 +57,37 @@ async def carry_out(
     setup: Setup, seed: int, folder: Path, told: Callable[[str], None], stays: list[Stay]
 ) -> Detour:
     """Everything. Raises FleetFailedError."""
-    async with AsyncExitStack() as stack:
-        told("starting providers and units")
-        parties = await started_parties(setup, seed, stack)
-        _, port = await name_server(LOOKUP, TTL, stack)
-        places = [
-            Place(mode, await unit_for(mode, parties, port, setup, folder, stack)) for mode in setup.modes
-        ]
-        told("warming")
-        await asyncio.gather(*(settled(place) for place in places))
-        told(
-            f"{setup.seconds:g} s of calls by {len(places)} units; meanwhile a route becomes {DETOUR} times as long"
-        )
-        watching = asyncio.ensure_future(detoured(setup, seed, folder))
-        stack.callback(watching.cancel)
-        stays += await asyncio.gather(*(stay(place, setup, seed) for place in places))
+    told(f"a route becomes {DETOUR} times as long")
+    watching = asyncio.ensure_future(detoured(setup, seed, folder))
+    try:
+        for groups in PHASES:
+            modes = [mode for mode in setup.modes if mode.group in groups]
+            stays += await phase(modes, setup, seed, folder, told)
         told("waiting for the watch")
         return await watching
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
-async def started_parties(setup: Setup, seed: int, stack: AsyncExitStack) -> dict[Party, Child]:
+async def phase(
+    modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, told: Callable[[str], None]
+) -> list[Stay]:
+    """These modes at the same time. Raises FleetFailedError."""
+    async with AsyncExitStack() as stack:
+        names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
+        told(f"starting: {names}")
+        parties = await started_parties(modes, seed, stack)
+        _, port = await name_server(LOOKUP, TTL, stack)
+        places = [Place(mode, await unit_for(mode, parties, port, setup, folder, stack)) for mode in modes]
+        await asyncio.gather(*(settled(place) for place in places))
+        told(f"{setup.seconds:g} s of calls: {names}")
+        return await asyncio.gather(*(stay(place, setup, seed) for place in places))
+
+
+async def started_parties(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Party, Child]:
     """Each of them once, ready."""
-    parties = list(dict.fromkeys(mode.party for mode in setup.modes))
+    parties = list(dict.fromkeys(mode.party for mode in modes))
     children = [await crew.started(party.name, party_argv(party, seed), stack) for party in parties]
     await all_ready(children)
     return dict(zip(parties, children, strict=True))
@@ -112,7 +122,8 @@ def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> Un
     host = NAME if mode.slow_names else party[0]
     endpoint = {"address": f"https://{host}:{party[1]}", **mode.endpoint}
     endpoints = [{"id": f"{number}", **endpoint} for number in range(instances)]
-    tables: dict[str, Keys] = {"upstream_tls": {"verify": False}}
+    # a connect that a busy machine makes late is no failure of the way
+    tables: dict[str, Keys] = {"upstream_tls": {"verify": False}, "timeouts": {"connect": 10}}
     if mode.slow_names:
         tables["names"] = names_keys(port, mode.forgotten)
     if mode.pool:
