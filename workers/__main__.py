@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
-from workers.durations import format_duration, parse_duration, parse_span
+from workers.durations import format_duration, parse_counts, parse_duration, parse_span
 from workers.errors import WorkersError
 from workers.service import ALLOWED_PROFILES, parse_profile
 from workers.settings import Settings
@@ -40,6 +40,7 @@ def _parsed(parse: Callable[[str], Any], metavar: str) -> Callable[[str], Any]:
 
 
 DURATION = _parsed(parse_duration, "duration")
+COUNTS = _parsed(parse_counts, "n|min-max")
 SPAN = _parsed(parse_span, "min-max")
 PROFILE = _parsed(parse_profile, "profile")
 COUNT = click.IntRange(min=1)
@@ -93,7 +94,12 @@ def cli() -> None:
 @_option(
     "--close-idle-at-random", SPAN, "Idle connections live for a time drawn from this.", name="close_idle"
 )
-@_option("--max-requests-per-connection", COUNT, "The last answer says Connection: close.", "unlimited")
+@_option(
+    "--max-requests-per-connection",
+    COUNTS,
+    "The last answer says Connection: close. A span: each draws its own.",
+    "unlimited",
+)
 @_option("--sleep-after", DURATION, "Fall asleep after this without a request.", "never")
 @_option("--wake-time", DURATION, "What the first request to a sleeping worker waits.", "0ms")
 @click.option("--start-asleep", "starts_asleep", is_flag=True, help="Be asleep at the start.")

@@ -9,6 +9,7 @@ SECONDS_PER_UNIT = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h
 ALLOWED = "a duration such as 350ms, 1.5s, 2m or plain seconds"
 
 _DURATION = re.compile(r"\s*(?P<number>\d+\.?\d*|\.\d+)\s*(?P<unit>us|µs|ms|s|m|h)?\s*")
+_COUNTS = re.compile(r"\s*(?P<low>\d+)(?:[-–](?P<high>\d+))?\s*", re.ASCII)
 _SPAN = re.compile(r"(?P<low>[^-–]+)[-–](?P<high>[^-–]+)")
 
 
@@ -32,6 +33,16 @@ def parse_span(text: str) -> tuple[float, float]:
     high = parse_duration(match["high"])
     if low > high:
         raise ValueError(f"{text!r} ends before it begins")
+    return low, high
+
+
+def parse_counts(text: str) -> tuple[int, int]:
+    """`100` → (100, 100), `50-150` → (50, 150). Raises ValueError, naming what is allowed, for anything else."""
+    match = _COUNTS.fullmatch(text)
+    low = int(match["low"]) if match else 0
+    high = int(match["high"] or low) if match else 0
+    if not 1 <= low <= high:
+        raise ValueError(f"{text!r} is not a number such as 100, nor a span such as 50-150")
     return low, high
 
 

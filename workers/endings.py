@@ -25,7 +25,8 @@ class Endings:
     """Counts the requests of every connection and ends it when its time has come.
 
     `idle_span`: an idle connection is closed after a time drawn uniformly from it, in seconds; a span from 0
-    closes some right after an answer, without notice. `max_requests`: the last answer says so itself.
+    closes some right after an answer, without notice. `max_requests`: the span from which each connection has its
+    number of requests; the last answer says so itself.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Endings:
         timer: DeadlineTimer,
         rng: Random,
         idle_span: tuple[float, float] | None = None,
-        max_requests: int | None = None,
+        max_requests: tuple[int, int] | None = None,
     ) -> None:
         self._timer = timer
         self._rng = rng
@@ -41,6 +42,7 @@ class Endings:
         self._max_requests = max_requests
         self._is_passive = idle_span is None and max_requests is None
         self._begun: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
+        self._most: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
 
     def begin(self, request: web.Request) -> None:
         """A request has begun on its connection."""
@@ -52,11 +54,18 @@ class Endings:
         if self._is_passive or (transport := request.transport) is None:
             return
         begun = self._begun.get(transport, 0)
-        if self._max_requests is not None and begun >= self._max_requests and not response.prepared:
+        if self._is_last(transport, begun) and not response.prepared:
             response.force_close()
         elif self._idle_span is not None:
             close_at = time.monotonic() + self._rng.uniform(*self._idle_span)
             self._timer.schedule(close_at, partial(self._close_if_idle, request.protocol, transport, begun))
+
+    def _is_last(self, transport: asyncio.Transport, begun: int) -> bool:
+        if self._max_requests is None:
+            return False
+        if transport not in self._most:
+            self._most[transport] = self._rng.randint(*self._max_requests)
+        return begun >= self._most[transport]
 
     def _close_if_idle(self, protocol: web.RequestHandler, transport: asyncio.Transport, begun: int) -> None:
         # The same count as then: no request has begun since.

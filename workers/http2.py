@@ -48,6 +48,8 @@ class Http2Connection(asyncio.Protocol):
         self._serve = serve
         self._settings = settings
         self._rng = rng
+        span = settings.max_requests_per_connection
+        self._most = None if span is None else rng.randint(*span)
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._h2.local_settings = H2Settings(
             client=False,
@@ -192,7 +194,7 @@ class Http2Connection(asyncio.Protocol):
         except KeyError:  # CONNECT, which a worker does not do
             self._refuse(number, ErrorCodes.PROTOCOL_ERROR)
             return
-        if self._begun == self._settings.max_requests_per_connection:
+        if self._begun == self._most:
             self.leave()
 
     def _take(self, event: DataReceived) -> None:

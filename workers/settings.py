@@ -15,7 +15,8 @@ class Settings:
     """One worker. `math.inf` stands for never.
 
     `tls` is None, "1.2" or "1.3"; `http` "1.1" or "2"; without a `certificate` (PEM, with its key) one is made.
-    `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer.
+    `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer;
+    `max_requests_per_connection` the one from which each connection has its number of requests.
     """
 
     name: str = "worker-0"
@@ -28,7 +29,7 @@ class Settings:
     queue_limit: int = 1000
     keep_alive: float = 75.0
     close_idle: tuple[float, float] | None = None
-    max_requests_per_connection: int | None = None
+    max_requests_per_connection: tuple[int, int] | None = None
     sleep_after: float = math.inf
     wake_time: float = 0.0
     starts_asleep: bool = False

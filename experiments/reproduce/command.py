@@ -11,12 +11,17 @@ import click
 
 from experiments.reproduce.headers import headers
 from experiments.reproduce.keepalive import keepalive
-from experiments.terminal import must_be_writable
+from experiments.reproduce.regions import regions
+from experiments.reproduce.reuse import reuse
+from experiments.reproduce.third_party import third_party
+from experiments.terminal import STOPPED, must_be_writable
 
 EPILOG = """\b
 Examples:
   experiments reproduce keepalive
   experiments reproduce headers --quick
+  experiments reproduce regions --check
+  experiments reproduce reuse --plots results
   experiments reproduce all --quick --out results
 """
 
@@ -28,25 +33,32 @@ def reproduce() -> None:
 
 reproduce.add_command(keepalive)
 reproduce.add_command(headers)
+reproduce.add_command(reuse)
+reproduce.add_command(regions)
+reproduce.add_command(third_party)
 
 
 @reproduce.command(name="all", epilog="Example: experiments reproduce all --quick --out results")
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of all.")
 @click.option("--quick", is_flag=True, help="Each as short as for tests.")
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Where NAME.png and NAME.json go.  [default: here]",
+    help="Where figures and NAME.json go.  [default: here]",
 )
 @click.pass_context
-def all_(context: click.Context, quick: bool, check: bool, out: Path) -> int:
+def all_(context: click.Context, seed: int, quick: bool, check: bool, out: Path) -> int:
     """Every source that can be reproduced, one after the other; the exit code is the worst of theirs."""
     must_be_writable("--out", out / "any")
     worst = 0
     for name, command in reproduce.commands.items():
         if command is context.command:
             continue
-        files = {"plot": out / f"{name}.png", "file": out / f"{name}.json"}
-        worst = max(worst, context.invoke(command, quick=quick, check=check, **files))
+        files = {"plots": out, "file": out / f"{name}.json"}
+        code: int = context.invoke(command, seed=seed, quick=quick, check=check, **files)
+        if code == STOPPED:
+            return STOPPED
+        worst = max(worst, code)
     return worst

@@ -15,12 +15,12 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from experiments import processes
 from experiments.bench.cpu_time import cpu_of
 from experiments.bench.serving import free_ports
-from experiments.campaign.fleet import toml
 from experiments.errors import FleetFailedError
 from experiments.processes import Child, program
+from experiments.reproduce import crew
+from experiments.reproduce.crew import UnitFile
 from experiments.reproduce.header_sets import INTERNAL, SETS
 from experiments.reproduce.medians import interval
 
@@ -70,7 +70,7 @@ async def carry_out(
     """Every unit in both kinds of load, in each block. Raises FleetFailedError."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await started("worker", [*program("experiments.bench.worker"), str(port)], stack)
+        worker = await crew.started("worker", [*program("experiments.bench.worker"), str(port)], stack)
         await listening(worker, port)
         units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
         rng = Random(seed)
@@ -80,12 +80,6 @@ async def carry_out(
                 micros = await asyncio.to_thread(cost_of, units[strips], requests, repeats)
                 if block >= 0:
                     told(Turn(block, strips, repeats, micros))
-
-
-async def started(name: str, argv: list[str], stack: AsyncExitStack) -> Child:
-    child = await processes.start(name, argv)
-    stack.push_async_callback(child.stop)
-    return child
 
 
 async def listening(child: Child, port: int) -> None:
@@ -103,14 +97,10 @@ async def listening(child: Child, port: int) -> None:
 
 
 async def unit_before(port: int, strips: bool, folder: Path, stack: AsyncExitStack) -> Child:
-    names = f"[headers]\ninternal = {toml(list(INTERNAL))}\n" if strips else ""
-    endpoint = f'[[endpoints]]\nid = "w"\nregion = "here"\naddress = "http://127.0.0.1:{port}"\n'
-    file = folder / f"unit-{strips}.toml"
-    text = 'listen = "127.0.0.1:0"\n' + names + endpoint
-    await asyncio.to_thread(file.write_text, text, "utf-8")
-    unit = await started("balancer", [*program("balancer"), "serve", "--config", str(file)], stack)
-    await unit.ready()
-    return unit
+    endpoint = {"id": "w", "region": "here", "address": f"http://127.0.0.1:{port}"}
+    tables = {"headers": {"internal": list(INTERNAL)}} if strips else {}
+    file = UnitFile(tables=tables, endpoints=[endpoint])
+    return await crew.unit("that strips" if strips else "that does not", file, folder, stack)
 
 
 def cost_of(unit: Child, requests: int, repeats: bool) -> float:

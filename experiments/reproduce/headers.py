@@ -5,33 +5,25 @@ Rule of this file: it decides nothing by itself. Turns become two tables, a figu
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from experiments.bench.build import unit_in_words
 from experiments.bench.cpu_time import is_known_here
-from experiments.errors import BadInputError
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import Share, Turn, carry_out, shares_of
 from experiments.reproduce.removal import Cost, Way, costs_of, least_of, turns
-from experiments.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    STOPPED,
-    console_here,
-    interruptible,
-    must_be_writable,
-    tell,
-    write_json,
-)
+from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BOUND = 0.0034
 """The source's share in the end; it began at 1.71 %."""
@@ -44,90 +36,59 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
-@click.option("--quick", is_flag=True, help="Few turns: an impression, and for tests.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("headers.png"),
-    show_default=True,
-    help="The figure, as PNG.",
-)
-@click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there."
-)
-@click.option("--check", is_flag=True, help="Exit code 1 when the bound is missed.")
-def headers(seed: int, quick: bool, plot: Path, file: Path | None, check: bool) -> int:
+@with_choices
+def headers(choices: Choices) -> int:
     """Four ways of removing internal fields, and the share of a forwarded request that ours takes."""
-    for option, path in (("--plot", plot), ("--json", file)):
-        must_be_writable(option, path)
-    sitting = Sitting(console_here())
-    sitting.compare_ways(10 if quick else 200, seed)
-    was_stopped = sitting.measure_share(6 if quick else 40, 400 if quick else 1600, seed)
-    met = sitting.present(plot)
-    if file is not None:
-        sitting.write(file)
-    if was_stopped:
-        return STOPPED
-    return BOUND_MISSED if check and False in met else 0
+    return conduct(HeadersSitting(choices.quick), choices)
 
 
-class Sitting:
+class HeadersSitting(Sitting):
     """What has been measured, and what is said of it."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, is_quick: bool) -> None:
+        super().__init__()
+        self._is_quick = is_quick
         self._ways: list[tuple[Way, float]] = []
         self._turns: list[Turn] = []
 
-    def compare_ways(self, count: int, seed: int) -> None:
-        """The four ways, in this process."""
-        self._console.print(Text(introduction()))
-        for found in turns(count, seed):
-            self._ways.append(found)
+    def introduction(self) -> str:
+        return introduction()
 
-    def measure_share(self, blocks: int, requests: int, seed: int) -> bool:
-        """Two units; returns whether it was stopped. Raises ExperimentError."""
+    async def carry_out(self, seed: int, folder: Path) -> None:
+        """The four ways in this process, before there is any other; then two units."""
+        self._ways += turns(10 if self._is_quick else 200, seed)
         if not is_known_here():
-            self._console.print("[yellow]No share: processor time is read as Linux accounts for it.[/]")
-            return False
-        status = Status("asking two units in turns", console=self._console, refresh_per_second=2)
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            try:
-                work = carry_out(blocks, requests, seed, Path(name), self._turns.append)
-                asyncio.run(interruptible(work))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                self._console.print("[yellow]Stopped.[/] Nothing was left running.")
-                return True
-        return False
+            self.console.print("[yellow]No share: processor time is read as Linux accounts for it.[/]")
+            return
+        self.status.update("asking two units in turns")
+        blocks, requests = (6, 400) if self._is_quick else (40, 1600)
+        await carry_out(blocks, requests, seed, folder, self._turns.append)
 
-    def present(self, plot: Path) -> list[bool | None]:
-        """Tables, figure and verdict; returns whether the bound is met."""
+    def present(self) -> list[Verdict]:
         costs, shares = costs_of(self._ways), shares_of(self._turns)
-        self._console.print(table_of_ways(costs))
-        self._console.print(table_of_shares(shares))
-        draw(costs, plot)
-        self._console.print(Text(str(plot)))
+        self.console.print(table_of_ways(costs))
+        self.console.print(table_of_shares(shares))
         for one in shares[:1]:
             part = f"{least_of(costs) / one.without:.2%} of the {one.without:.1f} µs of a request"
-            self._console.print(
+            self.console.print(
                 Text(f"The names make the pass over fields that are new longer by at least {part}.")
             )
-        met = [standing(one, least_of(costs)) for one in shares]
-        for one, is_met in zip(shares, met, strict=True):
-            tell(self._console, is_met, f"{STANDING[is_met]}: {sentence(one)}")
-        return list(met)
+        return [Verdict(standing(one, least_of(costs)), sentence(one)) for one in shares]
 
-    def write(self, file: Path) -> None:
-        """Raises BadInputError when the file cannot be written."""
-        least = least_of(costs_of(self._ways))
-        found = {
+    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+        from experiments.reproduce.figure import ways_figure
+
+        return {"headers": partial(ways_figure, costs)} if (costs := costs_of(self._ways)) else {}
+
+    def content(self) -> dict[str, Any]:
+        costs = costs_of(self._ways)
+        least = least_of(costs)
+        return {
             "build": unit_in_words(),
-            "ways": [asdict(one) for one in costs_of(self._ways)],
+            "ways": [asdict(one) for one in costs],
             "shares": [asdict(one) | {"met": standing(one, least)} for one in shares_of(self._turns)],
             "turns": [asdict(one) for one in self._turns],
         }
-        write_json("--json", file, found)
 
 
 def introduction() -> str:
@@ -183,14 +144,3 @@ def standing(share: Share, least: float = 0.0) -> bool | None:
 
 def sentence(share: Share) -> str:
     return f"{client_of(share)}: internal fields take {share.share:.2%} of a request (bound: {BOUND:.2%})"
-
-
-def draw(costs: list[Cost], plot: Path) -> None:
-    """Raises BadInputError when the file cannot be written."""
-    from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
-    from experiments.reproduce.figure import ways_figure
-
-    try:
-        plot.write_bytes(to_png(ways_figure(costs)))
-    except OSError as error:
-        raise BadInputError(f"--plot: {plot}: {error.strerror}") from None

@@ -5,18 +5,16 @@ Rule of this file: it decides nothing by itself. Visits become a table, a figure
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from experiments.errors import BadInputError
 from experiments.reproduce.cells import (
     CELLS,
     MOST_LAG,
@@ -32,17 +30,11 @@ from experiments.reproduce.cells import (
     rows_of,
     saved_by,
 )
+from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
 from experiments.reproduce.visits import carry_out
-from experiments.terminal import (
-    BOUND_MISSED,
-    STANDING,
-    STOPPED,
-    console_here,
-    interruptible,
-    must_be_writable,
-    tell,
-    write_json,
-)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
 """What the source says in ms, by TLS and whether it is the first call. It counts TCP's third packet, which travels
@@ -56,94 +48,71 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
-@click.option("--quick", is_flag=True, help="Few visits: an impression, and for tests.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("keepalive.png"),
-    show_default=True,
-    help="The figure, as PNG.",
-)
-@click.option(
-    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there."
-)
-@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
-def keepalive(seed: int, quick: bool, plot: Path, file: Path | None, check: bool) -> int:
+@with_choices
+def keepalive(choices: Choices) -> int:
     """HTTP/1.1 and 2, TLS 1.2 and 1.3, with keep-alive and without, over 15 ms one way."""
-    for option, path in (("--plot", plot), ("--json", file)):
-        must_be_writable(option, path)
-    sitting = Sitting(QUICK if quick else Setup(), console_here())
-    was_stopped = sitting.conduct(seed)
-    met = sitting.present(plot)
-    if file is not None:
-        sitting.write(file)
-    if was_stopped:
-        return STOPPED
-    return BOUND_MISSED if check and False in met else 0
+    return conduct(KeepaliveSitting(QUICK if choices.quick else Setup()), choices)
 
 
-class Sitting:
+class KeepaliveSitting(Sitting):
     """The visits as they come, and what is said of them."""
 
-    def __init__(self, setup: Setup, console: Console) -> None:
-        self._setup, self._console = setup, console
-        self._total = setup.visits * (len(CELLS) + 1)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self._setup = setup
         self._visits: list[Visit] = []
-        self._status = Status("starting workers", console=console, refresh_per_second=2)
 
-    def conduct(self, seed: int) -> bool:
-        """Measure; returns whether it was stopped. Raises ExperimentError."""
-        self._console.print(Text(introduction(self._setup)))
-        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, self._status:
-            try:
-                asyncio.run(interruptible(carry_out(self._setup, seed, Path(name), self._told)))
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                self._console.print("[yellow]Stopped.[/] Nothing was left running.")
-                return True
-        return False
+    def introduction(self) -> str:
+        return introduction(self._setup)
+
+    async def carry_out(self, seed: int, folder: Path) -> None:
+        await carry_out(self._setup, seed, folder, self._told)
 
     def _told(self, visit: Visit) -> None:
         self._visits.append(visit)
-        self._status.update(f"[{len(self._visits)}/{self._total}] {visit.cell.name}")
+        total = self._setup.visits * (len(CELLS) + 1)
+        self.status.update(f"[{len(self._visits)}/{total}] {visit.cell.name}")
 
-    def present(self, plot: Path) -> list[bool | None]:
-        """Table, figure and verdicts; returns whether each bound is met."""
-        rows = rows_of(self._visits, self._setup)
+    @property
+    def _rows(self) -> list[Row]:
+        return rows_of(self._visits, self._setup)
+
+    def present(self) -> list[Verdict]:
+        rows = self._rows
         if not rows:
             return []
-        self._console.print(table_of(rows))
-        draw(rows, plot)
-        self._console.print(Text(str(plot)))
+        self.console.print(table_of(rows))
         for words in findings(rows, self._visits):
-            self._console.print(Text(words))
-        met = [self._judged(row) for row in rows]
-        for row, is_met in zip(rows, met, strict=True):
-            words = f"{row.cell.name}: medians within {WITHIN:.0%} of arithmetic"
-            tell(self._console, is_met, f"{STANDING[is_met]}: {words}")
-        if None in met:
+            self.console.print(Text(words))
+        verdicts = [
+            Verdict(self._judged(row), f"{row.cell.name}: medians within {WITHIN:.0%} of arithmetic")
+            for row in rows
+        ]
+        if any(verdict.is_met is None for verdict in verdicts):
             lag = 1e3 * lag_of(self._visits)
-            self._console.print(
+            self.console.print(
                 Text(f"Others had the machine: every tenth sleep ended {lag:.1f} ms late or more.")
             )
-        return met
+        return verdicts
 
     def _judged(self, row: Row) -> bool | None:
         """A machine that others have only ever adds: what is met is met, what is not is not judged."""
         return row.is_met or (None if lag_of(self._visits) > MOST_LAG else False)
 
-    def write(self, file: Path) -> None:
-        """Raises BadInputError when the file cannot be written."""
-        rows = rows_of(self._visits, self._setup)
+    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+        from experiments.reproduce.figure import matrix_figure
+
+        return {"keepalive": partial(matrix_figure, rows)} if (rows := self._rows) else {}
+
+    def content(self) -> dict[str, Any]:
         beside = http2_beside_http1(self._visits)
-        found = {
+        return {
             "setup": asdict(self._setup),
             "lag": lag_of(self._visits),
-            "rows": [asdict(row) | {"name": row.cell.name, "met": self._judged(row)} for row in rows],
+            "rows": [asdict(row) | {"name": row.cell.name, "met": self._judged(row)} for row in self._rows],
             "http2_beside_http1": beside and {"ratio": beside[0], "interval": beside[1]},
             "visits": [asdict(visit) for visit in self._visits],
         }
-        write_json("--json", file, found)
 
 
 def introduction(setup: Setup) -> str:
@@ -200,14 +169,3 @@ def findings(rows: list[Row], visits: list[Visit]) -> list[str]:
 
 
 CELLS_DIRECT = next(cell for cell in CELLS if (cell.http, cell.tls, cell.keep_alive) == ("1.1", "1.3", True))
-
-
-def draw(rows: list[Row], plot: Path) -> None:
-    """Raises BadInputError when the file cannot be written."""
-    from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
-    from experiments.reproduce.figure import matrix_figure
-
-    try:
-        plot.write_bytes(to_png(matrix_figure(rows)))
-    except OSError as error:
-        raise BadInputError(f"--plot: {plot}: {error.strerror}") from None

@@ -14,11 +14,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
-from experiments import processes
 from experiments.errors import FleetFailedError
-from experiments.processes import Child, program
+from experiments.reproduce import crew
 from experiments.reproduce.caller import Connection, Target, client_context
 from experiments.reproduce.cells import CELLS, UNIT, Cell, Setup, Visit
+from experiments.reproduce.crew import UnitFile
 
 NAP = 0.002
 
@@ -27,13 +27,11 @@ async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit
     """Every cell, `setup.visits` times. Raises FleetFailedError."""
     async with AsyncExitStack() as stack:
         targets = {
-            (tls, http): await worker(setup, tls, http, (), stack)
+            (tls, http): await worker(setup, tls, http, None, stack)
             for tls in ("1.2", "1.3")
             for http in ("1.1", "2")
         }
-        own = await worker(
-            setup, UNIT.tls, UNIT.http, ("--max-requests-per-connection", str(setup.calls)), stack
-        )
+        own = await worker(setup, UNIT.tls, UNIT.http, setup.calls, stack)
         unit = await unit_before(own, folder, stack)
         rng = Random(seed)
         for block in range(-1, setup.visits):  # the first warms up everybody's code, and is not told
@@ -44,32 +42,25 @@ async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit
                     told(visit)
 
 
-async def worker(setup: Setup, tls: str, http: str, more: tuple[str, ...], stack: AsyncExitStack) -> Target:
+async def worker(setup: Setup, tls: str, http: str, most: int | None, stack: AsyncExitStack) -> Target:
     """A worker so far away, that is ready."""
-    distance = ("--rtt", f"{2e3 * setup.one_way:g}ms", "--service", f"fixed:{1e3 * setup.service:g}ms")
-    tongue = ("--tls", tls, "--http", http, *(("--split-head",) if http == "2" else ()))
-    argv = [*program("workers"), "serve", *distance, *tongue, *more]
-    child = await ready(f"worker of TLS {tls} and HTTP/{http}", argv, stack)
+    child = await crew.worker(
+        stack,
+        rtt=f"{2e3 * setup.one_way:g}ms",
+        service=f"fixed:{1e3 * setup.service:g}ms",
+        tls=tls,
+        http=http,
+        split_head=http == "2" or None,
+        max_requests_per_connection=most,
+    )
     return Target(*child.address, tls, http)
 
 
 async def unit_before(target: Target, folder: Path, stack: AsyncExitStack) -> Target:
     """The balancer on this side of the link, before one worker."""
-    text = (
-        'listen = "127.0.0.1:0"\n[upstream_tls]\nverify = false\n'
-        f'[[endpoints]]\nid = "far"\nregion = "far"\naddress = "https://{target.authority}"\n'
-    )
-    file = folder / "unit.toml"
-    await asyncio.to_thread(file.write_text, text, "utf-8")
-    child = await ready("balancer", [*program("balancer"), "serve", "--config", str(file)], stack)
-    return Target(*child.address)
-
-
-async def ready(name: str, argv: list[str], stack: AsyncExitStack) -> Child:
-    child = await processes.start(name, argv)
-    stack.push_async_callback(child.stop)
-    await child.ready()
-    return child
+    endpoint = {"id": "far", "region": "far", "address": f"https://{target.authority}"}
+    file = UnitFile(tables={"upstream_tls": {"verify": False}}, endpoints=[endpoint])
+    return Target(*(await crew.unit("unit", file, folder, stack)).address)
 
 
 def visited(cell: Cell, target: Target, calls: int, block: int) -> Visit:
@@ -92,7 +83,7 @@ def lateness() -> float:
     return time.perf_counter() - due_at
 
 
-def kept(target: Target, context: ssl.SSLContext, calls: int) -> list[float]:
+def kept(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
     """Seconds of each of so many calls on one connection; the first includes setting it up."""
     took, began_at = [], time.perf_counter()
     connection = Connection(target, context)

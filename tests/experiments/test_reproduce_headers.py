@@ -121,7 +121,16 @@ def test_the_length_of_an_answer() -> None:
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Both units answer, every way is measured, and what is written can be read."""
     plot, file = tmp_path / "headers.png", tmp_path / "headers.json"
-    command = [sys.executable, "-m", "experiments", "reproduce", "headers", "--quick", "--plot", str(plot)]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "reproduce",
+        "headers",
+        "--quick",
+        "--plots",
+        str(tmp_path),
+    ]
     done = subprocess.run(
         [*command, "--json", str(file)], capture_output=True, text=True, timeout=170, check=False
     )

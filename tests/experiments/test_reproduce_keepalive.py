@@ -90,9 +90,9 @@ def reproduce(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_bad_input_is_one_line_and_exit_2() -> None:
-    done = reproduce("keepalive", "--plot", "/nonexistent/x.png")
+    done = reproduce("keepalive", "--plots", "/nonexistent")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "--plot: /nonexistent is not a directory" in done.stderr
+    assert "--plots: /nonexistent is not a directory" in done.stderr
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_bad_input_is_one_line_and_exit_2() -> None:
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every cell is visited, none is faster than light, and what is written can be read."""
     plot, file = tmp_path / "keepalive.png", tmp_path / "keepalive.json"
-    done = reproduce("keepalive", "--quick", "--plot", str(plot), "--json", str(file))
+    done = reproduce("keepalive", "--quick", "--plots", str(tmp_path), "--json", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text(encoding="utf-8"))
     assert [row["name"] for row in found["rows"]] == [cell.name for cell in (*CELLS, UNIT)]

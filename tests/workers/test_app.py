@@ -118,13 +118,28 @@ async def test_connection_ends_after_its_number_of_requests(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
     """With two requests per connection, every second answer says it is the last."""
-    worker = await start_worker(max_requests_per_connection=2)
+    worker = await start_worker(max_requests_per_connection=(2, 2))
     said = []
     for _ in range(4):
         async with session.get(f"{worker.url}/work") as response:
             await response.read()
             said.append(response.headers.get("Connection"))
     assert said == [None, "close", None, "close"]
+
+
+async def test_each_connection_draws_its_number_of_requests(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """Lives differ, and none leaves its span."""
+    worker = await start_worker(max_requests_per_connection=(2, 5))
+    lives = [0]
+    while len(lives) <= 12:
+        async with session.get(f"{worker.url}/work") as response:
+            await response.read()
+            lives[-1] += 1
+            if response.headers.get("Connection") == "close":
+                lives.append(0)
+    assert {2, 5} <= set(lives[:-1]) <= {2, 3, 4, 5}
 
 
 async def test_idle_connections_are_closed_at_random_without_notice(start_worker: StartWorker) -> None:

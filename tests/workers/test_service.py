@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 import pytest
 
 from workers.dormancy import Dormancy
-from workers.durations import format_duration, parse_duration, parse_span
+from workers.durations import format_duration, parse_counts, parse_duration, parse_span
 from workers.load import LoadReport
 from workers.service import Exponential, Fixed, Lognormal, Profile, Slots, Uniform, parse_profile
 
@@ -35,6 +35,17 @@ def test_span_shares_the_unit_of_its_end() -> None:
     assert parse_span("19-21ms") == parse_span("19ms–21ms") == pytest.approx((0.019, 0.021))
     with pytest.raises(ValueError, match="ends before it begins"):
         parse_span("21-19ms")
+
+
+@pytest.mark.parametrize(("text", "span"), [("100", (100, 100)), ("50-150", (50, 150)), (" 7–9 ", (7, 9))])
+def test_counts_and_spans_of_counts(text: str, span: tuple[int, int]) -> None:
+    assert parse_counts(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "0", "9-7", "1.5", "many", "-3"])
+def test_what_is_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match="50-150"):
+        parse_counts(text)
 
 
 def test_duration_is_written_as_people_read_it() -> None:

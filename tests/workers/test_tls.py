@@ -163,7 +163,7 @@ async def test_streams_of_one_connection_share_the_slots(start_worker: StartWork
 
 async def test_last_request_of_a_connection_is_followed_by_goaway(start_worker: StartWorker) -> None:
     """It is answered; the next is told to go elsewhere."""
-    worker = await start_worker(http="2", max_requests_per_connection=2)
+    worker = await start_worker(http="2", max_requests_per_connection=(2, 2))
 
     def take() -> list[Frame]:
         connection = Connection(target_of(worker))

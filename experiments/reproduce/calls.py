@@ -1,0 +1,130 @@
+"""The nine calls of the source, and users that make them one after the other.
+
+Rule of this file: a user waits for each answer before the next call, as a script does that sets up a zone; all begin at
+once. What fails is counted and the user goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from experiments.errors import FleetFailedError
+from experiments.reproduce.asking import Line
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Made so many `times` by every user. `size`: bytes of its body."""
+
+    name: str
+    method: str
+    times: int
+    size: int = 0
+
+    @property
+    def body(self) -> bytes:
+        return json.dumps({"call": self.name, "data": "x" * self.size}).encode() if self.size else b""
+
+
+MIX = (
+    Call("create zone", "POST", 1, 120),
+    Call("create DNS records", "POST", 10, 160),
+    Call("list records", "GET", 3),
+    Call("change mode on", "PATCH", 1, 40),
+    Call("update records", "PUT", 10, 160),
+    Call("change mode off", "PATCH", 1, 40),
+    Call("purge caches", "POST", 1, 60),
+    Call("delete records", "DELETE", 10),
+    Call("delete zone", "DELETE", 1),
+)
+EACH = sum(call.times for call in MIX)
+"""Calls of a user; the source's 19 000 are those of 500."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that has ended: at which second of the run it began, what it took, and its status; 0: it broke."""
+
+    name: str
+    at: float
+    took: float
+    status: int
+
+    @property
+    def is_ok(self) -> bool:
+        return 200 <= self.status < 400
+
+
+class Users:
+    """Those before one unit. `made` holds what has ended, `span` the seconds that all took."""
+
+    def __init__(self, address: tuple[str, int], told: Callable[[int], None]) -> None:
+        self._address, self._told = address, told
+        self.made: list[Made] = []
+        self.span = 0.0
+
+    async def run(self, count: int) -> None:
+        """So many users, all calls of each. Raises FleetFailedError."""
+        self._began_at = time.monotonic()
+        await all_of(self._user() for _ in range(count))
+        self.span = time.monotonic() - self._began_at
+
+    async def trickle(self, calls: int, gap: float, rng: Random) -> None:
+        """Strangers: so many calls of the mix, by chance, at chance instants `gap` seconds apart on average."""
+        self._began_at = time.monotonic()
+        await all_of(self._stranger(call, at) for call, at in trickling(calls, gap, rng))
+        self.span = time.monotonic() - self._began_at
+
+    async def _user(self) -> None:
+        line = Line(*self._address)
+        try:
+            for call in MIX:
+                for _ in range(call.times):
+                    await self._make(line, call)
+        finally:
+            line.close()
+
+    async def _stranger(self, call: Call, at: float) -> None:
+        await asyncio.sleep(self._began_at + at - time.monotonic())
+        line = Line(*self._address)
+        try:
+            await self._make(line, call)
+        finally:
+            line.close()
+
+    async def _make(self, line: Line, call: Call) -> None:
+        at = time.monotonic() - self._began_at
+        answer = await line.ask(call.method, "/work", call.body)
+        self.made.append(Made(call.name, at, answer.took, answer.status))
+        if len(self.made) % 100 == 0:
+            self._told(len(self.made))
+
+
+def trickling(calls: int, gap: float, rng: Random) -> Iterator[tuple[Call, float]]:
+    """Calls by their share of the mix, and Poisson instants in seconds."""
+    at = 0.0
+    for call in rng.choices(MIX, [call.times for call in MIX], k=calls):
+        at += rng.expovariate(1 / gap)
+        yield call, at
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once; the first failure ends the others. Raises FleetFailedError."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except* FleetFailedError as failures:
+        raise first_of(failures) from None
+
+
+def first_of(failures: BaseExceptionGroup[FleetFailedError]) -> FleetFailedError:
+    """Of a group, however deep."""
+    first = failures.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first

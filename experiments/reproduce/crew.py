@@ -1,0 +1,93 @@
+"""Workers and units for as long as an `AsyncExitStack` lasts, met as an operator meets them.
+
+Rule of this file: nothing outlives its stack. What a worker or a unit is told is what its command line and file say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments import processes
+from experiments.campaign.fleet import fetch_json, toml
+from experiments.errors import FleetFailedError
+from experiments.processes import Child, program
+
+Keys = Mapping[str, object]
+
+
+async def started(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
+    """A process that ends with the stack; it is not ready yet. Raises FleetFailedError."""
+    child = await processes.start(name, argv)
+    stack.push_async_callback(child.stop)
+    return child
+
+
+async def ready(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
+    """A process that is ready. Raises FleetFailedError."""
+    child = await started(name, argv, stack)
+    await child.ready()
+    return child
+
+
+def worker_argv(**options: object) -> list[str]:
+    """`workers serve` with options by name; one that is True is a flag, None is left out."""
+    argv = [*program("workers"), "serve"]
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            argv.append(flag)
+        elif value is not None:
+            argv += [flag, str(value)]
+    return argv
+
+
+async def worker(stack: AsyncExitStack, **options: object) -> Child:
+    """An emulated worker that is ready. Raises FleetFailedError."""
+    return await ready(f"worker {options.get('name', '')}".strip(), worker_argv(**options), stack)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFile:
+    """A unit's configuration: keys before the tables, tables by name, and endpoints."""
+
+    keys: Keys = field(default_factory=dict)
+    tables: Mapping[str, Keys] = field(default_factory=dict)
+    endpoints: Sequence[Keys] = ()
+
+    @property
+    def text(self) -> str:
+        """As TOML, on any free port of the loopback."""
+        parts = [lines({"listen": "127.0.0.1:0"} | dict(self.keys))]
+        parts += [f"[{name}]\n{lines(keys)}" for name, keys in self.tables.items()]
+        parts += [f"[[endpoints]]\n{lines(keys)}" for keys in self.endpoints]
+        return "\n".join(parts)
+
+
+def lines(keys: Keys) -> str:
+    return "".join(f"{name} = {toml(value)}\n" for name, value in keys.items())
+
+
+async def unit(
+    name: str, file: UnitFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
+) -> Child:
+    """A unit that is ready; it may have so many `descriptors`, None: as we have. Raises FleetFailedError."""
+    path = folder / f"{name.replace(' ', '-')}.toml"
+    await asyncio.to_thread(path.write_text, file.text, "utf-8")
+    argv = [*program("balancer"), "serve", "--config", str(path)]
+    if descriptors is not None:
+        argv = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *argv]
+    return await ready(f"unit {name}", argv, stack)
+
+
+async def status_of(unit: Child) -> dict[str, Any]:
+    """A unit's own account. Raises FleetFailedError."""
+    host, port = unit.address
+    try:
+        return await asyncio.to_thread(fetch_json, f"http://{host}:{port}/-/status")
+    except (OSError, ValueError) as error:
+        raise FleetFailedError(f"{unit.name} gives no status: {error}{unit.tail}") from None

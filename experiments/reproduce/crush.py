@@ -1,0 +1,84 @@
+"""Ten thousand clients before a unit that may open 256 files.
+
+Rule of this file: only the unit is short of descriptors. A client connects, makes its calls, and connects anew where it
+is told to; each waits as long as it takes, and whatever is not an answer has failed.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from experiments.processes import Child
+from experiments.reproduce import crew
+from experiments.reproduce.asking import Line
+from experiments.reproduce.calls import all_of
+from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.evaluation import PLACES, Crush, Evaluation, Setup
+from experiments.reproduce.evaluation_runs import six
+
+SPARE = 400
+"""Descriptors of this process beside those of clients."""
+
+
+async def crushes(setup: Setup, folder: Path, found: Evaluation, limit: int) -> None:
+    """Each number of clients, one after the other; `limit` is how many files this process may open."""
+    async with AsyncExitStack() as stack:
+        workers = await six(stack, setup.crush_scale)
+        for at_once, requests in setup.crushes:
+            if at_once + SPARE > limit:
+                found.skipped.append(
+                    f"{at_once} clients at once: this process may open {limit} files (ulimit -Hn)"
+                )
+                continue
+            async with AsyncExitStack() as inner:
+                file = UnitFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints(workers))
+                name = f"crushed by {at_once}"
+                unit = await crew.unit(name, file, folder, inner, setup.descriptors)
+                found.crushes.append(await crush(unit, at_once, requests, setup.descriptors))
+
+
+def endpoints(workers: list[Child]) -> list[dict[str, object]]:
+    """All six, in their regions."""
+    return [
+        {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
+        for place, worker in zip(PLACES, workers, strict=True)
+    ]
+
+
+async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> Crush:
+    """All clients begin at once, and make their parts of the requests."""
+    ended: list[float] = []
+    failed = 0
+    began_at = time.monotonic()
+
+    async def client(calls: int) -> None:
+        nonlocal failed
+        line = Line(*unit.address)
+        try:
+            for _ in range(calls):
+                failed += not (await line.ask()).is_ok
+                ended.append(time.monotonic() - began_at)
+        finally:
+            line.close()
+
+    await all_of(client(calls) for calls in shares(requests, at_once))
+    return Crush(at_once, requests, descriptors, failed, tuple(ended))
+
+
+def shares(requests: int, clients: int) -> list[int]:
+    """Whole parts, as even as can be."""
+    each, more = divmod(requests, clients)
+    return [each + (number < more) for number in range(clients)]
+
+
+def file_limit() -> int:
+    """How many files this process may open: as many as it is let, the soft limit raised to the hard one."""
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return soft if soft != resource.RLIM_INFINITY else 1 << 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,169 @@
+"""The parts of the evaluation that need workers, a unit, or both: each starts its own and leaves nothing behind.
+
+Rule of this file: a part is one coroutine that writes what it has found into the `Evaluation`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from experiments.bench.cpu_time import cpu_of, is_known_here
+from experiments.bench.serving import free_ports
+from experiments.campaign.fleet import all_ready
+from experiments.errors import FleetFailedError
+from experiments.load.arrivals import closed
+from experiments.load.generator import Generator
+from experiments.load.samples import Kind, Place, Samples
+from experiments.processes import Child, program
+from experiments.reproduce import crew
+from experiments.reproduce.asking import Line
+from experiments.reproduce.caller import Target
+from experiments.reproduce.calls import all_of
+from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.evaluation import (
+    PATIENCE,
+    PLACES,
+    SERVICE,
+    TRIPS,
+    Added,
+    Calm,
+    Crowd,
+    Evaluation,
+    Load,
+    Setup,
+)
+from experiments.reproduce.header_share import listening
+from experiments.reproduce.visits import kept
+
+TRIP = 0.032
+"""Seconds to the worker of the comparison: what a new connection had cost the source."""
+
+WORK = 0.020
+BUSY = 64
+"""Connections that keep the unit at work."""
+
+
+async def six(stack: AsyncExitStack, time_scale: float = 1.0) -> list[Child]:
+    """All workers, ready."""
+    children = [await started(place, number, time_scale, stack) for number, place in enumerate(PLACES)]
+    await all_ready(children)
+    return children
+
+
+async def started(place: Place, seed: int, time_scale: float, stack: AsyncExitStack) -> Child:
+    """A worker of the source: one slot. It is not ready yet."""
+    argv = crew.worker_argv(
+        name=place.worker,
+        region=place.region,
+        rtt=f"{1e3 * TRIPS[place.region]:g}ms",
+        service=SERVICE,
+        slots=1,
+        queue=20_000,
+        seed=seed,
+        time_scale=time_scale,
+    )
+    return await crew.started(place.worker, argv, stack)
+
+
+async def calm(setup: Setup, workers: Sequence[Child], found: Evaluation) -> None:
+    """Call each worker, one call after the other, and all workers at the same time."""
+
+    async def one(place: Place, child: Child) -> None:
+        line = Line(*child.address)
+        await line.ask()  # the connection
+        answers = [await line.ask() for _ in range(setup.calls)]
+        line.close()
+        worked = tuple(answer.service for answer in answers)
+        found.calm.append(Calm(place.worker, place.region, tuple(answer.took for answer in answers), worked))
+
+    await all_of(one(place, child) for place, child in zip(PLACES, workers, strict=True))
+    found.calm.sort(key=lambda one: TRIPS[one.region])
+
+
+async def machines(setup: Setup, workers: Sequence[Child], found: Evaluation) -> None:
+    """The source's warming: every worker gets its requests straight, so many at once."""
+    loads = [load_of(child, setup.batch, setup.requests, 10 * PATIENCE) for child in workers]
+    for place, samples in zip(PLACES, await asyncio.gather(*loads), strict=True):
+        found.machines.append((place.worker, samples))
+
+
+async def load_of(child: Child, at_once: int, requests: int, timeout: float) -> Samples:
+    """A closed loop straight to one worker."""
+    generator = Generator(child.address, "load", PLACES, closed(at_once, requests), requests, timeout)
+    return (await generator.run(at_once)).samples()
+
+
+async def crowds(setup: Setup, found: Evaluation) -> None:
+    """Ever more at once before one worker, each crowd before a worker of its own, all at the same time."""
+    scale = setup.crowd_scale
+    async with AsyncExitStack() as stack:
+        children = [await started(PLACES[0], at_once, scale, stack) for at_once in setup.crowds]
+        await all_ready(children)
+        loads = [
+            load_of(child, at_once, setup.crowd_requests, PATIENCE * scale)
+            for child, at_once in zip(children, setup.crowds, strict=True)
+        ]
+        for at_once, samples in zip(setup.crowds, await asyncio.gather(*loads), strict=True):
+            found.crowds.append(crowd_of(at_once, samples, scale))
+
+
+def crowd_of(at_once: int, samples: Samples, scale: float) -> Crowd:
+    taken = samples.latency[samples.ok] / scale
+    failed = int((samples.kind != Kind.OK).sum())
+    p50, most = (float(median(taken)), float(taken.max())) if len(taken) else (float("nan"), float("nan"))
+    return Crowd(at_once, len(samples), failed, p50, most)
+
+
+async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> None:
+    """The same calls straight, through our unit, and through one that keeps no connection, by turns in every block."""
+    async with AsyncExitStack() as stack:
+        near = await crew.worker(
+            stack, name="near", rtt=f"{1e3 * TRIP:g}ms", service=f"fixed:{1e3 * WORK:g}ms", slots=2
+        )
+        host, port = near.address
+        targets = {"direct": Target(host, port)}
+        for name, keeps in (("unit", True), ("fresh", False)):
+            endpoint = {"id": "near", "address": f"http://{host}:{port}", "keep_alive": keeps}
+            unit = await crew.unit(name, UnitFile(endpoints=[endpoint]), folder, stack)
+            targets[name] = Target(*unit.address)
+        rng = Random(seed)
+        for block in range(-1, setup.blocks):  # the first warms up, and is not kept
+            took = {}
+            for name in rng.sample(list(targets), len(targets)):
+                # the first call of a visit opens the client's connection
+                visit = await asyncio.to_thread(kept, targets[name], None, setup.each + 1)
+                took[name] = median(visit[1:])
+            if block >= 0:
+                found.added.append(Added(**took))
+
+
+async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
+    """A worker that answers at once, and as much as one process of the unit takes."""
+    async with AsyncExitStack() as stack:
+        port = next(free_ports(1))
+        worker = await crew.started("worker", [*program("experiments.bench.worker"), str(port)], stack)
+        await listening(worker, port)
+        endpoint = {"id": "w", "address": f"http://127.0.0.1:{port}"}
+        unit = await crew.unit("alone", UnitFile(endpoints=[endpoint]), folder, stack)
+        await forward(unit, setup.forwarded // 4)
+        before = cpu_of(unit.pid).total if is_known_here() else None
+        samples = await forward(unit, setup.forwarded)
+        cost = None if before is None else (cpu_of(unit.pid).total - before) / len(samples)
+        found.load = Load(len(samples) / samples.span, cost)
+
+
+async def forward(unit: Child, requests: int) -> Samples:
+    """Raises FleetFailedError when one fails."""
+    instants = closed(BUSY, requests)
+    generator = Generator(unit.address, "busy", PLACES, instants, requests, PATIENCE, path="/")
+    samples = (await generator.run(BUSY)).samples()
+    if not samples.ok.all():
+        raise FleetFailedError(
+            f"the unit failed {int((~samples.ok).sum())} of {requests} requests{unit.tail}"
+        )
+    return samples

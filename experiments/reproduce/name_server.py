@@ -1,0 +1,64 @@
+"""A name server that takes its time: every name is this machine, and every answer is late.
+
+Rule of this file: as much of RFC 1035 as one question in a datagram needs. It answers A, and says of anything else that
+there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import AsyncExitStack
+from typing import cast
+
+HEAD = struct.Struct("!6H")
+ADDRESS = socket.inet_aton("127.0.0.1")
+POINTER = 0xC00C
+"""The name is the one at byte 12: the question's."""
+
+KIND_A, CLASS_IN = 1, 1
+ANSWERS = 0x8180
+"""Flags: a response, to one who wished for recursion, which is available."""
+
+
+class NameServer(asyncio.DatagramProtocol):
+    """Answers hold for `ttl` seconds and come `delay` seconds late. `asked` counts questions."""
+
+    def __init__(self, delay: float, ttl: int) -> None:
+        self._delay, self._ttl = delay, ttl
+        self.asked = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        self.asked += 1
+        if reply := answer_to(data, self._ttl):
+            asyncio.get_running_loop().call_later(self._delay, self._send, reply, address)
+
+    def _send(self, reply: bytes, address: tuple[str, int]) -> None:
+        if not self._transport.is_closing():
+            self._transport.sendto(reply, address)
+
+
+def answer_to(query: bytes, ttl: int) -> bytes:
+    """The whole answer; empty where there was no question."""
+    end = query.find(b"\0", HEAD.size) + 5  # the name ends with a label of no length; type and class follow
+    if end < HEAD.size + 5 or len(query) < end:
+        return b""
+    (number,), (kind,) = struct.unpack_from("!H", query), struct.unpack_from("!H", query, end - 4)
+    has_address = kind == KIND_A
+    head = HEAD.pack(number, ANSWERS, 1, int(has_address), 0, 0)
+    record = struct.pack("!HHHIH", POINTER, KIND_A, CLASS_IN, ttl, len(ADDRESS)) + ADDRESS
+    return head + query[HEAD.size : end] + (record if has_address else b"")
+
+
+async def name_server(delay: float, ttl: int, stack: AsyncExitStack) -> tuple[NameServer, int]:
+    """One that answers until the stack ends, and its port on the loopback."""
+    loop = asyncio.get_running_loop()
+    transport, server = await loop.create_datagram_endpoint(
+        lambda: NameServer(delay, ttl), local_addr=("127.0.0.1", 0)
+    )
+    stack.callback(transport.close)
+    return server, transport.get_extra_info("sockname")[1]

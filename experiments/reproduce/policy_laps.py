@@ -1,0 +1,42 @@
+"""The source's policies and ours: the same requests by each, in blocks.
+
+Rule of this file: a lap is a run of the campaign's, with fresh workers and a fresh unit, in an order by lot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from experiments.campaign.results import PlannedRun
+from experiments.campaign.scenario import Load, Scenario
+from experiments.campaign.trial import Interrupted, run_trial
+from experiments.reproduce.evaluation import SCENARIO, Evaluation, Lap, Setup
+
+WARM = 20
+"""Requests to each worker before a lap, and as many more through the unit."""
+
+
+def scenario_of(setup: Setup) -> Scenario:
+    """The campaign's own, with these policies, as many requests, in compressed time."""
+    entries = tuple(entry for entry in SCENARIO.entries if entry.label in setup.labels)
+    load = Load(mode="closed", batch=SCENARIO.load.batch, requests=setup.policy_requests)
+    changes = {"entries": entries, "load": load, "time_scale": setup.policy_scale, "warmup": WARM}
+    return SCENARIO.model_copy(update=changes)
+
+
+async def laps(setup: Setup, seed: int, found: Evaluation, told: Callable[[str], None]) -> None:
+    """Every policy once in each block. Raises FleetFailedError."""
+    scenario, rng = scenario_of(setup), Random(seed)
+    for block in range(setup.policy_blocks):
+        for order, label in enumerate(rng.sample(setup.labels, len(setup.labels))):
+            told(f"policies, block {block + 1} of {setup.policy_blocks}: {label}")
+            planned = PlannedRun(block=block, order=order, label=label, seed=seed + block)
+            try:
+                run = await run_trial(scenario, planned, lambda ledger: None)
+            except Interrupted:
+                raise asyncio.CancelledError from None
+            samples = run.samples
+            span = samples.span / setup.policy_scale
+            found.laps.append(Lap(label, block, span, int((~samples.ok).sum())))

@@ -1,0 +1,121 @@
+"""`experiments reproduce regions`: every question about a forwarding unit before three regions, answered here.
+
+Rule of this file: it decides nothing by itself. Parts are measured one after the other; what there is is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from experiments.reproduce.answers import answers, bounds, crowd_table, policy_table
+from experiments.reproduce.crush import crushes, file_limit
+from experiments.reproduce.evaluation import PLACES, QUICK, Evaluation, Setup, paired, spans_of
+from experiments.reproduce.evaluation_runs import added, bottleneck, calm, crowds, machines, six
+from experiments.reproduce.policy_laps import laps
+from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EPILOG = """\b
+Examples:
+  experiments reproduce regions                        five minutes, writes regions.png
+  experiments reproduce regions --quick                under a minute
+  experiments reproduce regions --check --plots results --json results/regions.json
+"""
+
+
+@click.command(epilog=EPILOG)
+@with_choices
+def regions(choices: Choices) -> int:
+    """A forwarding unit before two workers in each of three regions: limits, latencies, what it adds, policies."""
+    return conduct(RegionsSitting(QUICK if choices.quick else Setup()), choices)
+
+
+class RegionsSitting(Sitting):
+    """The parts as they come, and what is said of them."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__()
+        self._setup = setup
+        self._found = Evaluation()
+
+    def introduction(self) -> str:
+        return introduction(self._setup)
+
+    async def carry_out(self, seed: int, folder: Path) -> None:
+        setup, found, told = self._setup, self._found, self.status.update
+        limit = file_limit()
+        async with AsyncExitStack() as stack:
+            workers = await six(stack)
+            told("calling each worker, one call after the other")
+            await calm(setup, workers, found)
+            told(f"{setup.requests} requests to each worker, {setup.batch} at once")
+            await machines(setup, workers, found)
+        told(f"up to {setup.crowds[-1]} at once before one worker")
+        await crowds(setup, found)
+        told("calling straight and through units, by turns")
+        await added(setup, seed, folder, found)
+        told("as much as a unit forwards")
+        await bottleneck(setup, folder, found)
+        told(f"up to {setup.crushes[-1][0]} clients before a unit of {setup.descriptors} descriptors")
+        await crushes(setup, folder, found, limit)
+        await laps(setup, seed, found, told)
+
+    def present(self) -> list[Verdict]:
+        found, console = self._found, self.console
+        for question, answer in answers(found, self._setup):
+            console.print(Text(question, style="bold"))
+            console.print(Text(f"  {answer}"))
+        if found.crowds:
+            console.print(crowd_table(found.crowds, self._setup))
+        if found.laps:
+            console.print(policy_table(found.laps, self._setup))
+        for words in found.skipped:
+            console.print(Text(f"not measured: {words}", style="yellow"))
+        return bounds(found, self._setup)
+
+    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+        from experiments.reproduce.regions_figure import regions_figure
+
+        return {"regions": partial(regions_figure, self._found)} if self._found.calm else {}
+
+    def content(self) -> dict[str, Any]:
+        found = self._found
+        return {
+            "setup": asdict(self._setup),
+            "answers": [{"question": one, "answer": other} for one, other in answers(found, self._setup)],
+            "calm": [asdict(one) for one in found.calm],
+            "machines": {
+                worker: {
+                    "requests": len(samples),
+                    "failed": int((~samples.ok).sum()),
+                    "seconds": samples.span,
+                }
+                for worker, samples in found.machines
+            },
+            "crowds": [asdict(one) for one in found.crowds],
+            "added": [asdict(one) for one in found.added],
+            "added_ms": paired([one.unit - one.direct for one in found.added]) if found.added else None,
+            "load": asdict(found.load) if found.load else None,
+            "crushes": [asdict(one) | {"ended": None, "span": one.span} for one in found.crushes],
+            "laps": [asdict(one) for one in found.laps],
+            "spans": spans_of(found.laps),
+            "skipped": found.skipped,
+        }
+
+
+def introduction(setup: Setup) -> str:
+    return (
+        f"{len(PLACES)} workers in three regions, one slot each, 19 to 21 ms of work; 350, 450 and 580 ms away.\n"
+        f"Compressed in time: crowds before one worker {setup.crowd_scale:g}, clients before a unit short of "
+        f"descriptors {setup.crush_scale:g}, policies {setup.policy_scale:g} (seconds for one of the source's).\n"
+    )

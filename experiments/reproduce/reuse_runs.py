@@ -1,0 +1,177 @@
+"""One unit for each way to call a third party, and the nine calls through each: the running part of `reuse`.
+
+Rule of this file: a fresh third party and a fresh unit for each way, in an order by lot. The ways differ by two lines
+of the unit's file and by nothing else. Times are those of the source, compressed by `time_scale`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+
+from experiments.processes import Child
+from experiments.reproduce import crew
+from experiments.reproduce.calls import EACH, Made, Users, all_of
+from experiments.reproduce.crew import UnitFile
+
+
+@dataclass(frozen=True, slots=True)
+class Little:
+    """The time of little traffic, which is not compressed: `calls` by chance, `gap` seconds apart on average, to so
+    many third parties that each is called once in a while."""
+
+    parties: int = 8
+    calls: int = 120
+    gap: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Seconds of the source's time, which `time_scale` compresses. `at_once`: calls that the service makes at a time.
+
+    `idle`: the span by lot after which the third party closes an idle connection without notice, and `requests` the one
+    from which each connection has its number.
+    """
+
+    users: int = 500
+    at_once: int = 50
+    round_trip: float = 0.090
+    service: tuple[float, float] = (0.100, 0.160)
+    idle: tuple[float, float] = (4.5, 9.0)
+    requests: tuple[int, int] = (20, 200)
+    time_scale: float = 0.4
+    little: Little = Little()
+
+    @property
+    def calls(self) -> int:
+        return self.users * EACH
+
+
+QUICK = Setup(users=14, at_once=7, time_scale=0.25, little=Little(2, 12))
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to call, as the endpoint's keys say it."""
+
+    name: str
+    transport: str = "native"
+    keep_alive: bool = True
+
+    @property
+    def absence(self) -> str:
+        """Why it cannot take part; empty where it can."""
+        missing = self.transport == "curl" and find_spec("pycurl") is None
+        return "pycurl is not installed: pip install 'steelyard[curl]'" if missing else ""
+
+
+BASELINE = Way("new connection each time", keep_alive=False)
+OURS = Way("our pool")
+WAYS = (BASELINE, Way("aiohttp session", "aiohttp"), Way("libcurl", "curl"), OURS)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All calls by one way, within `span` measured seconds; then, with a unit of its own, those of little traffic. Each
+    with the unit's account of connections."""
+
+    way: Way
+    made: list[Made]
+    span: float
+    connections: dict[str, int]
+    few: list[Made]
+    few_connections: dict[str, int]
+
+
+Told = Callable[[str], None]
+Crowd = tuple[Users, dict[str, int]]
+
+
+async def carry_out(setup: Setup, seed: int, folder: Path, told: Told, ended: Callable[[Run], None]) -> None:
+    """Every way that is here. Raises FleetFailedError."""
+    ways = [way for way in WAYS if not way.absence]
+    crowds: dict[Way, Crowd] = {}
+    for way in Random(seed).sample(ways, len(ways)):
+        told(f"{way.name}: starting")
+        crowds[way] = await crowd(way, setup, seed, folder, told)
+    told(f"little traffic by all {len(ways)} at once")
+    few = await little_traffic(ways, setup, seed, folder)
+    for way in ways:
+        users, connections = crowds[way]
+        ended(Run(way, users.made, users.span, connections, few[way][0].made, few[way][1]))
+
+
+async def crowd(way: Way, setup: Setup, seed: int, folder: Path, told: Told) -> Crowd:
+    """All users, all calls, and the unit's account."""
+    async with AsyncExitStack() as stack:
+        party = await third_party(setup, setup.time_scale, seed, stack)
+        unit = await unit_for(way, [party], setup.at_once, folder, stack)
+        users = Users(unit.address, lambda made: told(f"{way.name}: {made} of {setup.calls} calls"))
+        await users.run(setup.users)
+        return users, await connections_of(unit)
+
+
+async def little_traffic(ways: Sequence[Way], setup: Setup, seed: int, folder: Path) -> dict[Way, Crowd]:
+    """The same calls at the same instants by all ways, each with a unit of its own, to the same third parties."""
+    little = setup.little
+    async with AsyncExitStack() as stack:
+        parties = [await third_party(setup, 1.0, seed + number, stack) for number in range(little.parties)]
+        units = {way: await unit_for(way, parties, setup.at_once, folder, stack) for way in ways}
+        users = {way: Users(unit.address, lambda _: None) for way, unit in units.items()}
+        await all_of(users[way].trickle(little.calls, little.gap, Random(seed)) for way in ways)
+        return {way: (users[way], await connections_of(units[way])) for way in ways}
+
+
+async def third_party(setup: Setup, time_scale: float, seed: int, stack: AsyncExitStack) -> Child:
+    """An emulated one. It resumes no session: the source's client did not."""
+    low, high = (f"{1e3 * seconds:g}" for seconds in setup.service)
+    return await crew.worker(
+        stack,
+        name="party",
+        rtt=f"{1e3 * setup.round_trip:g}ms",
+        service=f"{low}-{high}ms",
+        slots=4 * setup.at_once,
+        tls="1.2",
+        no_resumption=True,
+        close_idle_at_random="{:g}-{:g}s".format(*setup.idle),
+        max_requests_per_connection="{}-{}".format(*setup.requests),
+        time_scale=time_scale,
+        seed=seed,
+    )
+
+
+async def unit_for(
+    way: Way, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
+) -> Child:
+    """A unit before these third parties."""
+    file = file_of(way, at_once, [party.address for party in parties])
+    return await crew.unit(f"{way.name}, {len(parties)}", file, folder, stack)
+
+
+def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> UnitFile:
+    """What the unit is told: a call goes to any of them."""
+    endpoints = [
+        {
+            "id": f"party-{number}",
+            "address": f"https://{host}:{port}",
+            "max_in_flight": at_once,
+            "transport": way.transport,
+            "keep_alive": way.keep_alive,
+        }
+        for number, (host, port) in enumerate(parties)
+    ]
+    return UnitFile({"seed": 1, "policy": "random"}, {"upstream_tls": {"verify": False}}, endpoints)
+
+
+COUNTED = ("opened", "reused", "lost_idle", "died")
+
+
+async def connections_of(unit: Child) -> dict[str, int]:
+    """What the unit tells of its connections to all endpoints, and how many requests it has repeated."""
+    status = await crew.status_of(unit)
+    found = [endpoint["connections"] for endpoint in status["endpoints"]]
+    return {"repeated": status["retried"], **{name: sum(one[name] for one in found) for name in COUNTED}}

@@ -1,0 +1,151 @@
+"""What all commands of `experiments reproduce` have in common: options, progress, files, verdicts and exit codes.
+
+Rule of this file: nothing here knows what is measured. A command says what it begins with, measures, and presents what
+it has found, whole or stopped half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.status import Status
+from rich.text import Text
+
+from experiments.errors import BadInputError
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = ("seed", "quick", "plots", "file", "check")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The options that every command takes. `plots` is a folder, `file` is for JSON."""
+
+    seed: int = 1
+    quick: bool = False
+    plots: Path = Path()
+    file: Path | None = None
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A bound in words, and whether it is met; None where it cannot be said."""
+
+    is_met: bool | None
+    words: str
+
+
+def with_choices(act: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options that all have; `act` gets them as one `Choices`, and its own by name."""
+
+    @click.option(
+        "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order, load and faults."
+    )
+    @click.option("--quick", is_flag=True, help="An impression in under a minute, and for tests.")
+    @click.option(
+        "--plots",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path(),
+        help="The folder for figures, as PNG.  [default: here]",
+    )
+    @click.option(
+        "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the figures there."
+    )
+    @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+    @functools.wraps(act)
+    def chosen(**given: Any) -> int:
+        common = {name: given.pop(name) for name in NAMES}
+        return act(Choices(**common), **given)
+
+    return chosen
+
+
+class Sitting(ABC):
+    """What has been measured so far, and what is said of it."""
+
+    def __init__(self) -> None:
+        self.console = console_here()
+        self.status = Status("starting", console=self.console, refresh_per_second=2)
+
+    @abstractmethod
+    def introduction(self) -> str:
+        """What is going to be measured, before it is."""
+
+    @abstractmethod
+    async def carry_out(self, seed: int, folder: Path) -> None:
+        """Measure, with files in `folder`. Raises ExperimentError."""
+
+    @abstractmethod
+    def present(self) -> list[Verdict]:
+        """Print tables and findings of what there is; returns the bounds."""
+
+    @abstractmethod
+    def figures(self) -> Mapping[str, Callable[[], Figure]]:
+        """By file name without its ending; empty where there is nothing to draw."""
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """For JSON."""
+
+
+def conduct(sitting: Sitting, choices: Choices) -> int:
+    """Measure, present and write; returns the exit code. Raises ExperimentError."""
+    must_be_writable("--plots", choices.plots / "any")
+    must_be_writable("--json", choices.file)
+    was_stopped = measured(sitting, choices.seed)
+    verdicts = sitting.present()
+    draw(sitting, choices.plots)
+    for verdict in verdicts:
+        tell(sitting.console, verdict.is_met, f"{STANDING[verdict.is_met]}: {verdict.words}")
+    if choices.file is not None:
+        standing = [{"met": verdict.is_met, "words": verdict.words} for verdict in verdicts]
+        write_json("--json", choices.file, sitting.content() | {"verdicts": standing})
+    if was_stopped:
+        return STOPPED
+    return BOUND_MISSED if choices.check and any(one.is_met is False for one in verdicts) else 0
+
+
+def measured(sitting: Sitting, seed: int) -> bool:
+    """Returns whether it was stopped. Raises ExperimentError."""
+    sitting.console.print(Text(sitting.introduction()))
+    with tempfile.TemporaryDirectory(prefix="steelyard-") as name, sitting.status:
+        try:
+            asyncio.run(interruptible(sitting.carry_out(seed, Path(name))))
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            sitting.console.print("[yellow]Stopped.[/] Nothing was left running.")
+            return True
+    return False
+
+
+def draw(sitting: Sitting, folder: Path) -> None:
+    """Raises BadInputError when a file cannot be written."""
+    from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
+
+    for name, make in sitting.figures().items():
+        file = folder / f"{name}.png"
+        try:
+            file.write_bytes(to_png(make()))
+        except OSError as error:
+            raise BadInputError(f"--plots: {file}: {error.strerror}") from None
+        sitting.console.print(Text(str(file)))

@@ -1,0 +1,229 @@
+"""Modes of one phase at the same time, each with a unit of its own, and a route that becomes longer.
+
+Rule of this file: modes of one group get the same calls at the same instants. What was opened before the calls began is
+in no account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from experiments.bench.serving import lasting_ports
+from experiments.campaign.fleet import all_ready
+from experiments.errors import FleetFailedError
+from experiments.processes import Child
+from experiments.reproduce import crew
+from experiments.reproduce.asking import Line
+from experiments.reproduce.calls import Made, all_of
+from experiments.reproduce.crew import Keys, UnitFile
+from experiments.reproduce.name_server import name_server
+from experiments.reproduce.provider import (
+    DETOUR,
+    LOOKUP,
+    PHASES,
+    TRIP,
+    Account,
+    Detour,
+    Mode,
+    Party,
+    Setup,
+    Stay,
+)
+
+NAME = "provider.test"
+TTL = 30
+WARM_WITHIN = 20.0
+LOOK = 0.25
+LEARNING = 5
+"""Connections after which a unit knows what is usual on a route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A mode with its unit, running."""
+
+    mode: Mode
+    unit: Child
+
+
+async def carry_out(
+    setup: Setup, seed: int, folder: Path, told: Callable[[str], None], stays: list[Stay]
+) -> Detour:
+    """Everything. Raises FleetFailedError."""
+    told(f"a route becomes {DETOUR} times as long")
+    watching = asyncio.ensure_future(detoured(setup, seed, folder))
+    try:
+        for groups in PHASES:
+            modes = [mode for mode in setup.modes if mode.group in groups]
+            stays += await phase(modes, setup, seed, folder, told)
+        told("waiting for the watch")
+        return await watching
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def phase(
+    modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, told: Callable[[str], None]
+) -> list[Stay]:
+    """These modes at the same time. Raises FleetFailedError."""
+    async with AsyncExitStack() as stack:
+        names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
+        told(f"starting: {names}")
+        parties = await started_parties(modes, seed, stack)
+        _, port = await name_server(LOOKUP, TTL, stack)
+        places = [Place(mode, await unit_for(mode, parties, port, setup, folder, stack)) for mode in modes]
+        await asyncio.gather(*(settled(place) for place in places))
+        told(f"{setup.seconds:g} s of calls: {names}")
+        return await asyncio.gather(*(stay(place, setup, seed) for place in places))
+
+
+async def started_parties(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Party, Child]:
+    """Each of them once, ready."""
+    parties = list(dict.fromkeys(mode.party for mode in modes))
+    children = [await crew.started(party.name, party_argv(party, seed), stack) for party in parties]
+    await all_ready(children)
+    return dict(zip(parties, children, strict=True))
+
+
+def party_argv(party: Party, seed: int, port: int = 0) -> list[str]:
+    """Nobody resumes sessions: what is compared are whole handshakes."""
+    return crew.worker_argv(
+        name=party.name,
+        port=port,
+        rtt=f"{1e3 * party.trip:g}ms",
+        service=party.service,
+        slots=1000,
+        keep_alive=f"{party.keep_alive:g}s",
+        tls=party.tls,
+        http=party.http,
+        no_resumption=True,
+        seed=seed,
+    )
+
+
+async def unit_for(
+    mode: Mode, parties: dict[Party, Child], port: int, setup: Setup, folder: Path, stack: AsyncExitStack
+) -> Child:
+    """The unit of one mode: an endpoint for each instance of the application, all of them one party."""
+    file = file_of(mode, parties[mode.party].address, port, 1 if mode.group == "A" else setup.instances)
+    return await crew.unit(f"{mode.group} {mode.name}".replace("/", "-"), file, folder, stack)
+
+
+def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> UnitFile:
+    """What the unit is told. Which endpoint gets a call is chance, so each gets its calls by chance."""
+    host = NAME if mode.slow_names else party[0]
+    endpoint = {"address": f"https://{host}:{party[1]}", **mode.endpoint}
+    endpoints = [{"id": f"{number}", **endpoint} for number in range(instances)]
+    # a connect that a busy machine makes late is no failure of the way
+    tables: dict[str, Keys] = {"upstream_tls": {"verify": False}, "timeouts": {"connect": 10}}
+    if mode.slow_names:
+        tables["names"] = names_keys(port, mode.forgotten)
+    if mode.pool:
+        tables["pool"] = mode.pool
+    return UnitFile({"seed": 1, "policy": "random"}, tables, endpoints)
+
+
+def names_keys(port: int, is_forgotten: bool) -> Keys:
+    """An answer that serves whoever waited for it and nobody later: what a cache is worth that has forgotten by the
+    next request. Its 50 ms are for a loop that is late."""
+    keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
+    return keys | ({"shortest": 0.05, "longest": 0.05, "stale": 0} if is_forgotten else {})
+
+
+async def settled(place: Place) -> None:
+    """What is to be kept warm is. Raises FleetFailedError."""
+    if not place.mode.warm:
+        return
+    for _ in range(round(WARM_WITHIN / LOOK)):
+        endpoints = (await crew.status_of(place.unit))["endpoints"]
+        if all(endpoint["connections"]["idle"] >= place.mode.warm for endpoint in endpoints):
+            return
+        await asyncio.sleep(LOOK)
+    raise FleetFailedError(f"{place.unit.name} had not warmed its connections within {WARM_WITHIN:g} s")
+
+
+async def stay(place: Place, setup: Setup, seed: int) -> Stay:
+    """All calls by one mode. Raises FleetFailedError."""
+    before = account_of(await crew.status_of(place.unit))
+    made: list[Made] = []
+    began_at = time.monotonic()
+
+    async def call(at: float) -> None:
+        await asyncio.sleep(began_at + at - time.monotonic())
+        line = Line(*place.unit.address)
+        answer = await line.ask()
+        line.close()
+        made.append(Made("call", at, answer.took, answer.status))
+
+    await all_of(call(at) for at in instants(place.mode.group, setup, Random(f"{seed}:{place.mode.group}")))
+    seconds = time.monotonic() - began_at
+    account = account_of(await crew.status_of(place.unit)).since(before)
+    rest = setup.rests.get(place.mode.group, setup.gap)
+    return Stay(place.mode, tuple(made), seconds, rest, account)
+
+
+def instants(group: str, setup: Setup, rng: Random) -> Iterator[float]:
+    """Seconds at which calls are due: bursts by chance for A, single calls by chance for the others."""
+    at = 0.0
+    mean = setup.gap if group == "A" else setup.rests[group] / setup.instances
+    while at < setup.seconds:
+        yield from [at] * (rng.randint(*setup.burst) if group == "A" else 1)
+        at += rng.expovariate(1 / mean)
+
+
+def account_of(status: dict[str, Any]) -> Account:
+    """Of all endpoints of a unit."""
+    counts = [endpoint["connections"] for endpoint in status["endpoints"]]
+    tls = [endpoint["route"]["tls"] for endpoint in status["endpoints"]]
+    opened, cold, died, heartbeats = (
+        sum(one[name] for one in counts) for name in ("opened", "cold", "died", "heartbeats")
+    )
+    handshakes = sum(one["full"] * (one["full_mean"] or 0.0) for one in tls)
+    return Account(opened, cold, died, heartbeats, handshakes)
+
+
+async def detoured(setup: Setup, seed: int, folder: Path) -> Detour:
+    """A provider that is called again from farther away, and how long the unit takes to say so."""
+    async with AsyncExitStack() as stack:
+        port = next(lasting_ports(1))
+        near, far = Party("near"), Party("detour", trip=DETOUR * TRIP)
+        async with AsyncExitStack() as first:
+            await crew.ready("near", party_argv(near, seed, port), first)
+            endpoint = {"id": "provider", "address": f"https://127.0.0.1:{port}"}
+            tables: dict[str, Keys] = {
+                "upstream_tls": {"verify": False},
+                "pool": {"warm": 2},
+                "watch": {"lasting": setup.lasting},
+            }
+            unit = await crew.unit("watching", UnitFile({}, tables, [endpoint]), folder, stack)
+            await until_usual(unit)
+        await crew.ready("detour", party_argv(far, seed, port), stack)
+        return await noticing(unit, setup.patience)
+
+
+async def until_usual(unit: Child) -> None:
+    """Until the unit knows the route. Raises FleetFailedError."""
+    for _ in range(round(2 * WARM_WITHIN / LOOK)):
+        endpoint = (await crew.status_of(unit))["endpoints"][0]
+        if endpoint["route"]["tls"]["usual"] is not None:
+            return
+        await asyncio.sleep(LOOK)
+    raise FleetFailedError(f"{unit.name} has not learned what is usual{unit.tail}")
+
+
+async def noticing(unit: Child, patience: float) -> Detour:
+    began_at = time.monotonic()
+    while (passed := time.monotonic() - began_at) < patience + 1:
+        for event in (await crew.status_of(unit))["events"]:
+            if event["what"].endswith("_departed"):
+                return Detour(DETOUR, passed, event["text"])
+        await asyncio.sleep(LOOK)
+    return Detour(DETOUR, None)
