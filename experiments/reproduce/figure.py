@@ -36,7 +36,7 @@ def matrix_figure(rows: Sequence[Row]) -> Figure:
                 f"{value:.1f}", (high, place), (6, 0), textcoords="offset points", va="center", fontsize=8
             )
     axes.set_yticks(range(len(rows)), [row.cell.name for row in reversed(rows)])
-    axes.set_xlabel("ms per call: median, its 95 % interval, and what arithmetic says (stroke)")
+    axes.set_xlabel("ms per call: median, its 95 % interval, and the trips upon what it takes near (stroke)")
     axes.set_title("What keep-alive, TLS 1.3 and HTTP/2 are worth to one caller", fontweight="bold")
     axes.grid(visible=False, axis="y")
     handles = [

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -26,27 +27,34 @@ NAP = 0.002
 async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit], None]) -> None:
     """Every cell, `setup.visits` times. Raises FleetFailedError."""
     async with AsyncExitStack() as stack:
-        targets = {
-            (tls, http): await worker(setup, tls, http, None, stack)
-            for tls in ("1.2", "1.3")
-            for http in ("1.1", "2")
-        }
-        own = await worker(setup, UNIT.tls, UNIT.http, setup.calls, stack)
-        unit = await unit_before(own, folder, stack)
+        far = await targets_of(setup, folder, stack)
+        near = await targets_of(replace(setup, one_way=0.0), folder, stack)
+        targets = far | {cell.twin: target for cell, target in near.items()}
         rng = Random(seed)
         for block in range(-1, setup.visits):  # the first warms up everybody's code, and is not told
-            for cell in rng.sample((*CELLS, UNIT), len(CELLS) + 1):
-                target = unit if cell.by_unit else targets[cell.tls, cell.http]
-                visit = await asyncio.to_thread(visited, cell, target, setup.calls, block)
+            for cell in rng.sample(list(targets), len(targets)):
+                visit = await asyncio.to_thread(visited, cell, targets[cell], setup.calls, block)
                 if block >= 0:
                     told(visit)
+
+
+async def targets_of(setup: Setup, folder: Path, stack: AsyncExitStack) -> dict[Cell, Target]:
+    """Whom each cell calls."""
+    workers = {
+        (tls, http): await worker(setup, tls, http, None, stack)
+        for tls in ("1.2", "1.3")
+        for http in ("1.1", "2")
+    }
+    own = await worker(setup, UNIT.tls, UNIT.http, setup.calls, stack)
+    unit = await unit_before(own, folder, stack)
+    return {cell: workers[cell.tls, cell.http] for cell in CELLS} | {UNIT: unit}
 
 
 async def worker(setup: Setup, tls: str, http: str, most: int | None, stack: AsyncExitStack) -> Target:
     """A worker so far away, that is ready."""
     child = await crew.worker(
         stack,
-        rtt=f"{2e3 * setup.one_way:g}ms",
+        rtt=f"{2e3 * setup.one_way:g}ms" if setup.one_way else None,
         service=f"fixed:{1e3 * setup.service:g}ms",
         tls=tls,
         http=http,
