@@ -127,10 +127,10 @@ def introduction(setup: Setup) -> str:
 def table_of(rows: list[Row]) -> Table:
     """A row for each cell: measured, its interval, what it is held to, arithmetic alone, and source."""
     table = Table(
-        title="ms: median [95 % interval]; the trips and what the same takes near; the trips and service; "
-        "the source's figure, without service"
+        title="ms: median [95 % interval]; the trips upon what the same takes near (upon service alone); "
+        "the source's, without service"
     )
-    for name in ("cell", "first", "held to", "theory", "source", "later", "held to", "theory", "source"):
+    for name in ("cell", "first", "held to", "source", "later", "held to", "source"):
         table.add_column(name, justify="left" if name == "cell" else "right", no_wrap=True)
     for row in rows:
         tls = row.cell.tls
@@ -138,12 +138,10 @@ def table_of(rows: list[Row]) -> Table:
         table.add_row(
             row.cell.name,
             measured(row.first, row.first_interval),
-            f"{row.first_expected:.1f}",
-            f"{row.first_theory:.0f}",
+            f"{row.first_expected:.1f} ({row.first_theory:.0f})",
             SOURCE.get((tls, True), "–"),
             measured(row.later, row.later_interval),
-            f"{row.later_expected:.1f}",
-            f"{row.later_theory:.0f}",
+            f"{row.later_expected:.1f} ({row.later_theory:.0f})",
             later,
         )
     return table
