@@ -72,7 +72,7 @@ def connection_status(listed: Listed, now: float) -> dict[str, Any]:
         "idle": float(round(now - since, 3)) if since is not None else None,
         "requests": listed.requests,
         "streams": listed.streams,
-        "setup": asdict(listed.phases),
+        "setup": {phase: round(seconds, 6) for phase, seconds in asdict(listed.phases).items()},
     }
 
 
