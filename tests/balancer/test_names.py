@@ -48,11 +48,13 @@ class Asked:
         self.names.follow([NAME, "192.0.2.9", "2001:db8::9"])
 
     async def sweep(self, seconds: float = 0.0) -> None:
-        """Time passes, and all look-ups that it brings are done."""
+        """Time passes, and all look-ups that it brings are done, or begun where there is no answer yet."""
         self.clock.at += seconds
         self.names.sweep(self.clock.at)
         if self.zone.may_answer.is_set():
             await self.names.settled()
+        else:
+            await asyncio.sleep(0)  # they begin, no more
 
     async def get(self) -> tuple[str, ...]:
         return await self.names.addresses(NAME)
