@@ -91,7 +91,7 @@ $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 	@touch $(VENV)/installed $@
 
 # mypyc needs the types of what is imported, so the build happens beside the dependencies and not in isolation.
-$(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py)
+$(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml constraints.txt $(wildcard */*.py */*/*.py)
 	"$(PYTHON)" -m venv --clear $(COMPILED)
 	$(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 	  --editable '.[dev]' 'setuptools>=77,<83' wheel

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -330,11 +331,14 @@ async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin:
 
     async def script(play: Play) -> None:
         await may_read.wait()
-        await echo(play)
+        body, _ = await play.read()
+        await play.head(200, length=32)
+        await play.data(sha256(body).digest())  # not all of it back: HTTP/2 in Python takes seconds each way
+        await play.end()
 
     await begin(script)
     client = await stage.client()
-    client.patience = 120.0  # 64 MiB through Python's HTTP/2
+    client.patience = 50.0
     body = MEBI * 32
     client.write(post(body))
     before = -1
@@ -344,7 +348,7 @@ async def test_a_worker_that_does_not_read_holds_the_client(stage: Stage, begin:
             await stage.ask(b"GET /-/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert client.unsent > len(body) // 2
     may_read.set()
-    assert (await client.response()).body == body
+    assert (await client.response()).body == sha256(body).digest()
 
 
 # --- ends
