@@ -45,8 +45,8 @@ class Answer:
     may_follow: bool
 
     def values(self, name: bytes) -> list[str]:
-        """Of a field, in lower case, as often as it stands there."""
-        return [value.decode("latin-1") for other, value in self.fields if other.lower() == name]
+        """Of a field, named in lower case, as often as it stands there; nothing in them commands a terminal."""
+        return [printable(value) for other, value in self.fields if other.lower() == name]
 
 
 class BodyTooLong(UpstreamError):
@@ -225,6 +225,11 @@ async def open_conversation(
     began_at = monotonic()
     recorder, phases = await dial(Recorder, route.host, route.port, timeout, tls, route)
     return Conversation(target, recorder, phases, began_at)
+
+
+def printable(value: bytes) -> str:
+    """With a question mark for each byte that is no character to look at."""
+    return "".join(letter if letter.isprintable() else "?" for letter in value.decode("latin-1"))
 
 
 def head_in(heard: bytes) -> tuple[str, Fields]:

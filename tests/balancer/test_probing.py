@@ -462,7 +462,7 @@ async def test_what_people_and_machines_see(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The recommendation of both is the same, and a file that `balancer check` takes."""
-    worker = await stage.worker(answering(response(b"ok", b"Server: [bold]x")))
+    worker = await stage.worker(answering(response(b"ok", b"Server: [bold]x\x9b2J")))
     url = f"http://127.0.0.1:{worker.port}"
     assert await told(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2", "--json") == 0
     stdout, stderr = capsys.readouterr()
@@ -472,7 +472,7 @@ async def test_what_people_and_machines_see(
     assert await told(monkeypatch, url, "--idle-limit", "0.5", "--requests", "2") == 0
     shown = capsys.readouterr().out
     assert "[[endpoints]]\nid = " in shown
-    assert "([bold]x)" in shown
+    assert "([bold]x?2J)" in shown
     assert all(word in shown for word in ("keep-alive", "namelookup", "idle limit", "cookies"))
 
 
