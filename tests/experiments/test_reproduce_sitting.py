@@ -18,7 +18,7 @@ from experiments.errors import BadInputError, FleetFailedError
 from experiments.report import canvas
 from experiments.reproduce import crew
 from experiments.reproduce.asking import Answer, Line
-from experiments.reproduce.calls import all_of, first_of
+from experiments.reproduce.calls import all_of
 from experiments.reproduce.command import reproduce
 from experiments.reproduce.crew import UnitFile
 from experiments.reproduce.quantities import figure
@@ -124,9 +124,6 @@ async def test_the_first_failure_of_many_is_raised() -> None:
 
     with pytest.raises(FleetFailedError, match="first"):
         await all_of([fail("first"), fail("second")])
-    inner = ExceptionGroup("", [FleetFailedError("deep")])
-    outer: ExceptionGroup[FleetFailedError] = ExceptionGroup("", [inner])
-    assert str(first_of(outer)) == "deep"
 
 
 async def test_a_line_goes_on_after_a_connection_that_broke() -> None:
