@@ -121,10 +121,4 @@ async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
             for one in work:
                 group.create_task(one)
     except* FleetFailedError as failures:
-        raise first_of(failures) from None
-
-
-def first_of(failures: BaseExceptionGroup[FleetFailedError]) -> FleetFailedError:
-    """Of a group, however deep."""
-    first = failures.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
+        raise failures.exceptions[0] from None

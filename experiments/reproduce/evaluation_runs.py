@@ -82,7 +82,7 @@ async def calm(setup: Setup, workers: Sequence[Child], found: Evaluation) -> Non
         found.calm.append(Calm(place.worker, place.region, tuple(answer.took for answer in answers), worked))
 
     await all_of(one(place, child) for place, child in zip(PLACES, workers, strict=True))
-    found.calm.sort(key=lambda one: TRIPS[one.region])
+    found.calm.sort(key=lambda one: (TRIPS[one.region], one.worker))
 
 
 async def machines(setup: Setup, workers: Sequence[Child], found: Evaluation) -> None:

@@ -138,7 +138,7 @@ def draw_crushes(axes: Axes, found: Evaluation) -> None:
     axes.set_ylim(bottom=0)
     if found.crushes:
         axes.legend(
-            fontsize=8, loc="upper left", title=f"ulimit -n {found.crushes[0].descriptors}", title_fontsize=8
+            fontsize=7, loc="upper left", title=f"ulimit -n {found.crushes[0].descriptors}", title_fontsize=7
         )
 
 

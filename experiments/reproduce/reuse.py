@@ -113,6 +113,7 @@ def summary(run: Run) -> dict[str, Any]:
         "failed": failed(run.made),
         "calls": Counter(one.name for one in run.made),
         "statuses": Counter(one.status for one in run.made),
+        "failed_calls": Counter(one.name for one in [*run.made, *run.few] if not one.is_ok),
         "span": run.span,
         "connections": run.connections,
         "few": {

@@ -16,7 +16,7 @@ from random import Random
 from experiments.processes import Child
 from experiments.reproduce import crew
 from experiments.reproduce.calls import EACH, Made, Users, all_of
-from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.crew import Keys, UnitFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Little:
     many third parties that each is called once in a while."""
 
     parties: int = 8
-    calls: int = 120
+    calls: int = 100
     gap: float = 0.5
 
 
@@ -33,17 +33,19 @@ class Little:
 class Setup:
     """Seconds of the source's time, which `time_scale` compresses. `at_once`: calls that the service makes at a time.
 
+    Handshakes take milliseconds of Python at both ends, so the third party is `machines` processes.
     `idle`: the span by lot after which the third party closes an idle connection without notice, and `requests` the one
     from which each connection has its number.
     """
 
     users: int = 500
     at_once: int = 50
+    machines: int = 2
     round_trip: float = 0.090
     service: tuple[float, float] = (0.100, 0.160)
     idle: tuple[float, float] = (4.5, 9.0)
     requests: tuple[int, int] = (20, 200)
-    time_scale: float = 0.4
+    time_scale: float = 0.5
     little: Little = Little()
 
     @property
@@ -51,7 +53,7 @@ class Setup:
         return self.users * EACH
 
 
-QUICK = Setup(users=14, at_once=7, time_scale=0.25, little=Little(2, 12))
+QUICK = Setup(users=14, at_once=7, machines=1, time_scale=0.25, little=Little(2, 12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,9 @@ async def carry_out(setup: Setup, seed: int, folder: Path, told: Told, ended: Ca
 async def crowd(way: Way, setup: Setup, seed: int, folder: Path, told: Told) -> Crowd:
     """All users, all calls, and the unit's account."""
     async with AsyncExitStack() as stack:
-        party = await third_party(setup, setup.time_scale, seed, stack)
-        unit = await unit_for(way, [party], setup.at_once, folder, stack)
+        numbers = range(setup.machines)
+        parties = [await third_party(setup, setup.time_scale, seed + number, stack) for number in numbers]
+        unit = await unit_for(way, parties, setup.at_once, folder, stack)
         users = Users(unit.address, lambda made: told(f"{way.name}: {made} of {setup.calls} calls"))
         await users.run(setup.users)
         return users, await connections_of(unit)
@@ -158,13 +161,13 @@ def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> UnitF
         {
             "id": f"party-{number}",
             "address": f"https://{host}:{port}",
-            "max_in_flight": at_once,
             "transport": way.transport,
             "keep_alive": way.keep_alive,
         }
         for number, (host, port) in enumerate(parties)
     ]
-    return UnitFile({"seed": 1, "policy": "random"}, {"upstream_tls": {"verify": False}}, endpoints)
+    tables: dict[str, Keys] = {"limits": {"in_flight": at_once}, "upstream_tls": {"verify": False}}
+    return UnitFile({"seed": 1, "policy": "random"}, tables, endpoints)
 
 
 COUNTED = ("opened", "reused", "lost_idle", "died")
