@@ -104,9 +104,11 @@ class Names:
         await self.settled()
 
     async def _answer(self, host: str, known: KnownName) -> None:
-        """Raises `LookupFailed`. Who stops waiting does not stop the look-up: others may wait, too."""
-        await asyncio.wait([self._start(host, known)])
-        if known.worth(self.plan.rules, self._now()) not in (Worth.FRESH, Worth.STALE):
+        """Raises `LookupFailed`. Who stops waiting does not stop the look-up: others may wait, too. An answer serves
+        who has waited for it, however short a time it holds."""
+        look = self._start(host, known)
+        await asyncio.wait([look])
+        if look.cancelled() or look.exception() is not None or known.fault is not None:
             raise LookupFailed(known.fault or f"{host}: the look-up was given up")
 
     def _start(self, host: str, known: KnownName) -> asyncio.Task[None]:

@@ -68,6 +68,7 @@ class Pool:
         self._takes_back = True
         self._lessees: deque[Lessee] = deque()
         self._is_serving = False
+        self._unclaimed = 0  # being opened for whoever waits then, or for nobody
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
 
     def __repr__(self) -> str:
@@ -135,10 +136,12 @@ class Pool:
         return upstream
 
     def wait(self, lessee: Lessee) -> None:
-        """Open a connection; the lessee gets it, or one that is given back sooner. While the endpoint is in trouble it
-        hears at once, or soon, that there is none."""
+        """Open a connection, unless one is being opened that nobody waits for any more; the lessee gets it, or one that
+        is given back sooner. While the endpoint is in trouble it hears at once, or soon, that there is none."""
         self.counts.cold += 1
-        if self._may_open():
+        if len(self._lessees) < self._unclaimed:
+            self._lessees.append(lessee)
+        elif self._may_open():
             self._lessees.append(lessee)
             self._start_opening(None)
         else:
@@ -270,6 +273,7 @@ class Pool:
         tls = self._pools.tls.of(self.endpoint, self.alpn)
         self._pools.make_room()
         self.opening += 1
+        self._unclaimed += lessee is None
         self._pools.open_connections += 1
         task = asyncio.get_running_loop().create_task(self._open(lessee, tls))
         self._tasks[task] = None
@@ -288,18 +292,19 @@ class Pool:
             self._opening_failed(fault, lessee)
             raise
         except BaseException:
-            self._stop_opening()
+            self._stop_opening(lessee)
             raise
         else:
             self.trip = upstream.phases.trip or loop.time() - begun
             self._opened(upstream, lessee)
 
-    def _stop_opening(self) -> None:
+    def _stop_opening(self, lessee: Lessee | None) -> None:
         self.opening -= 1
+        self._unclaimed -= lessee is None
         self._pools.open_connections -= 1
 
     def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
-        self._stop_opening()
+        self._stop_opening(lessee)
         self.counts.failed += 1
         self.backoff.failed(self._pools.now())
         self.last_error = error
@@ -310,6 +315,7 @@ class Pool:
 
     def _opened(self, upstream: Upstream, lessee: Lessee | None) -> None:
         self.opening -= 1
+        self._unclaimed -= lessee is None
         self.counts.count_opened(upstream.phases)
         self.backoff.succeeded()
         self.connections[upstream] = None

@@ -165,13 +165,13 @@ class SharedPool(Pool):
             self._opening_failed(fault, None)
             raise
         except BaseException:
-            self._stop_opening()
+            self._stop_opening(lessee)
             raise
         else:
             self._carrier_opened(carrier)
 
     def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
-        self._stop_opening()
+        self._stop_opening(lessee)
         self.backoff.failed(self._pools.now())
         self._none_opened(error)
 
@@ -185,6 +185,7 @@ class SharedPool(Pool):
 
     def _carrier_opened(self, carrier: Carrier) -> None:
         self.opening -= 1
+        self._unclaimed -= 1
         self._carriers.append(carrier)
         self._equip_carrier(carrier)
         if self.is_retired and not self._lessees:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +91,15 @@ async def test_nobody_waits_for_a_name_that_was_known(asked: Asked) -> None:
     await asked.sweep()
     assert await asked.get() == ("192.0.2.2",)
     assert (asked.names.counts.fresh, asked.names.counts.stale, asked.names.counts.waited) == (1, 4, 0)
+
+
+async def test_an_answer_serves_who_has_waited_for_it(asked: Asked) -> None:
+    """Though it holds for no time at all, and is forgotten before the waiter's turn comes."""
+    asked.zone.answer = Addresses(("192.0.2.3",), 0.0)
+    asked.names.plan = replace(asked.names.plan, rules=NameRules(shortest=0.0, longest=0.0, stale=0.0))
+    for _ in range(3):
+        assert await asked.get() == ("192.0.2.3",)
+    assert (asked.names.counts.waited, len(asked.zone.asked)) == (3, 3)
 
 
 async def test_a_name_server_that_fails_changes_nothing(asked: Asked) -> None:

@@ -265,6 +265,44 @@ def asked(stage: Wireless, times: int) -> list[Peer]:
     return clients
 
 
+def test_what_is_being_opened_for_nobody_any_more_is_for_the_next() -> None:
+    """Who it was opened for got one that was given back sooner; two who wait need two."""
+    with Wireless(retries=0) as stage:
+        pool = stage.unit.pools.by_id["w0"]
+        (first,) = asked(stage, 1)
+        stage.dialling = "hang"
+        (second,) = asked(stage, 1)
+        stage.workers[0].send(ANSWER)
+        stage.turn()
+        assert first.received
+        assert pool.opening == 1
+        (third,) = asked(stage, 1)
+        assert pool.opening == 1
+        asked(stage, 1)
+        assert (pool.opening, len(stage.workers)) == (2, 1)
+        for client in (second, third):
+            stage.workers[0].send(ANSWER)
+            stage.turn()
+            assert client.received
+        stage.leave()
+        assert pool.opening == 0
+
+
+def test_an_opening_that_fails_is_told_to_who_waits_now() -> None:
+    with Wireless(retries=0) as stage:
+        pool = stage.unit.pools.by_id["w0"]
+        asked(stage, 1)
+        stage.dialling = "hang"
+        asked(stage, 1)
+        stage.workers[0].send(ANSWER)
+        stage.turn()
+        (third,) = asked(stage, 1)
+        stage.advance(3)
+        assert third.received.startswith(b"HTTP/1.1 504 ")
+        assert (pool.opening, pool.counts.failed) == (0, 1)
+        stage.leave()
+
+
 def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
     """After three failures a thousand requests fail at once, none of them by a connect; later one tries, and when that
     succeeds all may."""
