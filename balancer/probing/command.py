@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.probing.advice import advice
 from balancer.probing.findings import Findings
-from balancer.probing.report import show
 from balancer.probing.survey import Bounds, Survey
 from balancer.probing.target import BadTarget, Target, target_of
 from balancer.server import new_event_loop
@@ -94,6 +92,8 @@ def _target(url: str) -> Target:
 
 
 async def _survey(target: Target, bounds: Bounds, tls: UpstreamTls) -> Findings:
+    from rich.console import Console  # here, as in `_tell`: whoever serves need not load it
+
     console = Console(stderr=True)
     with console.status("…") as status:
         try:
@@ -138,5 +138,9 @@ def _tell(findings: Findings, toml: str, is_json: bool) -> None:
     if is_json:
         click.echo(json.dumps(findings.document() | {"recommended": toml}, indent=1, ensure_ascii=False))
         return
+    from rich.console import Console
+
+    from balancer.probing.report import show
+
     console = Console()
     show(findings, toml, console if console.is_terminal else Console(width=max(console.width, WIDTH)))
