@@ -115,6 +115,10 @@ class Http2Session(asyncio.Protocol):
             self._is_leaving = True
         has_body = outline.length != 0
         stream = Http2Stream(self, errand, stream_id, has_body=has_body)
+        if self._is_gone:  # between the lease and now: nobody would ever hear of it
+            stream.over()
+            asyncio.get_running_loop().call_soon(errand.fail, StreamRefused("the connection has ended"))
+            return stream
         try:
             self._h2.send_headers(
                 stream_id, head_fields(outline, self._scheme, self._pool.origin), end_stream=not has_body

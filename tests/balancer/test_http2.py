@@ -9,7 +9,7 @@ import asyncio
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from h2.errors import ErrorCodes
@@ -18,9 +18,12 @@ from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame
 from hyperframe.frame import SettingsFrame as Settings
 
+from balancer.connections.errand import Errand
 from balancer.connections.http2_terms import PING_AFTER, PING_WAIT
+from balancer.connections.upstream import ResponseSink
+from balancer.errors import StreamRefused
 from tests.balancer.certificates import Shelf
-from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
+from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.talkers import Http2, Play, Script, over_http2, values
 from tests.balancer.test_transports import MEBI, echo, hello, run
 
@@ -231,6 +234,24 @@ async def test_a_graceful_leave_while_idle(stage: Stage) -> None:
         assert (await stage.ask(post(b"x"))).body == b"hello"
         await stage.eventually(lambda: not stage.pool().idle)
     assert (stage.pool().counts.opened, stage.outcomes()) == (3, {"ok": 3})
+
+
+async def test_a_session_that_ends_between_lease_and_request(stage: Stage) -> None:
+    """The request is refused, not forgotten: it may go elsewhere."""
+    await before(stage, hello)
+    assert (await stage.ask(get())).body == b"hello"
+    upstream = stage.pool().lease()
+    assert isinstance(upstream, Errand)
+    upstream.carrier.close()
+    failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+
+    class Sink:
+        def response_failed(self, error: Exception) -> None:
+            failed.set_result(error)
+
+    upstream.send(get(), cast(ResponseSink, Sink()), b"GET")
+    assert isinstance(await asyncio.wait_for(failed, PATIENCE), StreamRefused)
+    upstream.release()
 
 
 # --- windows
