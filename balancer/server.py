@@ -26,7 +26,8 @@ from balancer.processes.evenness import Evenness
 from balancer.processes.handover import inherited
 from balancer.processes.member import Member
 from balancer.processes.neighbours import Neighbours
-from balancer.settings.config import ListenAddress, Settings
+from balancer.settings.config import Settings
+from balancer.settings.listen import ListenAddress
 from balancer.settings.reload import Prepared, Reloads
 from balancer.settings.sections import LogConfig
 from balancer.settings.terms import terms_of

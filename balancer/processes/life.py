@@ -17,7 +17,8 @@ from balancer.processes.member import Member
 from balancer.processes.memory import keep_freed_memory
 from balancer.processes.succession import Succession
 from balancer.server import Server
-from balancer.settings.config import ConfigError, ListenAddress, Settings
+from balancer.settings.config import ConfigError, Settings
+from balancer.settings.listen import ListenAddress
 
 Say = Callable[[str], None]
 

@@ -10,12 +10,11 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-from pydantic import Field, IPvAnyNetwork, ValidationError, field_validator, model_validator
+from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -35,6 +34,7 @@ from balancer.settings.fitness import (
     SlowStartConfig,
     fitness_of,
 )
+from balancer.settings.listen import HostPort, ListenAddress
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
 from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
@@ -76,7 +76,7 @@ class Settings(BaseSettings):
         extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
     )
 
-    listen: str = Field(
+    listen: HostPort = Field(
         default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
     )
     processes: int = Field(
@@ -119,12 +119,6 @@ class Settings(BaseSettings):
     log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
 
-    @field_validator("listen")
-    @classmethod
-    def _is_host_and_port(cls, value: str) -> str:
-        ListenAddress.parse(value)
-        return value
-
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if not self.endpoints and not self.discovery.names_somebody:
@@ -161,25 +155,6 @@ class Settings(BaseSettings):
         if any(name.scheme == "https" for name in self.discovery.dns):
             tls.of(Endpoint("", "https://localhost", ""))
         return tls
-
-
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
-    """Where to listen."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """From "host:port" or "[v6]:port". Raises ValueError."""
-        host, separator, port = text.rpartition(":")
-        if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"must be host:port with a port of 0–65535, got '{text}'")
-        return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:

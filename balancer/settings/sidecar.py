@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from balancer.settings.config import ConfigError, ListenAddress, Settings, first_problem, read_file
+from balancer.settings.config import ConfigError, Settings, first_problem, read_file
+from balancer.settings.listen import HostPort, ListenAddress
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
 from balancer.settings.retries import RetryConfig
@@ -98,7 +99,7 @@ class OriginConfig(Section):
 class SidecarConfig(Section):
     """The whole of it."""
 
-    listen: str = Field(default=LISTEN, description="host:port")
+    listen: HostPort = Field(default=LISTEN, description="host:port")
     allow_remote: bool = Field(default=False, description="listen where other machines can reach it")
     own_names: tuple[HostName, ...] = Field(
         default=(), description="names of this machine, beside localhost and addresses, for prefixes"
@@ -112,12 +113,6 @@ class SidecarConfig(Section):
     watch: WatchConfig = WatchConfig()
     log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
-
-    @field_validator("listen")
-    @classmethod
-    def _is_host_and_port(cls, value: str) -> str:
-        ListenAddress.parse(value)
-        return value
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

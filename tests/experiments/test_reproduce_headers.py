@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +24,7 @@ from experiments.reproduce.removal import (
     least_of,
     turns,
 )
+from tests.experiments.reproduced import quick_sitting
 
 MAPPED, OURS = WAYS[:3], WAYS[3]
 
@@ -120,23 +118,8 @@ def test_the_length_of_an_answer() -> None:
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Both units answer, every way is measured, and what is written can be read."""
-    plot, file = tmp_path / "headers.png", tmp_path / "headers.json"
-    command = [
-        sys.executable,
-        "-m",
-        "experiments",
-        "reproduce",
-        "headers",
-        "--quick",
-        "--plots",
-        str(tmp_path),
-    ]
-    done = subprocess.run(
-        [*command, "--json", str(file)], capture_output=True, text=True, timeout=170, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = quick_sitting("headers", tmp_path)
     assert [row["way"] for row in found["ways"]] == [way.name for way in WAYS]
     assert [row["repeats"] for row in found["shares"]] == [False, True]
     assert all(row["without"] > 0 for row in found["shares"])
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "headers.png").read_bytes().startswith(b"\x89PNG")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +20,7 @@ from experiments.reproduce.cells import (
     travelled,
 )
 from experiments.reproduce.figure import matrix_figure
+from tests.experiments.reproduced import quick_sitting, reproduce
 
 SETUP = Setup(one_way=0.015, service=0.0)
 
@@ -98,12 +96,6 @@ def test_the_figure_is_drawn() -> None:
     assert to_png(matrix_figure(rows_of(visits(), SETUP))).startswith(b"\x89PNG")
 
 
-def reproduce(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
-    command = [sys.executable, "-m", "experiments", "reproduce", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
-
-
 def test_bad_input_is_one_line_and_exit_2() -> None:
     done = reproduce("keepalive", "--plots", "/nonexistent")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -114,12 +106,9 @@ def test_bad_input_is_one_line_and_exit_2() -> None:
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every cell is visited, none is faster than light, and what is written can be read."""
-    plot, file = tmp_path / "keepalive.png", tmp_path / "keepalive.json"
-    done = reproduce("keepalive", "--quick", "--plots", str(tmp_path), "--json", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = quick_sitting("keepalive", tmp_path)
     assert [row["name"] for row in found["rows"]] == [cell.name for cell in (*CELLS, UNIT)]
     for row in found["rows"]:
         assert row["first"] >= row["first_theory"]  # a busy machine only ever adds
         assert row["later"] >= row["later_theory"]
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "keepalive.png").read_bytes().startswith(b"\x89PNG")

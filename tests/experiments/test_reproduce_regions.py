@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +30,7 @@ from experiments.reproduce.evaluation import (
 from experiments.reproduce.evaluation_runs import crowd_of
 from experiments.reproduce.policy_laps import scenario_of
 from experiments.reproduce.regions_figure import regions_figure
+from tests.experiments.reproduced import quick_sitting
 
 SPANS = {"random": 9.0, "random, batch 10": 78.0, "single-region": 16.0, "round-robin": 8.5}
 SPANS |= {"region-round-robin": 8.4, OURS: 8.2}
@@ -136,17 +134,7 @@ def test_clients_share_the_requests() -> None:
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every part is measured, nothing fails before a unit short of descriptors, and none is faster than light."""
-    file = tmp_path / "regions.json"
-    command = [sys.executable, "-m", "experiments", "reproduce", "regions", "--quick"]
-    done = subprocess.run(
-        [*command, "--plots", str(tmp_path), "--json", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = quick_sitting("regions", tmp_path)
     assert [crush["failed"] for crush in found["crushes"]] == [0] * len(QUICK.crushes)
     assert {lap["label"] for lap in found["laps"]} == set(QUICK.labels)
     assert all(lap["failed"] == 0 for lap in found["laps"])

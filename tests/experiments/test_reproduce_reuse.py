@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +16,7 @@ from experiments.reproduce.quantities import quantities_of
 from experiments.reproduce.reuse import AFTER, BEFORE, SOURCE, row_of, verdicts
 from experiments.reproduce.reuse_figure import reuse_figure
 from experiments.reproduce.reuse_runs import BASELINE, OURS, QUICK, WAYS, Run, Setup, file_of
+from tests.experiments.reproduced import quick_sitting
 
 NOTHING = {"opened": 1, "reused": 1, "lost_idle": 0, "died": 0, "repeated": 0}
 
@@ -97,17 +95,7 @@ def test_the_figure_is_drawn() -> None:
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every way that is here makes all calls of the mix, and ours fails none while the server ends connections."""
-    file = tmp_path / "reuse.json"
-    command = [sys.executable, "-m", "experiments", "reproduce", "reuse", "--quick"]
-    done = subprocess.run(
-        [*command, "--plots", str(tmp_path), "--json", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = quick_sitting("reuse", tmp_path)
     here = [way.name for way in WAYS if not way.absence]
     assert [run["way"] for run in found["runs"]] == here
     for run in found["runs"]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +32,7 @@ from experiments.reproduce.provider import (
 from experiments.reproduce.third_party import findings, verdicts
 from experiments.reproduce.third_party_figure import third_party_figure
 from experiments.reproduce.third_party_runs import account_of, file_of, instants
+from tests.experiments.reproduced import quick_sitting
 
 NOTICED = Detour(8, 20.0, "its TLS handshake takes longer")
 
@@ -161,17 +159,7 @@ def test_the_figure_is_drawn() -> None:
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every mode makes its calls, none fails, HTTP/2 opens fewer connections, and the watch speaks."""
-    file = tmp_path / "third-party.json"
-    command = [sys.executable, "-m", "experiments", "reproduce", "third-party", "--quick"]
-    done = subprocess.run(
-        [*command, "--plots", str(tmp_path), "--json", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text(encoding="utf-8"))
+    found = quick_sitting("third-party", tmp_path)
     stays = {(one["group"], one["mode"]): one for one in found["stays"]}
     assert list(stays) == [(mode.group, mode.name) for mode in QUICK.modes]
     assert all(one["calls"] > 0 and one["failed"] == 0 for one in stays.values())
