@@ -307,7 +307,7 @@ class Pool:
         self._stop_opening(lessee)
         self.counts.failed += 1
         self.backoff.failed(self._pools.now())
-        self.last_error = error
+        self.last_error = bare(error)
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is not None:
@@ -339,3 +339,9 @@ class Pool:
         upstream.opened_at = self._pools.coarse_now
         upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
         upstream.granted = upstream.requests_left = limits.grant(rng)
+
+
+def bare(error: ConnectFailed) -> ConnectFailed:
+    """The same without where it came from: frames would keep whoever had waited for the connection."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error

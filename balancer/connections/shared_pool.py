@@ -18,7 +18,7 @@ from balancer.connections.dialling import unforeseen
 from balancer.connections.errand import Carrier, Errand
 from balancer.connections.horizon import HorizonRules
 from balancer.connections.listed import Listed, listed_carrier
-from balancer.connections.pool import Lessee, Pool
+from balancer.connections.pool import Lessee, Pool, bare
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1, HTTP2
@@ -178,7 +178,7 @@ class SharedPool(Pool):
     def _none_opened(self, error: ConnectFailed) -> None:
         """Whoever waits has waited for this one, and would wait as long for the next, unless each has its own."""
         self.counts.failed += 1
-        self.last_error = error
+        self.last_error = bare(error)
         for _ in range(len(self._lessees) if self.keeps_alive else 1):
             if self._lessees:  # those who try again at once wait for the next one
                 self._lessees.popleft().connect_failed(error)
@@ -222,7 +222,7 @@ class SharedPool(Pool):
         """A library that connects by itself brought a request to this end; returns the same."""
         if isinstance(error, ConnectFailed):
             self.counts.failed += 1
-            self.last_error = error
+            self.last_error = bare(error)
             self.route.failed(error)
         return error
 

@@ -303,6 +303,18 @@ def test_an_opening_that_fails_is_told_to_who_waits_now() -> None:
         stage.leave()
 
 
+@pytest.mark.parametrize("transport", ["native", "http2"])
+async def test_a_failure_that_is_remembered_keeps_nobody(stage: Stage, transport: str) -> None:
+    """Neither the request that it failed nor the frames that it passed."""
+    address = f"http://127.0.0.1:{stage.dead_port()}"
+    await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
+    assert (await stage.ask(get())).status == 502
+    error = stage.pool().last_error
+    assert error is not None
+    assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
+    assert "refused" in (stage.pool().last_fault or "")
+
+
 def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
     """After three failures a thousand requests fail at once, none of them by a connect; later one tries, and when that
     succeeds all may."""
