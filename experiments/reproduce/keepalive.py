@@ -148,7 +148,7 @@ def table_of(rows: list[Row]) -> Table:
 
 
 def measured(value: float, interval: tuple[float, float]) -> str:
-    return f"{value:.1f} [{interval[0]:.1f}, {interval[1]:.1f}]"
+    return f"{value:.1f} [{interval[0]:.0f}, {interval[1]:.0f}]"
 
 
 def findings(rows: list[Row], visits: list[Visit]) -> list[str]:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from experiments.bench.disturbance import Spans
 from experiments.load.samples import Flags, Floats, Place
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
@@ -36,6 +37,8 @@ BIN = 0.5
 """Seconds that are shown as one."""
 
 SHADE = 0.09
+MARK = 0.04
+"""Height of a mark at the foot of a panel, as a part of it."""
 
 
 @mpl.rc_context(STYLE)
@@ -47,7 +50,7 @@ def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
     schedule, failed, latency, share = panels
     draw_schedule(schedule, storm.episodes)
     draw_failures(failed, rows, pace)
-    draw_latency(latency, rows, pace)
+    draw_latency(latency, rows, pace, storm.disturbed)
     draw_share(share, rows, pace)
     for axes in (failed, latency):
         shade(axes, storm.episodes)
@@ -109,8 +112,8 @@ def draw_failures(axes: Axes, rows: Account, pace: Pace) -> None:
     axes.legend(fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
-def draw_latency(axes: Axes, rows: Account, pace: Pace) -> None:
-    """Median and p99 of what succeeded, and the p99 of the quiet as a line through all."""
+def draw_latency(axes: Axes, rows: Account, pace: Pace, disturbed: Spans) -> None:
+    """Median and p99 of what succeeded, the p99 of the quiet as a line through all, and what judgement leaves out."""
     edges = edges_of(pace)
     ok = rows.ending == Ending.OK
     middle = (edges[:-1] + edges[1:]) / 2
@@ -122,8 +125,14 @@ def draw_latency(axes: Axes, rows: Account, pace: Pace) -> None:
     shown = rows.latency[ok & (rows.due >= 0)] * 1e3
     canvas.milliseconds(axes.yaxis, [float(shown.min()), float(shown.max())] if len(shown) else [])
     axes.set_title("latency of what succeeded, ms (log)")
-    handles = [*axes.lines[:2], Line2D([], [], color=FAINT, linestyle="--", label="p99 of the quiet")]
-    axes.legend(handles=handles, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
+    for since, until in disturbed:
+        axes.axvspan(max(0.0, since), until, ymax=MARK, color=FAINT, linewidth=0)
+    handles = [
+        *axes.lines[:2],
+        Line2D([], [], color=FAINT, linestyle="--", label="p99 of the quiet"),
+        Patch(color=FAINT, label="left out: the host took a core"),
+    ]
+    axes.legend(handles=handles, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
 
 
 def binned(rows: Account, among: Flags, edges: Floats, percent: float) -> list[float]:
