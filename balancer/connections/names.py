@@ -24,11 +24,12 @@ Heard = Callable[[str, tuple[str, ...], float], None]
 
 @dataclass(frozen=True, slots=True)
 class NamesPlan:
-    """How names are looked up. `resolver` is for people."""
+    """How names are looked up. `resolver` is for people; `is_ahead`: the sweep looks them up, too."""
 
     rules: NameRules = field(default_factory=NameRules)
     look: Look = field(default_factory=lambda: SystemLook(ttl=30.0, timeout=5.0))
     resolver: str = "system"
+    is_ahead: bool = True
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ class Names:
 
     def sweep(self, now: float) -> None:
         """Look up whatever is due."""
+        if not self.plan.is_ahead:
+            return
         for host, known in self.known.items():
             if known.is_due(now):
                 self._start(host, known)
@@ -84,6 +87,8 @@ class Names:
             self.counts.fresh += 1
         elif worth is Worth.STALE:
             self.counts.stale += 1
+            if not self.plan.is_ahead and known.is_due(self._now()):
+                self._start(host, known)
         elif worth is Worth.FAILED:
             self.counts.refused += 1
             raise LookupFailed(known.fault or "")

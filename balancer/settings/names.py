@@ -42,6 +42,10 @@ class NamesConfig(Section):
         default=5.0, description="seconds without another look-up after one that failed"
     )
     timeout: Seconds = Field(default=5.0, description="seconds for a look-up")
+    ahead: bool = Field(
+        default=True,
+        description="false: names are looked up when a connection needs them, as most clients do it",
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -55,8 +59,8 @@ class NamesConfig(Section):
         """As values."""
         rules = NameRules(self.shortest, self.longest, self.stale, self.negative)
         if self.resolver == "dns":
-            return NamesPlan(rules, DnsLook(self.servers, self.timeout), self.resolver)
-        return NamesPlan(rules, SystemLook(self.ttl, self.timeout), self.resolver)
+            return NamesPlan(rules, DnsLook(self.servers, self.timeout), self.resolver, self.ahead)
+        return NamesPlan(rules, SystemLook(self.ttl, self.timeout), self.resolver, self.ahead)
 
 
 class WatchConfig(Section):

@@ -133,9 +133,9 @@ def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> Un
 
 def names_keys(port: int, is_forgotten: bool) -> Keys:
     """An answer that serves whoever waited for it and nobody later: what a cache is worth that has forgotten by the
-    next request. Its 50 ms are for a loop that is late."""
+    next request, and that nobody fills ahead of need."""
     keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
-    return keys | ({"shortest": 0.05, "longest": 0.05, "stale": 0} if is_forgotten else {})
+    return keys | ({"ahead": False, "shortest": 0.05, "longest": 0.05, "stale": 0} if is_forgotten else {})
 
 
 async def settled(place: Place) -> None:

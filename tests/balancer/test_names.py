@@ -102,6 +102,20 @@ async def test_an_answer_serves_who_has_waited_for_it(asked: Asked) -> None:
     assert (asked.names.counts.waited, len(asked.zone.asked)) == (3, 3)
 
 
+async def test_names_are_looked_up_when_they_are_needed(asked: Asked) -> None:
+    """Where it is wanted so: never by the sweep, and a stale answer serves while another is asked for."""
+    asked.names.plan = replace(asked.names.plan, is_ahead=False)
+    await asked.sweep()
+    assert asked.zone.asked == []
+    assert await asked.get() == ("192.0.2.1",)
+    asked.zone.answer = Addresses(("192.0.2.2",), 10.0)
+    await asked.sweep(10.0)
+    assert (await asked.get(), len(asked.zone.asked)) == (("192.0.2.1",), 1)
+    await asked.names.settled()
+    assert (await asked.get(), len(asked.zone.asked)) == (("192.0.2.2",), 2)
+    assert (asked.names.counts.waited, asked.names.counts.stale) == (1, 1)
+
+
 async def test_a_name_server_that_fails_changes_nothing(asked: Asked) -> None:
     """For as long as stale answers serve; it is asked every five seconds."""
     await asked.sweep()
