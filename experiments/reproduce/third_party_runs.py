@@ -118,10 +118,13 @@ async def unit_for(
 
 
 def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> UnitFile:
-    """What the unit is told. Which endpoint gets a call is chance, so each gets its calls by chance."""
-    host = NAME if mode.slow_names else party[0]
-    endpoint = {"address": f"https://{host}:{party[1]}", **mode.endpoint}
-    endpoints = [{"id": f"{number}", **endpoint} for number in range(instances)]
+    """What the unit is told. Which endpoint gets a call is chance, so each gets its calls by chance. An instance has a
+    memory of names of its own, so each has its own name: nobody is served by what another has waited for."""
+    hosts = [f"{number}.{NAME}" if mode.slow_names else party[0] for number in range(instances)]
+    endpoints = [
+        {"id": f"{number}", "address": f"https://{host}:{party[1]}", **mode.endpoint}
+        for number, host in enumerate(hosts)
+    ]
     # a connect that a busy machine makes late is no failure of the way
     tables: dict[str, Keys] = {"upstream_tls": {"verify": False}, "timeouts": {"connect": 10}}
     if mode.slow_names:
