@@ -1,8 +1,8 @@
 """The eight cells of the keep-alive matrix, and what arithmetic says of each.
 
 Rule of this file: pure. A round trip is R = 2 × one way, S the time of service. A new connection costs 1R for TCP, and
-2R more with TLS 1.2 or 1R with TLS 1.3; the request itself R + S. What both ends compute is no trip: every cell has a
-twin whose worker is not away at all, and the bound is on the twin's time plus the trips.
+2R more with TLS 1.2 or 1R with TLS 1.3; the request itself R + S: that is the bound. What both ends compute is no trip:
+every cell has a twin whose worker is not away at all, and its time plus the trips says whether that explains a miss.
 """
 
 from __future__ import annotations
@@ -108,9 +108,17 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """Whether both medians are within 5 % of the twin's and the trips."""
-        pairs = ((self.first, self.first_expected), (self.later, self.later_expected))
-        return all(abs(found / expected - 1) <= WITHIN for found, expected in pairs)
+        """Whether both medians are within 5 % of arithmetic."""
+        return are_near((self.first, self.first_theory), (self.later, self.later_theory))
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether they are of the trips and what the twin took."""
+        return are_near((self.first, self.first_expected), (self.later, self.later_expected))
+
+
+def are_near(*pairs: tuple[float, float]) -> bool:
+    return all(abs(found / expected - 1) <= WITHIN for found, expected in pairs)
 
 
 def travelled(cell: Cell, setup: Setup) -> tuple[float, float]:

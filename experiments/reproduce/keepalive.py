@@ -85,9 +85,15 @@ class KeepaliveSitting(Sitting):
         for words in findings(rows, self._visits):
             self.console.print(Text(words))
         verdicts = [
-            Verdict(self._judged(row), f"{row.cell.name}: medians within {WITHIN:.0%} of trips and near")
+            Verdict(self._judged(row), f"{row.cell.name}: medians within {WITHIN:.0%} of arithmetic")
             for row in rows
         ]
+        explained = sum(row.is_explained for row in rows)
+        self.console.print(
+            Text(
+                f"{explained} of {len(rows)} rows are within {WITHIN:.0%} of the trips and what the same takes near."
+            )
+        )
         if any(verdict.is_met is None for verdict in verdicts):
             lag = 1e3 * lag_of(self._visits)
             self.console.print(
@@ -109,7 +115,10 @@ class KeepaliveSitting(Sitting):
         return {
             "setup": asdict(self._setup),
             "lag": lag_of(self._visits),
-            "rows": [asdict(row) | {"name": row.cell.name, "met": self._judged(row)} for row in self._rows],
+            "rows": [
+                asdict(row) | {"name": row.cell.name, "met": self._judged(row), "explained": row.is_explained}
+                for row in self._rows
+            ],
             "http2_beside_http1": beside and {"ratio": beside[0], "interval": beside[1]},
             "visits": [asdict(visit) for visit in self._visits],
         }
@@ -127,10 +136,10 @@ def introduction(setup: Setup) -> str:
 def table_of(rows: list[Row]) -> Table:
     """A row for each cell: measured, its interval, what it is held to, arithmetic alone, and source."""
     table = Table(
-        title="ms: median [95 % interval]; the trips upon what the same takes near (upon service alone); "
+        title="ms: median [95 % interval]; what the same takes near + trips (arithmetic: service + trips); "
         "the source's, without service"
     )
-    for name in ("cell", "first", "held to", "source", "later", "held to", "source"):
+    for name in ("cell", "first", "near + trips", "source", "later", "near + trips", "source"):
         table.add_column(name, justify="left" if name == "cell" else "right", no_wrap=True)
     for row in rows:
         tls = row.cell.tls
