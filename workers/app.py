@@ -19,6 +19,7 @@ from workers.body import Digest, digest_of, digest_of_generated, pieces
 from workers.control import Control, invalid
 from workers.dormancy import Dormancy
 from workers.endings import Endings, reset
+from workers.far_end import far_end_of
 from workers.faults import Switchboard, Verdict
 from workers.load import LoadReport
 from workers.service import Slots
@@ -48,7 +49,7 @@ class WorkerApp:
         self.control = Control(switchboard)
         self.is_draining = False
         self._timer = timer
-        now = time.monotonic()
+        now = self._arrived_at = time.monotonic()
         self._slots = Slots(settings.slots, settings.queue_limit)
         self._load = LoadReport(settings.name, settings.region, self._slots, now)
         self._dormancy = Dormancy(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
@@ -100,12 +101,17 @@ class WorkerApp:
         return await self._serve(request, wish, digest)
 
     async def _serve(self, request: web.Request, wish: Wish, digest: Digest) -> web.StreamResponse:
-        now = time.monotonic()
+        far_end = far_end_of(request.transport)
+        now = self._arrived_at = max(
+            self._arrived_at, time.monotonic() if far_end is None else far_end.instant
+        )
         service_time = self.settings.service.draw(self._service_rng) * self.switchboard.current.slow
         stay = self._slots.admit(now, service_time, self._dormancy.awake_at(now))
         if stay is None:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
         await self._timer.wait_until(stay.finish_at)
+        if far_end is not None:
+            far_end.react_to(stay.finish_at)
         self._load.served += 1
         headers = self._load.headers(stay.finish_at, service_time)
         request_id = request.headers.get("X-Request-ID")

@@ -19,11 +19,13 @@ Act = Callable[..., object]
 class Line:
     """A queue of (due, act, arguments, bytes) behind one deadline, that of its head.
 
-    `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again.
+    `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again. `left_at`
+    is the instant at which what leaves was due; it may leave somewhat later.
     """
 
     __slots__ = (
         "_delay",
+        "_due_at",  # of what entered last
         "_entries",
         "_is_armed",
         "_is_full",
@@ -32,6 +34,7 @@ class Line:
         "_timer",
         "_window",
         "is_held",
+        "left_at",
         "size",
     )
 
@@ -43,15 +46,20 @@ class Line:
         self._on_room = on_room
         self._entries: deque[tuple[float, Act, tuple[Any, ...], int]] = deque()
         self.size = 0
+        self.left_at = 0.0
+        self._due_at = 0.0
         self._is_full = self.is_held = self._is_armed = False
 
-    def enter(self, act: Act, *args: Any, size: int = 0, not_before: float = 0.0) -> None:
-        """Call `act(*args)` one delay from now, or after `not_before`, behind all that entered earlier.
+    def enter(
+        self, act: Act, *args: Any, size: int = 0, at: float | None = None, not_before: float = 0.0
+    ) -> None:
+        """Call `act(*args)` one delay after `at` (None: now), or after `not_before`, behind all that entered earlier.
 
         `size` is what it counts in the window, in bytes.
         """
-        due_at = max(time.monotonic(), not_before) + self._delay
-        self._entries.append((due_at, act, args, size))
+        entered_at = time.monotonic() if at is None else at
+        self._due_at = max(self._due_at, max(entered_at, not_before) + self._delay)
+        self._entries.append((self._due_at, act, args, size))
         self.size += size
         if self.size > self._window and not self._is_full:
             self._is_full = True
@@ -69,7 +77,7 @@ class Line:
 
     def bypass(self) -> None:
         """Have no delay from now on; what is on the way arrives at once."""
-        self._delay = 0.0
+        self._delay = self._due_at = 0.0
         self._is_armed = False  # what it is armed for may be far ahead; ringing then is harmless
         self._leave_until(float("inf"))
 
@@ -92,7 +100,7 @@ class Line:
     def _leave_until(self, now: float) -> None:
         entries = self._entries
         while entries and not self.is_held and entries[0][0] <= now:
-            _, act, args, size = entries.popleft()
+            self.left_at, act, args, size = entries.popleft()
             self.size -= size
             act(*args)
         if self._is_full and self.size <= self._window // 2:

@@ -116,3 +116,18 @@ async def test_held_line_lets_nothing_leave_until_released() -> None:
     await timer.wait_until(time.monotonic() + 0.005)
     assert seen == ["a", "b"]
     timer.close()
+
+
+async def test_what_enters_a_line_is_dated_and_keeps_its_order() -> None:
+    """An instant in the past is due sooner, but never before what entered earlier."""
+    timer = DeadlineTimer(asyncio.get_running_loop())
+    seen: list[tuple[str, float]] = []
+    line = Line(timer, 0.02, 1 << 20, print, print)
+    start = time.monotonic()
+    line.enter(lambda: seen.append(("first", line.left_at)), at=start - 0.005)
+    line.enter(lambda: seen.append(("second", line.left_at)), at=start - 0.015)
+    line.enter(lambda: seen.append(("third", line.left_at)), at=start, not_before=start + 0.005)
+    await timer.wait_until(start + 0.03)
+    assert [name for name, _ in seen] == ["first", "second", "third"]
+    assert [at for _, at in seen] == pytest.approx([start + 0.015, start + 0.015, start + 0.025])
+    timer.close()
