@@ -17,7 +17,7 @@ again: shares of failures fade on both sides alike, and do not change while nobo
 from __future__ import annotations
 
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from policies.concurrency import Concurrency
 from policies.ejection import Record
@@ -38,6 +38,20 @@ LOOK_AFTER: Final = 1.0
 share: one goes by until the look, a second is left for the answers by which trust doubles."""
 
 
+class Connections(Protocol):
+    """What is known of the connections to one endpoint; whoever keeps them tells."""
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a request that is sent now finds one that stands and has room for it."""
+        ...
+
+    @property
+    def connect_time(self) -> float:
+        """Seconds that opening one took lately, until a request could be sent; 0 while nobody knows."""
+        ...
+
+
 class EndpointState:
     """One endpoint: load, latency, health.
 
@@ -51,6 +65,8 @@ class EndpointState:
     note that it stands in the list of available states. `busy_since` is when it last went from idle to busy,
     `failures` how many requests it has failed since the start.
 
+    `connections` tells what opening one would cost; None where nobody keeps account of them.
+
     `in_flight` is of the whole unit; `elsewhere` of it, as far as is known, are other processes'. What is this
     process's own stands in `told[row]`, which they read; `told` is None where this process is alone. It is `part` of
     so many `parts` that each have their share of `limit`.
@@ -61,6 +77,7 @@ class EndpointState:
         "_most",
         "busy_since",
         "concurrency",
+        "connections",
         "elsewhere",
         "endpoint",
         "failures",
@@ -97,6 +114,7 @@ class EndpointState:
         concurrency: Concurrency | None = None,
     ) -> None:
         self.concurrency = concurrency
+        self.connections: Connections | None = None
         self.in_flight = self.elsewhere = self.row = self.part = 0
         self.parts = 1
         self.told: memoryview[int] | None = None
