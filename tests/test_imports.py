@@ -24,6 +24,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "experiments": (
         *("policies", "workers.service", "balancer.connections.upstream"),
         "balancer.messages.internal_fields",
+        *("balancer.settings.fitness", "balancer.settings.pool", "balancer.settings.queue"),
+        *("balancer.settings.retries", "balancer.settings.sections"),
     ),
 }
 """Room -> what it may import of other rooms: a whole room, or one module of it."""

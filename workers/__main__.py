@@ -80,6 +80,7 @@ def cli() -> None:
 @_option("--port", click.IntRange(0, 65535), "0 takes any free port.", "0")
 @_option("--rtt", DURATION, "Round trip of the emulated link.", "0ms", name="round_trip")
 @_option("--service", PROFILE, f"Time a request is served: {ALLOWED_PROFILES}.", "19-21ms")
+@_option("--speed", FACTOR, "2 serves everything twice as fast.", "1")
 @_option("--slots", COUNT, "Requests served at a time.", DEFAULT.slots)
 @_option(
     "--queue", click.IntRange(min=0), "Requests that may wait; one more gets 503.", 1000, name="queue_limit"

@@ -50,6 +50,7 @@ class WorkerApp:
         self.is_draining = False
         self._timer = timer
         now = self._arrived_at = time.monotonic()
+        self._service = settings.service.scaled(1 / settings.speed)
         self._slots = Slots(settings.slots, settings.queue_limit)
         self._load = LoadReport(settings.name, settings.region, self._slots, now)
         self._dormancy = Dormancy(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
@@ -105,7 +106,7 @@ class WorkerApp:
         now = self._arrived_at = max(
             self._arrived_at, time.monotonic() if far_end is None else far_end.instant
         )
-        service_time = self.settings.service.draw(self._service_rng) * self.switchboard.current.slow
+        service_time = self._service.draw(self._service_rng) * self.switchboard.current.slow
         stay = self._slots.admit(now, service_time, self._dormancy.awake_at(now))
         if stay is None:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)

@@ -12,7 +12,7 @@ from workers.service import Profile, Uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One worker. `math.inf` stands for never.
+    """One worker. `math.inf` stands for never. Service times are divided by `speed`.
 
     `tls` is None, "1.2" or "1.3"; `http` "1.1" or "2"; without a `certificate` (PEM, with its key) one is made.
     `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer;
@@ -25,6 +25,7 @@ class Settings:
     port: int = 0
     round_trip: float = 0.0
     service: Profile = field(default_factory=lambda: Uniform(0.019, 0.021))
+    speed: float = 1.0
     slots: int = 1
     queue_limit: int = 1000
     keep_alive: float = 75.0

@@ -23,14 +23,14 @@ from experiments.processes import Child, program
 
 STATUS_WITHIN = 5.0
 
+TLS = {2: "1.3", 3: "1.2"}
+"""Round trips that setting a connection up takes -> what a worker speaks so that it takes them."""
+
 
 def places_of(scenario: Scenario) -> tuple[Place, ...]:
     """Every worker of the scenario, region by region."""
-    return tuple(
-        Place(worker=f"{region.name}-{number}", region=region.name)
-        for region in scenario.regions
-        for number in range(region.workers)
-    )
+    pairs = zip(scenario.workers, scenario.region_of_each, strict=True)
+    return tuple(Place(worker=worker, region=region) for worker, region in pairs)
 
 
 class Fleet:
@@ -135,7 +135,12 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int) -> l
         "queue": str(region.queue),
         "seed": str(seed),
         "time-scale": f"{scenario.time_scale:g}",
+        "speed": f"{region.speed_of(number):g}",
     }
+    if region.idle_timeout is not None:
+        options["keep-alive"] = f"{region.idle_timeout:g}s"
+    if region.setup_rtts in TLS:
+        options["tls"] = TLS[region.setup_rtts]
     flags = [part for name, value in options.items() for part in (f"--{name}", value)]
     return [*program("workers"), "serve", *flags]
 
@@ -150,10 +155,19 @@ def balancer_config(
     """The balancer's TOML file for one entry."""
     lines = ['listen = "127.0.0.1:0"', f"home_region = {toml(scenario.home_region)}", f"seed = {seed}"]
     lines += [f"policy = {toml(entry.policy.model_dump())}"]
-    for place, (host, port) in zip(places, addresses, strict=True):
+    lines += [f"{key} = {toml(value)}" for key, value in scenario.told_to(entry).items()]
+    if any(region.setup_rtts in TLS for region in scenario.regions):
+        lines += ["upstream_tls = { verify = false }"]
+    for place, address, (region, number) in zip(places, addresses, crew(scenario), strict=True):
         lines += ["[[endpoints]]", f"id = {toml(place.worker)}", f"region = {toml(place.region)}"]
-        lines += [f"address = {toml(f'http://{host}:{port}')}"]
+        lines += [f"address = {toml(url_of(region, address))}", f"weight = {region.weight_of(number):g}"]
     return "\n".join(lines) + "\n"
+
+
+def url_of(region: Region, address: tuple[str, int]) -> str:
+    """Where a worker of the region is reached."""
+    scheme = "https" if region.setup_rtts in TLS else "http"
+    return f"{scheme}://{address[0]}:{address[1]}"
 
 
 def toml(value: object) -> str:

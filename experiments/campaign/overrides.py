@@ -38,6 +38,8 @@ class Overrides:
 def overridden(scenario: Scenario, given: Overrides) -> Scenario:
     """The scenario as it will be run. Raises BadInputError naming the option."""
     mode = chosen_mode(scenario, given)
+    if given.rate is not None and scenario.load.arrivals == "replay":
+        raise BadInputError("--rate: a replay has the rate that was recorded")
     scenario = scenario.quickened() if given.quick else scenario
     changes: dict[str, Any] = {"blocks": given.blocks, "seed": given.seed, "time_scale": given.time_scale}
     load: dict[str, Any] = {"mode": mode, "requests": given.requests, "batch": given.batch}

@@ -6,7 +6,7 @@ an error. Durations are in seconds of the scenario; `time_scale` compresses all 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -17,14 +17,14 @@ from pydantic import (
     model_validator,
 )
 
+from experiments.campaign.demand import Load
+from experiments.campaign.events import EVERYBODY, Event
+from experiments.campaign.mechanisms import BalancerTable, Mechanisms, merged
+from experiments.campaign.model import Model
 from experiments.campaign.thresholds import parse_threshold
 from experiments.errors import BadInputError
 
 Measure = Literal["throughput", "p99", "mean"]
-
-
-class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def checked_threshold(text: str) -> str:
@@ -50,6 +50,7 @@ class PolicySpec(BaseModel):
 
 ThresholdText = Annotated[str, AfterValidator(checked_threshold)]
 Policy = Annotated[PolicySpec, BeforeValidator(policy_table)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Region(Model):
@@ -61,22 +62,40 @@ class Region(Model):
     service: str = Field(default="19-21ms", description="service time as `workers serve --service` takes it")
     slots: int = Field(default=1, ge=1, description="requests that a worker serves at the same time")
     queue: int = Field(default=1000, ge=0, description="requests that may wait at a worker; more get 503")
+    discipline: Literal["fifo", "sharing"] = Field(
+        default="fifo", description="sharing: all requests at once, each slower; simulator only"
+    )
+    speed: tuple[Positive, ...] = Field(
+        default=(), description="of each worker, 2 serves twice as fast; none: all as fast"
+    )
+    weights: tuple[Positive, ...] = Field(
+        default=(), description="of each worker, as the balancer is told; none: all 1"
+    )
+    idle_timeout: float | None = Field(
+        default=None, gt=0, description="seconds after which workers close an idle connection; None: never"
+    )
+    setup_rtts: int = Field(
+        default=1,
+        ge=0,
+        le=4,
+        description="round trips to set a connection up: 1 TCP, 2 and TLS 1.3, 3 and TLS 1.2",
+    )
 
+    @model_validator(mode="after")
+    def lists_are_whole(self) -> Self:
+        """One number for each worker, or none at all."""
+        for key in ("speed", "weights"):
+            if len(getattr(self, key)) not in (0, self.workers):
+                raise ValueError(f"{key}: must have {self.workers} numbers, one for each worker, or none")
+        return self
 
-class Load(Model):
-    """How requests are sent: `closed` keeps `batch` outstanding, `open` sends at fixed instants."""
+    def speed_of(self, number: int) -> float:
+        """How fast worker `number` of this region is."""
+        return self.speed[number] if self.speed else 1.0
 
-    mode: Literal["open", "closed"] = "closed"
-    batch: int = Field(default=100, ge=1, le=20_000, description="requests outstanding; closed loop")
-    requests: int = Field(default=1500, ge=1, description="requests per run; closed loop")
-    rate: float = Field(default=100.0, gt=0, description="requests offered per second; open loop")
-    duration: float = Field(default=30.0, gt=0, description="seconds of arrivals per run; open loop")
-    arrivals: Literal["poisson", "constant"] = Field(default="poisson", description="open loop")
-
-    @property
-    def planned(self) -> int:
-        """Requests per run; for Poisson arrivals the number is fixed too, so that every run has as many."""
-        return self.requests if self.mode == "closed" else max(1, round(self.rate * self.duration))
+    def weight_of(self, number: int) -> float:
+        """The weight of worker `number` of this region."""
+        return self.weights[number] if self.weights else 1.0
 
 
 class Entry(Model):
@@ -85,6 +104,7 @@ class Entry(Model):
     label: str = Field(min_length=1, max_length=40, description="unique; stands in every table and legend")
     policy: Policy
     batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
+    balancer: BalancerTable = Field(default={}, description="keys of the scenario's own that are others here")
     twin_of: str | None = Field(default=None, description="label of the entry that this repeats: an A/A pair")
     thresholds: tuple[ThresholdText, ...] = Field(default=(), description="for this entry only")
 
@@ -103,6 +123,7 @@ class Scenario(Model):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
     question: str = Field(min_length=1, description="one line that ends in a question mark")
+    group: str = Field(default="other", description="the heading under which `experiments list` shows it")
     source: str = Field(default="", description="where the set-up comes from, and what it showed there")
     measure: Measure = Field(default="p99", description="what decides the ranking")
     baseline: str
@@ -117,6 +138,22 @@ class Scenario(Model):
     load: Load = Load()
     quick: Quick = Quick()
     regions: tuple[Region, ...] = Field(min_length=1)
+    events: tuple[Event, ...] = Field(
+        default=(), description="what happens to workers in the middle of a run"
+    )
+    balancer: BalancerTable = Field(
+        default={},
+        description="tables of the balancer's configuration: retries, hedging, ejection, checks, …",
+    )
+    balancers: int = Field(
+        default=1, ge=1, le=1000, description="that share the load evenly, all in home_region"
+    )
+    staleness: float = Field(
+        default=0.0,
+        ge=0,
+        le=60,
+        description="seconds by which a balancer knows of workers' reports; simulator only",
+    )
     entries: tuple[Entry, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -130,7 +167,17 @@ class Scenario(Model):
         require_known("baseline", self.baseline, labels)
         for entry in self.entries:
             require_known("twin_of", entry.twin_of or labels[0], labels)
+        targets = [EVERYBODY, *regions, *self.workers]
+        for number, event in enumerate(self.events):
+            require_known(f"events.{number}.target", event.target, targets)
+            if self.load.mode == "open" and event.at >= self.load.duration:
+                raise ValueError(f"events.{number}.at: the load ends at {self.load.duration:g} s")
         return self
+
+    @property
+    def workers(self) -> list[str]:
+        """The name of every worker, region by region."""
+        return [f"{region.name}-{number}" for region in self.regions for number in range(region.workers)]
 
     @property
     def twins(self) -> tuple[str, str] | None:
@@ -141,12 +188,30 @@ class Scenario(Model):
         """The load that this entry runs under."""
         return self.load if entry.batch is None else self.load.model_copy(update={"batch": entry.batch})
 
+    @property
+    def region_of_each(self) -> list[str]:
+        """The region of every worker, in the same order."""
+        return [region.name for region in self.regions for _ in range(region.workers)]
+
+    def told_to(self, entry: Entry) -> dict[str, Any]:
+        """The keys of the balancer's configuration that are said for this entry, beside policy and endpoints."""
+        return merged(self.balancer, entry.balancer)
+
+    def mechanisms_of(self, entry: Entry) -> Mechanisms:
+        """The same with every default filled in."""
+        return Mechanisms.model_validate(self.told_to(entry))
+
     def quickened(self) -> Scenario:
-        """The short version: fewer requests and blocks, and no A/A pair (one block has no noise floor)."""
+        """The short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).
+
+        Events and bursts move along in an open loop that is shorter.
+        """
         quick, kept = self.quick, tuple(entry for entry in self.entries if entry.twin_of is None)
-        load = self.load.model_copy(update={"requests": quick.requests, "duration": quick.duration})
+        load = self.load.shortened(quick.duration).model_copy(update={"requests": quick.requests})
+        part = quick.duration / self.load.duration if load.mode == "open" else 1.0
+        events = tuple(event.compressed(part) for event in self.events)
         changes = {"blocks": quick.blocks, "warmup": quick.warmup, "load": load, "entries": kept}
-        return self.model_copy(update=changes)
+        return self.model_copy(update={**changes, "events": events})
 
 
 def require_unique(field: str, names: list[str]) -> None:

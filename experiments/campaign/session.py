@@ -18,6 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.campaign import blocks as campaigns
+from experiments.campaign.playable import require_playable
 from experiments.campaign.progress import Progress
 from experiments.campaign.results import RUNS, Campaign
 from experiments.campaign.scenario import Scenario
@@ -35,6 +36,7 @@ ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 
 def conduct(scenario: Scenario, command: str, directory: Path) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises ExperimentError."""
+    require_playable(scenario)
     console = Console()
     campaign = campaigns.prepare(scenario, command, directory)
     console.print(

@@ -34,13 +34,22 @@ def load_scenario(name_or_path: str) -> Scenario:
             f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
         )
     try:
-        return Scenario.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))
+        raw = tomllib.loads(source.read_text(encoding="utf-8"))
+        return Scenario.model_validate(beside(raw, source))
     except OSError as error:
         raise BadInputError(f"{name_or_path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInputError(f"{name_or_path}: not TOML: {error}") from None
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
+
+
+def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
+    """The file of a replay is looked for beside the scenario, wherever that is."""
+    load = raw.get("load")
+    if isinstance(load, dict) and isinstance(load.get("file"), str) and isinstance(source, Path):
+        load["file"] = str(source.absolute().parent / load["file"])
+    return raw
 
 
 def first_complaint(error: ValidationError) -> str:

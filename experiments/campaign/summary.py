@@ -120,8 +120,7 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
 
 def describe_load(scenario: Scenario, entry: Entry) -> str:
     """In words: `batch 100` or `180 requests/s, poisson`."""
-    load = scenario.load_of(entry)
-    return f"batch {load.batch}" if load.mode == "closed" else f"{load.rate:g} requests/s, {load.arrivals}"
+    return scenario.load_of(entry).in_words
 
 
 def compared(results: Results) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:

@@ -16,7 +16,7 @@ from experiments.campaign.fleet import Fleet
 from experiments.campaign.results import PlannedRun
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.statistics import achieved_rate, lag_percentiles, validity
-from experiments.load.arrivals import closed, first_instants
+from experiments.load.arrivals import closed, first_instants, requests_of
 from experiments.load.generator import Generator
 from experiments.load.ledger import Ledger
 from experiments.load.samples import Run, RunFacts
@@ -98,7 +98,7 @@ def first_connections(scenario: Scenario, entry: Entry) -> int:
     if load.mode == "closed":
         return min(load.batch, load.planned)
     slowest = max(region.rtt for region in scenario.regions)
-    return min(load.planned, max(8, round(load.rate * slowest)))
+    return min(load.planned, max(8, round(load.mean_rate * slowest)))
 
 
 def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
@@ -107,7 +107,8 @@ def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: 
     instants = first_instants(load, planned.seed, scenario.time_scale)
     name = f"b{planned.block}-r{planned.order}"
     timeout = scenario.timeout * scenario.time_scale
-    return Generator(fleet.balancer.address, name, fleet.places, instants, load.planned, timeout)
+    count = requests_of(load, planned.seed)
+    return Generator(fleet.balancer.address, name, fleet.places, instants, count, timeout)
 
 
 def conclude(
@@ -120,6 +121,7 @@ def conclude(
 ) -> Run:
     """Columns, facts, and the judgement whether they may be believed."""
     load, samples = scenario.load_of(entry), ledger.samples()
+    requests = requests_of(load, planned.seed)
     is_open = load.mode == "open"
     lag_p50, lag_p99 = lag_percentiles(samples)
     facts = RunFacts(
@@ -127,9 +129,9 @@ def conclude(
         policy=entry.policy.model_dump(),
         mode=load.mode,
         batch=None if is_open else load.batch,
-        offered_rate=load.rate / scenario.time_scale if is_open else None,
+        offered_rate=requests / load.duration / scenario.time_scale if is_open else None,
         achieved_rate=achieved_rate(samples),
-        requests=load.planned,
+        requests=requests,
         warmup_requests=scenario.warmup
         and warm_requests(scenario, entry) + scenario.warmup * len(ledger.places),
         block=planned.block,

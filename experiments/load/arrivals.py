@@ -1,21 +1,25 @@
 """When requests are due: pure functions from a load and a seed to absolute instants.
 
 Rule of this file: every instant is fixed before the first request is sent, so no answer, however slow, can
-delay a request of an open loop. Instants are seconds from the start of the run, ascending.
+delay a request of an open loop. Instants are seconds from the start of the run, ascending. A simulated run takes
+them from here too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from experiments.campaign.scenario import Load
+from experiments.campaign.demand import Arrivals, Load
+from experiments.load.recording import recorded
 from experiments.load.samples import Floats
+from experiments.load.streams import stream
 
-STREAM = 0xA2214A15
-"""Sets the arrivals' random stream apart from every other that grows from the same block seed."""
+Rng = np.random.Generator
 
 
-def poisson(rate: float, count: int, rng: np.random.Generator) -> Floats:
+def poisson(rate: float, count: int, rng: Rng) -> Floats:
     """`count` arrivals at `rate` per second, shape (count,).
 
     Given how many arrivals a Poisson process has in a span, they lie uniformly in it: sorting uniform draws is
@@ -34,11 +38,77 @@ def closed(batch: int, count: int) -> Floats:
     return np.zeros(min(batch, count))
 
 
+def stepped(edges: Sequence[float], rates: Sequence[float], rng: Rng) -> Floats:
+    """Poisson at `rates[i]` per second from `edges[i]` to `edges[i + 1]`; as many arrivals as are expected.
+
+    Given their number, arrivals are independent draws with a density proportional to the rate (Çinlar, Introduction
+    to Stochastic Processes, 4.7): uniform draws of the expected count are led back through it to their instants.
+    """
+    expected = np.concatenate([[0.0], np.cumsum(np.diff(edges) * np.asarray(rates))])
+    count = max(1, round(float(expected[-1])))
+    return np.interp(np.sort(rng.uniform(0.0, expected[-1], count)), expected, edges)
+
+
+def burst(load: Load, rng: Rng) -> Floats:
+    """`rate`, and `peak` within each burst."""
+    edges, rates = [0.0], list[float]()
+    for begin, end in load.bursts:
+        edges += [begin, end]
+        rates += [load.rate, load.peak or load.rate]
+    return stepped([*edges, load.duration], [*rates, load.rate], rng)
+
+
+def mmpp(load: Load, rng: Rng) -> Floats:
+    """A Poisson process whose rate jumps between two, modulated by a Markov chain (Fischer and Meier-Hellstern 1993).
+
+    It begins as it is found at a random moment. Spells are exponential, so there is no telling when one ends.
+    """
+    busy, every = load.lasts or 0.0, load.every or 1.0
+    is_busy = bool(rng.random() < busy / every)
+    edges, rates = [0.0], list[float]()
+    while edges[-1] < load.duration:
+        spell = rng.exponential(busy if is_busy else every - busy)
+        edges.append(min(edges[-1] + spell, load.duration))
+        rates.append((load.peak or load.rate) if is_busy else load.rate)
+        is_busy = not is_busy
+    return stepped(edges, rates, rng)
+
+
+def ramp(load: Load, rng: Rng) -> Floats:
+    """The rate grows, or falls, evenly from `rate` to `peak`.
+
+    The expected count is r·t + g·t²/2 with slope g; draws of it are led back by solving for t, in the form of the
+    quadratic that stays exact where the slope is small.
+    """
+    slope = ((load.peak or load.rate) - load.rate) / load.duration
+    draws = np.sort(rng.uniform(0.0, load.mean_rate * load.duration, load.planned))
+    root = np.sqrt(np.maximum(load.rate**2 + 2 * slope * draws, 0.0))
+    return np.asarray(np.minimum(2 * draws / (load.rate + root), load.duration))
+
+
+def replay(load: Load) -> Floats:
+    """The first `duration` seconds of what was recorded. Raises BadInputError."""
+    instants = recorded(load.file or "")
+    return instants[instants < load.duration]
+
+
+KINDS: dict[Arrivals, Callable[[Load, Rng], Floats]] = {
+    "poisson": lambda load, rng: poisson(load.rate, load.planned, rng),
+    "constant": lambda load, rng: constant(load.rate, load.planned),
+    "burst": burst,
+    "mmpp": mmpp,
+    "ramp": ramp,
+    "replay": lambda load, rng: replay(load),
+}
+
+
 def first_instants(load: Load, seed: int, time_scale: float) -> Floats:
     """Instants known before the run in measured seconds: all of an open loop, the first batch of a closed one."""
     if load.mode == "closed":
         return closed(load.batch, load.planned)
-    rate = load.rate / time_scale
-    if load.arrivals == "constant":
-        return constant(rate, load.planned)
-    return poisson(rate, load.planned, np.random.default_rng([STREAM, seed]))
+    return KINDS[load.arrivals](load, stream("arrivals", seed)) * time_scale
+
+
+def requests_of(load: Load, seed: int) -> int:
+    """How many requests the run of a block has, whose seed is `seed`."""
+    return len(first_instants(load, seed, 1.0)) if load.arrivals == "mmpp" else load.planned

@@ -60,7 +60,7 @@ def load_text(scenario: Scenario) -> str:
     load = scenario.load
     if load.mode == "open":
         return (
-            f"Load: open loop, {load.rate:g} requests/s for {load.duration:g} s, {load.arrivals} arrivals at "
+            f"Load: open loop, {load.in_words} arrivals for {load.duration:g} s at "
             "instants fixed beforehand; a slow answer delays no later request."
         )
     return (

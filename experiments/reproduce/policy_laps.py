@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from experiments.campaign.demand import Load
 from experiments.campaign.results import PlannedRun
-from experiments.campaign.scenario import Load, Scenario
+from experiments.campaign.scenario import Scenario
 from experiments.campaign.trial import Interrupted, run_trial
 from experiments.reproduce.evaluation import SCENARIO, Evaluation, Lap, Setup
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.campaign.scenario import Load
+from experiments.campaign.demand import Load
 from experiments.campaign.statistics import percentile
 from experiments.load.arrivals import closed, constant, first_instants, poisson
 from experiments.load.generator import Generator

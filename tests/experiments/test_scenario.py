@@ -10,6 +10,7 @@ import pytest
 from experiments.campaign.blocks import plan
 from experiments.campaign.fleet import balancer_config, places_of, toml, worker_argv
 from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.scenario import Region, Scenario
 from experiments.campaign.shelf import load_scenario, packaged
 from experiments.errors import BadInputError
 
@@ -153,7 +154,69 @@ def test_the_balancer_is_told_everything_in_toml() -> None:
     parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, addresses))
     assert parsed["policy"] == {"name": "single-region", "region": "emea"}
     assert parsed["seed"] == 7
-    assert parsed["endpoints"][2] == {"id": "us-0", "region": "us", "address": "http://127.0.0.1:9002"}
+    assert parsed["endpoints"][2] == {
+        "id": "us-0",
+        "region": "us",
+        "address": "http://127.0.0.1:9002",
+        "weight": 1,
+    }
+
+
+def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> None:
+    """Tables are merged, defaults are the balancer's own, and the balancer is told what was said and no more."""
+    import tomllib
+
+    raw = load_scenario("homogeneous").model_dump(mode="json")
+    raw["balancer"] = {"retries": 1, "ejection": {"failures": 3, "time": 5.0}}
+    raw["entries"][0]["balancer"] = {"retries": 0, "ejection": {"failures": 0}}
+    scenario = overridden(Scenario.model_validate(raw), Overrides())
+    entry = scenario.entries[0]
+    told = {"retries": 0, "ejection": {"failures": 0, "time": 5.0}}
+    assert scenario.told_to(entry) == told
+    assert scenario.mechanisms_of(entry).ejection.window == 30.0
+    assert scenario.mechanisms_of(scenario.entries[1]).ejection.failures == 3
+    places = places_of(scenario)
+    parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, [("127.0.0.1", 9)] * len(places)))
+    assert {key: parsed[key] for key in told} == told
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"retrys": 1}, "balancer: retrys: Extra inputs"),
+        ({"ejection": {"failures": -1}}, r"balancer: ejection\.failures: Input should be greater"),
+    ],
+)
+def test_a_wrong_key_for_the_balancer_is_named(tmp_path: Path, said: dict[str, Any], message: str) -> None:
+    path = tmp_path / "tiny.toml"
+    head, _, rest = MINIMAL.partition("[[regions]]")
+    path.write_text(f"{head}balancer = {toml(said)}\n[[regions]]{rest}", encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        load_scenario(str(path))
+
+
+def test_workers_differ_in_speed_weight_and_connections() -> None:
+    """Each is told its own speed; the balancer its weight, and https where setting up takes longer."""
+    import tomllib
+
+    keys = {"speed": [1, 0.5], "weights": [2, 1], "idle_timeout": 4.0, "setup_rtts": 2}
+    region = {"name": "here", "workers": 2, "rtt": 0.01, **keys}
+    scenario = load_scenario("homogeneous").model_copy(update={"regions": (Region.model_validate(region),)})
+    argv = " ".join(worker_argv(scenario, scenario.regions[0], 1, seed=9))
+    assert "--speed 0.5" in argv
+    assert "--keep-alive 4s --tls 1.3" in argv
+    addresses = [("127.0.0.1", 9000), ("127.0.0.1", 9001)]
+    config = balancer_config(scenario, scenario.entries[0], 7, places_of(scenario), addresses)
+    parsed = tomllib.loads(config)
+    assert [endpoint["weight"] for endpoint in parsed["endpoints"]] == [2, 1]
+    assert parsed["endpoints"][0]["address"] == "https://127.0.0.1:9000"
+    assert parsed["upstream_tls"] == {"verify": False}
+
+
+@pytest.mark.parametrize("key", ["speed", "weights"])
+def test_a_list_has_a_number_for_each_worker(key: str) -> None:
+    with pytest.raises(ValueError, match=f"{key}: must have 2 numbers"):
+        Region.model_validate({"name": "here", "workers": 2, "rtt": 0.01, key: [1.0]})
 
 
 def test_nested_tables_and_lists_survive_toml() -> None:

@@ -1,0 +1,116 @@
+"""What is asked of the system: how many requests, when, and who waits for whom.
+
+Rule of this file: a load is frozen data; the instants that follow from it stand in `experiments.load.arrivals`.
+Durations are in seconds of the scenario, rates in requests per such second.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from experiments.campaign.model import Model
+from experiments.load.recording import recorded
+
+Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "replay"]
+
+NEEDED: dict[Arrivals, tuple[str, ...]] = {
+    "burst": ("peak", "lasts"),
+    "mmpp": ("peak", "lasts", "every"),
+    "ramp": ("peak",),
+    "replay": ("file",),
+}
+"""Keys without which these arrivals mean nothing."""
+
+
+class Load(Model):
+    """How requests are sent: `closed` keeps `batch` outstanding, `open` sends at fixed instants.
+
+    burst: Poisson at `rate`, from `start` on for `lasts` seconds at `peak`, once or again `every` so many seconds.
+    mmpp: Poisson at a rate that jumps between `rate` and `peak` at random; a busy spell takes `lasts` seconds on
+    average and one begins `every` so many seconds on average. ramp: Poisson, the rate growing evenly from `rate` to
+    `peak`. replay: the first `duration` seconds of a recording; `rate` has no meaning.
+    """
+
+    mode: Literal["open", "closed"] = "closed"
+    batch: int = Field(default=100, ge=1, le=20_000, description="requests outstanding; closed loop")
+    requests: int = Field(default=1500, ge=1, description="requests per run; closed loop")
+    rate: float = Field(default=100.0, gt=0, description="requests offered per second; open loop")
+    duration: float = Field(default=30.0, gt=0, description="seconds of arrivals per run; open loop")
+    arrivals: Arrivals = Field(default="poisson", description="open loop")
+    peak: float | None = Field(default=None, gt=0, description="requests per second: burst, mmpp, ramp")
+    start: float = Field(default=0.0, ge=0, description="seconds until the first burst")
+    lasts: float | None = Field(default=None, gt=0, description="seconds of a burst; mmpp: on average")
+    every: float | None = Field(
+        default=None, gt=0, description="seconds from burst to burst, mmpp: on average; None: one burst"
+    )
+    file: str | None = Field(
+        default=None, description="replay: a line for each request, its instant in seconds"
+    )
+
+    @model_validator(mode="after")
+    def says_enough(self) -> Self:
+        """What the kind of arrivals needs is there, and spells end before the next begins."""
+        for key in NEEDED.get(self.arrivals, ()):
+            if getattr(self, key) is None:
+                raise ValueError(f"{key}: needed by arrivals = {self.arrivals!r}")
+        if self.lasts is not None and self.every is not None and self.lasts >= self.every:
+            raise ValueError(f"lasts: must be shorter than every ({self.every:g} s)")
+        return self
+
+    @property
+    def in_words(self) -> str:
+        """`180 requests/s, poisson`, or what the bursts, the ramp or the recording are."""
+        if self.mode == "closed":
+            return f"batch {self.batch}"
+        if self.arrivals == "replay":
+            return f"replay of {self.file}"
+        peak = f" to {self.peak:g}" if self.peak and self.arrivals in NEEDED else ""
+        return f"{self.rate:g}{peak} requests/s, {self.arrivals}"
+
+    @property
+    def mean_rate(self) -> float:
+        """Requests per second over the whole run; of mmpp what is expected. Reads the file of a replay."""
+        return self.planned / self.duration
+
+    @property
+    def planned(self) -> int:
+        """Requests per run. It is fixed for each kind of arrivals, so that every run has as many.
+
+        Of mmpp it is what is expected: how long the busy spells are follows from the seed. Raises BadInputError
+        when the file of a replay cannot be read.
+        """
+        if self.mode == "closed":
+            return self.requests
+        if self.arrivals == "replay":
+            return int((recorded(self.file or "") < self.duration).sum())
+        return max(1, round(self.rate * self.duration + self._extra))
+
+    @property
+    def _extra(self) -> float:
+        """Requests beyond `rate`, expected."""
+        above = (self.peak or self.rate) - self.rate
+        if self.arrivals == "ramp":
+            return above * self.duration / 2
+        if self.arrivals == "mmpp":
+            return above * self.duration * (self.lasts or 0.0) / (self.every or 1.0)
+        return above * sum(end - begin for begin, end in self.bursts) if self.arrivals == "burst" else 0.0
+
+    @property
+    def bursts(self) -> tuple[tuple[float, float], ...]:
+        """Begin and end of every burst, cut at the end of the run."""
+        lasts, every = self.lasts or 0.0, self.every or self.duration
+        count = max(0, -int(-(self.duration - self.start) // every)) if self.every else 1
+        begins = [self.start + number * every for number in range(count)]
+        return tuple((begin, min(begin + lasts, self.duration)) for begin in begins if begin < self.duration)
+
+    def shortened(self, duration: float) -> Self:
+        """The same shape in `duration` seconds: bursts move along."""
+        part = duration / self.duration
+        spell = {
+            key: value * part
+            for key in ("start", "lasts", "every")
+            if (value := getattr(self, key)) is not None
+        }
+        return self.model_copy(update={"duration": duration, **spell})

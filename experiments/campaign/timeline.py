@@ -1,0 +1,183 @@
+"""What is wrong with each worker from when on: the events of a scenario, laid over each other.
+
+Rule of this file: pure, and the only place that says what events mean together, so a live run and a simulated one
+cannot disagree. Instants and durations are measured seconds from the start of the load: the time scale is in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from experiments.campaign.events import Event
+from experiments.campaign.scenario import Scenario
+from experiments.load.streams import stream
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The worker stands still for `length` seconds at `since`, and again every so many; 0: only once."""
+
+    length: float
+    every: float
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """All that is the matter with one worker. The default is nothing."""
+
+    slow: float = 1.0
+    fail: float = 0.0
+    hang: float = 0.0
+    reset: float = 0.0
+    pause: Pause | None = None
+    is_unhealthy: bool = False
+    is_gone: bool = False
+    """There is no process."""
+
+    is_gentle: bool = False
+    """It goes, if it does, by SIGTERM after draining, and not by SIGKILL."""
+
+    is_draining: bool = False
+    is_absent: bool = False
+    """The balancer has not heard of it."""
+
+    rtt: float | None = None
+    """Round trip in seconds; None: the region's."""
+
+
+WELL = Trouble()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From `at` on, this is the matter with worker number `worker` (as in `places_of`)."""
+
+    at: float
+    worker: int
+    trouble: Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Spell:
+    """One event upon one worker, from `begin` to `end`, which may be infinite."""
+
+    begin: float
+    end: float
+    event: Event
+    since: float = 0.0
+
+
+def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
+    """Every change, ascending in time; `seed` is the block's: the phases of periodic pauses follow from it."""
+    steps = [
+        step for worker, spells in enumerate(spells_of(scenario, seed)) for step in steps_of(worker, spells)
+    ]
+    return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
+
+
+def pauses(steps: Sequence[Step], until: float) -> list[tuple[float, int, float]]:
+    """(instant, worker, length) of every single pause that begins before `until`, ascending."""
+    found = []
+    for step, end in ended(steps, until):
+        pause = step.trouble.pause
+        while pause is not None and pause.since < end:
+            if pause.since >= step.at:
+                found.append((pause.since, step.worker, pause.length))
+            if not pause.every:
+                break
+            pause = replace(pause, since=pause.since + pause.every)
+    return sorted(found)
+
+
+def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
+    """Each step with the instant at which the next one of the same worker replaces it."""
+    following: dict[int, float] = {}
+    for step in reversed(steps):
+        yield step, min(following.get(step.worker, math.inf), until)
+        following[step.worker] = step.at
+
+
+def spells_of(scenario: Scenario, seed: int) -> list[list[Spell]]:
+    """The spells of every worker, in the order of the scenario's events."""
+    rng, scale = stream("faults", seed), scenario.time_scale
+    crew = list(zip(scenario.workers, scenario.region_of_each, strict=True))
+    found = [list[Spell]() for _ in crew]
+    for event in scenario.events:
+        struck = [number for number, (worker, region) in enumerate(crew) if event.strikes(worker, region)]
+        for turn, number in enumerate(struck):
+            begin = event.at + turn * event.stagger
+            phase = float(rng.uniform(0.0, event.every)) if event.every else 0.0
+            end = begin + (math.inf if event.lasts is None else event.lasts)
+            if event.kind == "pause" and not event.every:
+                end = begin + event.amount
+            found[number].append(Spell(begin * scale, end * scale, event, (begin + phase) * scale))
+    return [[scaled(spell, scale) for spell in spells] for spells in found]
+
+
+def scaled(spell: Spell, scale: float) -> Spell:
+    """With the durations in the event's value in measured time too."""
+    event = spell.event
+    if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
+        return spell
+    changes = {"value": event.amount * scale, "every": event.every and event.every * scale}
+    return replace(spell, event=event.model_copy(update=changes))
+
+
+def steps_of(worker: int, spells: Sequence[Spell]) -> Iterator[Step]:
+    """The changes of one worker; nothing is said at 0 if nothing is the matter then."""
+    before = WELL
+    for instant in sorted({0.0, *(edge for spell in spells for edge in edges(spell) if math.isfinite(edge))}):
+        trouble = trouble_at(instant, spells)
+        if trouble != before:
+            yield Step(instant, worker, trouble)
+        before = trouble
+
+
+def edges(spell: Spell) -> tuple[float, ...]:
+    """The instants at which it changes something."""
+    if spell.event.kind == "restart":
+        return spell.begin, spell.begin + spell.event.amount, spell.end
+    return spell.begin, spell.end
+
+
+def trouble_at(instant: float, spells: Sequence[Spell]) -> Trouble:
+    """All spells that hold at that instant, laid over each other."""
+    trouble = WELL
+    for spell in spells:
+        is_on = spell.begin <= instant < spell.end
+        if spell.event.kind == "add":
+            trouble = trouble if is_on else replace(trouble, is_absent=True)
+        elif is_on:
+            trouble = with_spell(trouble, spell, instant)
+    return trouble
+
+
+def with_spell(trouble: Trouble, spell: Spell, instant: float) -> Trouble:
+    """One more: factors multiply, of shares the greatest counts, of pauses and round trips the last said."""
+    event, amount = spell.event, spell.event.amount
+    match event.kind:
+        case "slow":
+            return replace(trouble, slow=trouble.slow * amount)
+        case "fail":
+            return replace(trouble, fail=max(trouble.fail, amount))
+        case "hang":
+            return replace(trouble, hang=max(trouble.hang, amount))
+        case "reset":
+            return replace(trouble, reset=max(trouble.reset, amount))
+        case "pause":
+            return replace(trouble, pause=Pause(amount, event.every or 0.0, spell.since))
+        case "rtt":
+            return replace(trouble, rtt=amount)
+        case "unhealthy":
+            return replace(trouble, is_unhealthy=True)
+        case "drain":
+            return replace(trouble, is_draining=True)
+        case "down":
+            return replace(trouble, is_gone=True)
+        case "restart":
+            is_gone = trouble.is_gone or instant >= spell.begin + amount
+            return replace(trouble, is_draining=True, is_gentle=True, is_gone=is_gone)
+    raise AssertionError(f"no rule for {event.kind!r}")

@@ -1,0 +1,135 @@
+"""Arrivals of every kind: as many as promised, where they were promised, the same for the same seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from experiments.campaign.demand import Load
+from experiments.errors import BadInputError
+from experiments.load.arrivals import first_instants, requests_of
+from experiments.load.recording import recorded
+
+OPEN: dict[str, Any] = {"mode": "open", "rate": 100.0, "duration": 100.0}
+LOADS = {
+    "poisson": Load(**OPEN),
+    "constant": Load(**OPEN, arrivals="constant"),
+    "burst": Load(**OPEN, arrivals="burst", peak=500.0, start=40.0, lasts=10.0),
+    "bursts": Load(**OPEN, arrivals="burst", peak=500.0, start=5.0, lasts=2.0, every=10.0),
+    "mmpp": Load(**OPEN, arrivals="mmpp", peak=500.0, lasts=1.0, every=10.0),
+    "ramp": Load(**OPEN, arrivals="ramp", peak=300.0),
+    "falling": Load(**OPEN, arrivals="ramp", peak=1e-9),
+}
+
+
+def between(instants: np.ndarray, begin: float, end: float) -> int:
+    return int(((instants >= begin) & (instants < end)).sum())
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_every_kind_is_ascending_within_the_run_and_a_function_of_the_seed(name: str) -> None:
+    load = LOADS[name]
+    instants = first_instants(load, 1, 1.0)
+    assert np.all(np.diff(instants) >= 0)
+    assert 0 <= instants[0] <= instants[-1] <= load.duration
+    assert len(instants) == requests_of(load, 1)
+    np.testing.assert_array_equal(instants, first_instants(load, 1, 1.0))
+    np.testing.assert_allclose(first_instants(load, 1, 0.5), instants * 0.5)
+    if name != "constant":
+        assert not np.array_equal(instants[:50], first_instants(load, 2, 1.0)[:50])
+
+
+def test_a_burst_has_its_rate_and_the_rest_has_the_load_s() -> None:
+    """500 per second for 10 s amid 100 per second: 14 000 in all, a fixed number."""
+    load = LOADS["burst"]
+    instants = first_instants(load, 3, 1.0)
+    assert load.planned == len(instants) == 14_000
+    assert load.mean_rate == 140.0
+    assert between(instants, 40, 50) == pytest.approx(5000, rel=0.03)
+    assert between(instants, 0, 40) == pytest.approx(4000, rel=0.05)
+
+
+def test_bursts_come_again_and_the_last_is_cut() -> None:
+    load = Load(**OPEN, arrivals="burst", peak=500.0, start=9.0, lasts=3.0, every=10.0)
+    assert load.bursts[0] == (9.0, 12.0)
+    assert load.bursts[-1] == (99.0, 100.0)
+    assert load.planned == 10_000 + 400 * 28
+
+
+def test_a_ramp_grows_evenly() -> None:
+    """From 100 to 300 per second: 200 on average, three in eight of them in the first half."""
+    instants = first_instants(LOADS["ramp"], 3, 1.0)
+    assert len(instants) == 20_000
+    assert between(instants, 0, 50) / len(instants) == pytest.approx(0.375, abs=0.01)
+    assert between(instants, 0, 10) == pytest.approx(1100, rel=0.1)
+
+
+def test_a_falling_ramp_ends_in_nothing() -> None:
+    instants = first_instants(LOADS["falling"], 3, 1.0)
+    assert between(instants, 0, 50) / len(instants) == pytest.approx(0.75, abs=0.02)
+
+
+def test_mmpp_is_as_busy_as_promised_in_the_long_run_and_far_from_poisson() -> None:
+    """A tenth of the time at 500: 140 per second; counts of seconds vary far more than a Poisson process's."""
+    load = LOADS["mmpp"].model_copy(update={"duration": 20_000.0})
+    instants = first_instants(load, 1, 1.0)
+    assert load.planned == 140 * 20_000
+    assert len(instants) == pytest.approx(load.planned, rel=0.03)
+    counts = np.bincount(instants.astype(int))
+    assert counts.var() / counts.mean() > 20
+
+
+def test_a_recording_is_replayed_from_its_first_instant(tmp_path: Path) -> None:
+    """Any order, any epoch, comments, names of columns and further columns."""
+    file = tmp_path / "arrivals.csv"
+    file.write_text(
+        "instant,key\n1700000002.5,b\n1700000001,a  # the first\n\n1700000011,c\n", encoding="utf-8"
+    )
+    load = Load(mode="open", arrivals="replay", file=str(file), duration=5.0)
+    assert first_instants(load, 1, 2.0).tolist() == [0.0, 3.0]
+    assert (load.planned, load.mean_rate) == (2, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no instant"),
+        ("1\nsoon\n", "line 2: 'soon' is no number of seconds"),
+        ("1\ninf\n", "line 2: 'inf' is no number of seconds"),
+    ],
+)
+def test_a_bad_recording_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "arrivals.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        recorded(str(file))
+
+
+def test_a_missing_recording_is_named() -> None:
+    with pytest.raises(BadInputError, match=r"load\.file: nowhere\.csv cannot be read: No such file"):
+        recorded("nowhere.csv")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"arrivals": "burst", "peak": 5.0}, "lasts: needed by arrivals = 'burst'"),
+        ({"arrivals": "mmpp", "peak": 5.0, "lasts": 1.0}, "every: needed"),
+        ({"arrivals": "ramp"}, "peak: needed"),
+        ({"arrivals": "replay"}, "file: needed"),
+        ({"arrivals": "mmpp", "peak": 5.0, "lasts": 2.0, "every": 2.0}, "lasts: must be shorter than every"),
+    ],
+)
+def test_arrivals_that_lack_something_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Load(mode="open", **keys)
+
+
+def test_a_shorter_run_has_the_same_shape() -> None:
+    load = LOADS["bursts"].shortened(10.0)
+    assert (load.duration, load.start, load.lasts, load.every) == (10.0, 0.5, 0.2, 1.0)
+    assert load.mean_rate == LOADS["bursts"].mean_rate
