@@ -12,8 +12,15 @@ from operator import attrgetter
 from random import Random
 
 from policies.available import Available
+from policies.explanation import Trace
 from policies.facts import RequestFacts
 from policies.state import EndpointState
+
+IN_TURN = "in-turn"
+"""Whose turn it is, weights being equal."""
+
+MOST_CREDIT = "most-credit"
+"""Who has waited longest for its weight. Scores are credits; the most wins."""
 
 _order = attrgetter("order")
 
@@ -28,6 +35,8 @@ class RoundRobin:
     weight per pick, the richest is picked and pays what all earned. The start is random, or units started
     together would hit the same endpoint together.
     """
+
+    trace: Trace | None = None
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -46,7 +55,11 @@ class RoundRobin:
         if not self._is_even:
             return self._richest(available)
         state = self._next_in_turn(available)
-        return state if state.share == 1.0 else self._next_who_may(state, available)
+        if state.share != 1.0:
+            state = self._next_who_may(state, available)
+        if self.trace is not None:
+            self.trace.note(IN_TURN, (state,))
+        return state
 
     def _next_who_may(self, state: EndpointState, available: Available) -> EndpointState:
         """Who is warming up takes its turn as often as its share says, and is passed over otherwise."""
@@ -76,5 +89,7 @@ class RoundRobin:
         for state in available:
             credit[state.id] += state.weight
         best = max(available, key=lambda state: credit[state.id])
+        if self.trace is not None:
+            self.trace.note(MOST_CREDIT, available, [credit[state.id] for state in available])
         credit[best.id] -= sum(state.weight for state in available)
         return best
