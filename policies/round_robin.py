@@ -32,8 +32,8 @@ class RoundRobin:
     """Each in turn, as often as its weight says, maximally interleaved.
 
     Unequal weights follow nginx's smooth weighted round-robin (since 1.3.1, 2012): everyone earns its
-    weight per pick, the richest is picked and pays what all earned. The start is random, or units started
-    together would hit the same endpoint together.
+    weight per pick, the richest is picked and pays what all earned. The start is random, and so is the credit that a
+    weight begins with, or units started together, or told of a newcomer together, would hit the same endpoint together.
     """
 
     trace: Trace | None = None
@@ -47,8 +47,13 @@ class RoundRobin:
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """See whether weights matter, and forget the credit of those who left."""
-        self._is_even = len({state.endpoint.weight for state in states}) <= 1
-        self._credit = defaultdict(float, {state.id: self._credit[state.id] for state in states})
+        was_even, self._is_even = self._is_even, len({state.endpoint.weight for state in states}) <= 1
+        kept = {} if was_even and not self._is_even else self._credit
+        everything = sum(state.endpoint.weight for state in states)
+        self._credit = defaultdict(float)
+        for state in states:
+            phase = 0.0 if self._is_even else (self._rng.random() - 0.5) * everything
+            self._credit[state.id] = kept.get(state.id, phase)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(1) for equal weights (O(log n) after a flip), else O(n)."""
