@@ -17,6 +17,7 @@ HOT = [
     "policies/assignment.py",
     "policies/concurrency.py",
     "policies/facts.py",
+    "policies/in_force.py",
     "policies/latency.py",
     "policies/line.py",
     "policies/load.py",

@@ -26,9 +26,10 @@ from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
 from balancer.requests.waiting import WaitQueue
 from balancer.settings.transports import transports_of
+from policies.clock import Clock
 from policies.facts import Endpoint
 from policies.policy import Policy
-from policies.router import Clock, Router
+from policies.router import Router
 from policies.sticky import StickyCounts
 
 if TYPE_CHECKING:

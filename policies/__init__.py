@@ -2,6 +2,7 @@
 
 from policies.assignment import Assignment
 from policies.available import Available
+from policies.clock import Clock, MonotonicClock
 from policies.ejection import EjectionRules
 from policies.errors import (
     AlreadySettled,
@@ -13,12 +14,13 @@ from policies.errors import (
     UnknownEndpoint,
     UnknownPolicy,
 )
+from policies.explanation import Explanation, Trace
 from policies.facts import Endpoint, Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts, Standing
 from policies.fitness import Fitness
 from policies.panic import Panic
 from policies.policy import Policy, PolicyMaker
 from policies.registry import describe, from_spec, known, make
-from policies.router import Clock, MonotonicClock, Router
+from policies.router import Router
 from policies.slow_start import SlowStart
 from policies.state import EndpointState
 
@@ -33,6 +35,7 @@ __all__ = [
     "EjectionRules",
     "Endpoint",
     "EndpointState",
+    "Explanation",
     "Fitness",
     "MonotonicClock",
     "NoEndpointAvailable",
@@ -48,6 +51,7 @@ __all__ = [
     "Router",
     "SlowStart",
     "Standing",
+    "Trace",
     "UnknownEndpoint",
     "UnknownPolicy",
     "describe",

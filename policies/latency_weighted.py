@@ -9,9 +9,16 @@ from __future__ import annotations
 from random import Random
 
 from policies.available import Available
+from policies.explanation import Trace
 from policies.facts import RequestFacts
 from policies.options import at_least, between
 from policies.state import EndpointState
+
+EXPLORED = "explored"
+"""Drawn by weight alone, so that everyone keeps a share. Scores are weights."""
+
+QUICKER_LIKELIER = "quicker-likelier"
+"""Drawn in favour of the quick. Scores are what the chances are in proportion to."""
 
 QUICKEST = 1e-6
 """Seconds below which latencies count as equal: nothing over a network is quicker, and it keeps 1/latency
@@ -27,6 +34,8 @@ class LatencyWeighted:
     cannot oscillate far.
     """
 
+    trace: Trace | None = None
+
     def __init__(self, rng: Random, *, power: float = 1.0, explore: float = 0.03) -> None:
         self._rng = rng
         self._power = at_least(0, power=power)
@@ -35,8 +44,14 @@ class LatencyWeighted:
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(n)."""
         if self._rng.random() < self._explore:
-            return self._rng.choices(available, [state.weight for state in available])[0]
-        return self._rng.choices(available, [self._attraction(state, now) for state in available])[0]
+            chances = [state.weight for state in available]
+            reason = EXPLORED
+        else:
+            chances = [self._attraction(state, now) for state in available]
+            reason = QUICKER_LIKELIER
+        if self.trace is not None:
+            self.trace.note(reason, available, chances)
+        return self._rng.choices(available, chances)[0]
 
     def _attraction(self, state: EndpointState, now: float) -> float:
         return state.weight / max(QUICKEST, state.predicted_latency(now)) ** self._power  # type: ignore[no-any-return]

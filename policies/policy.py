@@ -24,6 +24,8 @@ class Policy(Protocol):
       `states` are all, available or not;
     - `tick(now)` about once a second.
 
+    An attribute `trace`, None at first, is set while somebody asks for reasons: see `explanation.py`.
+
     An attribute `keeps_to_regions`, true where it is given as such, says that the policy sends its share to a region
     however few are left there; panic then looks at each region by itself.
     """

@@ -5,8 +5,12 @@ from __future__ import annotations
 from random import Random
 
 from policies.available import Available
+from policies.explanation import Trace
 from policies.facts import RequestFacts
 from policies.state import EndpointState
+
+AT_RANDOM = "at-random"
+"""Drawn by weight, whatever the load. The score is the weight of who was drawn."""
 
 MOST_REDRAWS = 64
 """After so many rejections the weights are too uneven for rejection; one exact draw over all, O(n), ends
@@ -20,6 +24,8 @@ class RandomChoice:
     table, so nothing is rebuilt when an endpoint fills up, and for equal weights it is a single draw.
     """
 
+    trace: Trace | None = None
+
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._random = rng.random
@@ -32,9 +38,11 @@ class RandomChoice:
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(1) for equal weights, else O(heaviest/mean weight)."""
         state = available[int(self._random() * len(available))]
-        if state.weight >= self._heaviest:
-            return state
-        return self._redraw(state, available)
+        if state.weight < self._heaviest:
+            state = self._redraw(state, available)
+        if self.trace is not None:
+            self.trace.note(AT_RANDOM, (state,), (state.weight,))
+        return state
 
     def _redraw(self, state: EndpointState, available: Available) -> EndpointState:
         for _ in range(MOST_REDRAWS):

@@ -19,6 +19,18 @@ from policies.regions import PerRegion
 from policies.state import EndpointState
 from policies.two_choices import draw_two
 
+HOME = "home"
+"""The home region, which is the cheapest or no dearer than its head start. Scores are prices, after it."""
+
+SPILLED_OVER = "spilled-over"
+"""Another region, because home is dearer. Scores are prices, after home's head start."""
+
+CHEAPEST = "cheapest-region"
+"""The cheapest region; the request has no home, or nobody is available there. Scores are prices."""
+
+EXPLORED = "explored"
+"""One of whom nothing is known any more, to see what it is like now."""
+
 MARGIN = 0.01
 """Seconds by which another region must be cheaper. Half a service time of the experiment: below that it is
 noise."""
@@ -81,20 +93,31 @@ class RegionAware(PerRegion):
         if len(available.by_region) > 1 and self._random() < self._explore:
             stale = available[int(self._random() * len(available))]
             if not stale.in_flight and not stale.is_measured(now):
+                if self._trace is not None:
+                    self._trace.note(EXPLORED, (stale,))
                 return stale
         return self.pick_in(self._cheapest(facts.region, available, now), facts, available, now)
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> Region:
         regions = available.by_region
         if len(regions) == 1:
-            return next(iter(regions))
+            region = next(iter(regions))
+            if self._trace is not None:
+                self._trace.note(HOME if region == home else CHEAPEST, (region,))
+            return region
+        prices: list[float] | None = None if self._trace is None else []
         best, least = "", inf
         for region, members in regions.items():
             price = self._price(members, now)
             if region == home:
                 price -= self._margin
+            if prices is not None:
+                prices.append(price)
             if price < least:
                 best, least = region, price
+        if self._trace is not None:
+            reason = HOME if best == home else SPILLED_OVER if home in regions else CHEAPEST
+            self._trace.note(reason, regions, prices or ())
         return best
 
     def _price(self, members: Available, now: float) -> float:

@@ -7,11 +7,21 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.available import Available
+from policies.explanation import Trace, pass_on
 from policies.facts import Outcome, Region, RequestFacts
 from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
 from policies.round_robin import RoundRobin
 from policies.state import EndpointState
+
+REGION_IN_TURN = "region-in-turn"
+"""The region whose turn is longest ago. Scores say which turn its last was."""
+
+ITS_REGION = "its-region"
+"""The one region that is asked for."""
+
+REGION_UNAVAILABLE = "region-unavailable"
+"""The region that was to take it has nobody available."""
 
 
 class PerRegion:
@@ -22,7 +32,19 @@ class PerRegion:
         self._make = make
         self._rng = rng
         self._children: dict[Region, Policy] = {}
+        self._trace: Trace | None = None
         self._states: Sequence[EndpointState] = ()
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where reasons are noted, by the children as well."""
+        return self._trace
+
+    @trace.setter
+    def trace(self, trace: Trace | None) -> None:
+        self._trace = trace
+        for child in self._children.values():
+            pass_on(child, trace)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Tell each child about the members of its region."""
@@ -48,6 +70,7 @@ class PerRegion:
         """Let the region's child choose among the region's members."""
         if region not in self._children:
             self._children[region] = self._make(self._rng)
+            pass_on(self._children[region], self._trace)
             self._tell(region, now)
         return self._children[region].pick(facts, available.by_region[region], now)
 
@@ -73,6 +96,8 @@ class RegionRoundRobin(PerRegion):
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(regions). The region whose turn is longest ago: regions that vanish and return upset no order."""
         region = min(available.by_region, key=self._when_last)
+        if self._trace is not None:
+            self._trace.note(REGION_IN_TURN, available.by_region, map(self._when_last, available.by_region))
         self._turn += 1
         self._last_turn[region] = self._turn
         return self.pick_in(region, facts, available, now)
@@ -96,7 +121,8 @@ class SingleRegion(PerRegion):
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(1) beside the inner policy."""
-        if self._region in available.by_region:
-            return self.pick_in(self._region, facts, available, now)
-        anywhere = next(iter(available.by_region))
-        return self.pick_in(anywhere, facts, available, now)
+        is_there = self._region in available.by_region
+        region = self._region if is_there else next(iter(available.by_region))
+        if self._trace is not None:
+            self._trace.note(ITS_REGION if is_there else REGION_UNAVAILABLE, (self._region,))
+        return self.pick_in(region, facts, available, now)

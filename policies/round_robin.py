@@ -12,8 +12,15 @@ from operator import attrgetter
 from random import Random
 
 from policies.available import Available
+from policies.explanation import Trace
 from policies.facts import RequestFacts
 from policies.state import EndpointState
+
+IN_TURN = "in-turn"
+"""Whose turn it is, weights being equal."""
+
+MOST_CREDIT = "most-credit"
+"""Who has waited longest for its weight. Scores are credits; the most wins."""
 
 _order = attrgetter("order")
 
@@ -25,9 +32,11 @@ class RoundRobin:
     """Each in turn, as often as its weight says, maximally interleaved.
 
     Unequal weights follow nginx's smooth weighted round-robin (since 1.3.1, 2012): everyone earns its
-    weight per pick, the richest is picked and pays what all earned. The start is random, or units started
-    together would hit the same endpoint together.
+    weight per pick, the richest is picked and pays what all earned. The start is random, and so is the credit that a
+    weight begins with, or units started together, or told of a newcomer together, would hit the same endpoint together.
     """
+
+    trace: Trace | None = None
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -38,15 +47,24 @@ class RoundRobin:
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """See whether weights matter, and forget the credit of those who left."""
-        self._is_even = len({state.endpoint.weight for state in states}) <= 1
-        self._credit = defaultdict(float, {state.id: self._credit[state.id] for state in states})
+        was_even, self._is_even = self._is_even, len({state.endpoint.weight for state in states}) <= 1
+        kept = {} if was_even and not self._is_even else self._credit
+        everything = sum(state.endpoint.weight for state in states)
+        self._credit = defaultdict(float)
+        for state in states:
+            phase = 0.0 if self._is_even else (self._rng.random() - 0.5) * everything
+            self._credit[state.id] = kept.get(state.id, phase)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(1) for equal weights (O(log n) after a flip), else O(n)."""
         if not self._is_even:
             return self._richest(available)
         state = self._next_in_turn(available)
-        return state if state.share == 1.0 else self._next_who_may(state, available)
+        if state.share != 1.0:
+            state = self._next_who_may(state, available)
+        if self.trace is not None:
+            self.trace.note(IN_TURN, (state,))
+        return state
 
     def _next_who_may(self, state: EndpointState, available: Available) -> EndpointState:
         """Who is warming up takes its turn as often as its share says, and is passed over otherwise."""
@@ -76,5 +94,7 @@ class RoundRobin:
         for state in available:
             credit[state.id] += state.weight
         best = max(available, key=lambda state: credit[state.id])
+        if self.trace is not None:
+            self.trace.note(MOST_CREDIT, available, [credit[state.id] for state in available])
         credit[best.id] -= sum(state.weight for state in available)
         return best

@@ -7,18 +7,20 @@ goes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Final
 
 from policies.assignment import Assignment
 from policies.available import Available
+from policies.clock import Clock
 from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
+from policies.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
 from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts, Standing
 from policies.fitness import Fitness
+from policies.in_force import InForce
 from policies.least_in_flight import LeastInFlight
 from policies.norms import Norms
 from policies.policy import Policy
@@ -31,21 +33,6 @@ TIME_BUDGET = 0.005
 requests."""
 
 
-class Clock(Protocol):
-    """Where the time comes from: the machine, a simulation or a test."""
-
-    def now(self) -> float:
-        """Monotonic seconds."""
-        ...
-
-
-class MonotonicClock:
-    """The machine's."""
-
-    def __init__(self) -> None:
-        self.now = time.monotonic  # the builtin itself: a method around it would double its cost
-
-
 def _nowhere(now: float) -> None:
     """There are no others."""
 
@@ -53,12 +40,10 @@ def _nowhere(now: float) -> None:
 class Router:
     """Endpoints, and the policy in force.
 
-    `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`; `demoted` counts
-    those that the fallback had to make because the policy raised, overran its time budget or picked what was
-    not on offer; `last_fault` says what the policy last did wrong, in words. `fitness` judges who may be used.
-    `on_available` is called when, after a time with no room, there is some again.
-    `look` is called with the time before a pick that comes at `look_at` or later: it brings in what other processes
-    have in flight, and puts `look_at` off. `on_members` is called when endpoints have come, gone or changed.
+    `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`. `fitness` judges
+    who may be used. `on_available` is called when, after a time with no room, there is some again. `look` is called
+    with the time before a pick that comes at `look_at` or later: it brings in what other processes have in flight,
+    and puts `look_at` off. `on_members` is called when endpoints have come, gone or changed.
     """
 
     def __init__(
@@ -75,7 +60,7 @@ class Router:
     ) -> None:
         self._now = clock.now
         self.fitness = fitness if fitness is not None else Fitness(rng)
-        self._fallback: Policy = fallback if fallback is not None else LeastInFlight(rng)
+        self._in_force = InForce(policy, fallback if fallback is not None else LeastInFlight(rng))
         self._time_budget = time_budget
         self._limit = inf if in_flight_limit is None else in_flight_limit
         self._concurrency = concurrency
@@ -83,13 +68,12 @@ class Router:
         self._by_id: dict[str, EndpointState] = {}
         self._available = Available()
         self._norms = Norms()
-        self.routed = self.demoted = 0
-        self.last_fault: str | None = None
+        self.routed = 0
         self.on_available: Callable[[], None] | None = None
         self.look_at = inf
         self.look: Callable[[float], None] = _nowhere
         self.on_members: Callable[[], None] | None = None
-        self._install(policy)
+        self._take_hooks()
         self._replace(endpoints, warms=False)
 
     # --- the life of a request
@@ -110,13 +94,15 @@ class Router:
         try:
             state = self._pick(facts, available, now)
             is_sound = state.is_listed and (not facts.tried or state in available)
-        except Exception as fault:
-            state = self._demote(facts, available, now, f"raised {fault!r}")
+        except Exception as error:
+            state = self._demote(facts, available, now, RAISED, f"raised {error!r}")
         else:
             if not is_sound:
-                state = self._demote(facts, available, now, f"picked {state!r}, which was not on offer")
+                fault = f"picked {state!r}, which was not on offer"
+                state = self._demote(facts, available, now, NOT_ON_OFFER, fault)
             elif self._now() - now > self._time_budget:
-                state = self._demote(facts, available, now, f"took over {self._time_budget * 1e3:g} ms")
+                fault = f"took over {self._time_budget * 1e3:g} ms"
+                state = self._demote(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
         state.in_flight = ahead + 1
         if not ahead:
@@ -143,7 +129,7 @@ class Router:
         self.in_flight -= 1
         state.count(outcome, assignment.in_flight_at_send)
         if self._observe is not None:
-            self._call(self._observe, state, outcome, outcome.ended_at)
+            self._in_force.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
         if outcome.kind is not _OK and self.fitness.failed(state, outcome.kind, outcome.ended_at):
@@ -177,8 +163,8 @@ class Router:
         elif fitness.slow_start:
             fitness.slow_start.advance(self.states, now)
             self._tell_all()
-        if self._tick is not None:
-            self._call(self._tick, now)
+        if self._in_force.tick is not None:
+            self._in_force.call(self._in_force.tick, now)
 
     # --- endpoints
 
@@ -351,40 +337,42 @@ class Router:
     @property
     def policy(self) -> Policy:
         """The one in force."""
-        return self._policy
+        return self._in_force.policy
 
     def set_policy(self, policy: Policy) -> None:
         """Put another in force from the next request on; what is in flight is settled under it."""
-        self._install(policy)
+        self._in_force.install(policy)
+        self._take_hooks()
         self._announce()
         self._judge()
 
-    def _install(self, policy: Policy) -> None:
-        self._policy = policy
-        self._pick = policy.pick
-        self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
-        self._observe: Callable[..., None] | None = getattr(policy, "observe", None)
-        self._tick: Callable[..., None] | None = getattr(policy, "tick", None)
+    def explain(self, trace: Trace | None) -> None:
+        """Let `trace` know why each request goes where it goes, from the next one on; None: nobody asks."""
+        self._in_force.explain(trace)
+        self._pick = self._in_force.pick
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where reasons are noted, while somebody asks for them."""
+        return self._in_force.trace
+
+    @property
+    def demoted(self) -> int:
+        """Picks that the fallback had to make, because the policy raised, overran its time budget or picked what was
+        not on offer."""
+        return self._in_force.demoted
+
+    @property
+    def last_fault(self) -> str | None:
+        """What the policy last did wrong, in words."""
+        return self._in_force.last_fault
+
+    def _take_hooks(self) -> None:
+        in_force = self._in_force
+        self._pick = in_force.pick
+        self._observe = in_force.observe
+        self._demote = in_force.demote
+        self.keeps_to_regions = in_force.keeps_to_regions
 
     def _announce(self) -> None:
-        members_changed = getattr(self._policy, "members_changed", None)
-        if members_changed is not None:
-            self._call(members_changed, self.states, self._now())
-
-    def _call(self, hook: Callable[..., None], *arguments: Any) -> None:
-        """A hook that raises is a fault of the policy, not of the request."""
-        try:
-            hook(*arguments)
-        except Exception as fault:
-            self._note(f"raised {fault!r} in {getattr(hook, '__name__', hook)}")
-
-    def _demote(self, facts: RequestFacts, available: Available, now: float, fault: str) -> EndpointState:
-        self.demoted += 1
-        self._note(fault)
-        try:
-            return self._fallback.pick(facts, available, now)
-        except Exception:  # the fallback is replaceable too; no request pays for that
-            return available[0]
-
-    def _note(self, fault: str) -> None:
-        self.last_fault = f"{type(self._policy).__name__} {fault}"
+        self._in_force.announce(self.states, self._now())

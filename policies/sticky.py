@@ -14,6 +14,7 @@ from math import log
 from typing import Protocol
 
 from policies.available import Available
+from policies.explanation import Trace, pass_on
 from policies.facts import RequestFacts
 from policies.policy import Policy
 from policies.state import EndpointState
@@ -26,6 +27,13 @@ DEPTH = 4
 """Endpoints that are asked, one after the other, before the inner policy is."""
 
 _MASK = (1 << 64) - 1
+
+
+KEPT = "kept"
+"""The endpoint that the key belongs to."""
+
+MOVED = "moved"
+"""Another one, because whom the key belongs to cannot take it. Where it is the inner policy's, its reasons follow."""
 
 
 class Placement(Protocol):
@@ -50,9 +58,20 @@ class Sticky:
         self.inner = inner
         self.counts = counts or StickyCounts()
         self._placement = placement
+        self._trace: Trace | None = None
         for hook in ("observe", "tick"):  # only those that there are: the router asks once, and pays for each
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where reasons are noted, by the inner policy as well."""
+        return self._trace
+
+    @trace.setter
+    def trace(self, trace: Trace | None) -> None:
+        self._trace = trace
+        pass_on(self.inner, trace)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """The first of the key's endpoints that can take it, else whom the inner policy picks."""
@@ -62,8 +81,12 @@ class Sticky:
                 if state.is_listed and state.id not in facts.tried:
                     self.counts.kept += state is order[0]
                     self.counts.moved += state is not order[0]
+                    if self._trace is not None:
+                        self._trace.note(KEPT if state is order[0] else MOVED, order)
                     return state
             self.counts.moved += bool(order)
+            if self._trace is not None and order:
+                self._trace.note(MOVED, order)
         return self.inner.pick(facts, available, now)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:

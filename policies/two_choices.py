@@ -5,22 +5,33 @@ Rule of this file: functions without state, plain enough to be compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from policies.explanation import ONLY_ONE, Trace
 from policies.state import EndpointState
+
+LESS_LOADED: Final = "less-loaded"
+"""The least loaded of those drawn."""
+
+TIE: Final = "tie"
+"""The first of those drawn; nobody drawn was less loaded."""
 
 
 def less_loaded_of_two(
-    available: list[EndpointState], random: Callable[[], float], now: float
+    available: list[EndpointState], random: Callable[[], float], now: float, trace: Trace | None = None
 ) -> EndpointState:
     """The less loaded of two of `available`, drawn without replacement; a tie goes to the first drawn."""
     size = len(available)
     if size == 1:
+        if trace is not None:
+            trace.note(ONLY_ONE, available)
         return available[0]
     first, second = draw_two(size, random)
     one = available[first]
     other = available[second]
+    if trace is not None:
+        note_loads(trace, (one, other), now)
     if one.latency.failures or other.latency.failures:
         return other if relative_load(other, now) < relative_load(one, now) else one
     return other if other.in_flight * one.weight < one.in_flight * other.weight else one
@@ -47,3 +58,10 @@ Failures are quick, so whoever fails has little in flight: counted alone, that a
 def relative_load(state: EndpointState, now: float) -> float:
     """Requests in flight per unit of weight, failures charged."""
     return (state.in_flight + FAILING * state.blame(now)) / state.weight
+
+
+def note_loads(trace: Trace, drawn: Sequence[EndpointState], now: float) -> None:
+    """Say that the least loaded of those drawn is picked."""
+    loads = [relative_load(state, now) for state in drawn]
+    is_tie = loads.count(min(loads)) > 1
+    trace.note(TIE if is_tie else LESS_LOADED, drawn, loads)

@@ -194,8 +194,8 @@ def test_the_core_does_no_io_and_runs_nothing_beside_itself() -> None:
 
 def test_one_module_of_the_core_knows_the_time() -> None:
     knowing = {f.importer for f in IMPORTS if room_of(f.importer) == "policies" and f.imported == "time"}
-    assert knowing == {"policies.router"}
-    assert "class MonotonicClock" in SOURCES["policies.router"].read_text(encoding="utf-8")
+    assert knowing == {"policies.clock"}
+    assert "class MonotonicClock" in SOURCES["policies.clock"].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if room_of(module) == "policies"])

@@ -203,7 +203,9 @@ async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
     assert one.read_bytes() == b""
     log = stage.unit.access_log
     assert log is not None
-    await stage.eventually(lambda: log.counts.written)  # counted by the thread that writes, after it has written
+    await stage.eventually(
+        lambda: log.counts.written
+    )  # counted by the thread that writes, after it has written
     assert log.counts.written == 1
     await stage.reload(log={"access": "off"})
     await client.ask(get(b"/second"))

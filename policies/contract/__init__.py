@@ -1,0 +1,88 @@
+"""What every policy keeps to, as code: run it on your own.
+
+Rule of this room: it imports what it judges by, and nothing of what it judges.
+
+`check` holds a policy to all that no policy may break. `Trial` is the bench that the rules use, and `spread` has
+those whose bounds are a policy's own.
+"""
+
+from policies.contract.broken import ContractBroken
+from policies.contract.rules import (
+    Told,
+    bears_a_slow_start,
+    ends_with_failures,
+    repeats_itself,
+    returns_in_time,
+    share_after_return,
+    shuns_failures,
+    spares_a_cold_endpoint,
+    starves_nobody,
+    stays_within_the_set,
+)
+from policies.contract.spread import (
+    begins_anywhere,
+    begins_by_weight,
+    evens_out,
+    finds_the_idle,
+    fullest,
+    idle_share,
+    imbalance,
+    keeps_the_fullest_low,
+    most_first,
+    respects_weights,
+    weight_error,
+)
+from policies.contract.trial import REGION, Answer, ManualClock, Trial, endpoints, steady
+from policies.policy import PolicyMaker
+
+RULES = (
+    stays_within_the_set,
+    repeats_itself,
+    begins_anywhere,
+    starves_nobody,
+    spares_a_cold_endpoint,
+    shuns_failures,
+    ends_with_failures,
+    returns_in_time,
+    bears_a_slow_start,
+)
+
+
+def check(make: PolicyMaker) -> None:
+    """Hold a policy to all that no policy may break. Raises ContractBroken, saying what."""
+    for rule in RULES:
+        rule(make)
+
+
+__all__ = [
+    "REGION",
+    "RULES",
+    "Answer",
+    "ContractBroken",
+    "ManualClock",
+    "Told",
+    "Trial",
+    "bears_a_slow_start",
+    "begins_anywhere",
+    "begins_by_weight",
+    "check",
+    "endpoints",
+    "ends_with_failures",
+    "evens_out",
+    "finds_the_idle",
+    "fullest",
+    "idle_share",
+    "imbalance",
+    "keeps_the_fullest_low",
+    "most_first",
+    "repeats_itself",
+    "respects_weights",
+    "returns_in_time",
+    "share_after_return",
+    "shuns_failures",
+    "spares_a_cold_endpoint",
+    "starves_nobody",
+    "stays_within_the_set",
+    "steady",
+    "weight_error",
+]

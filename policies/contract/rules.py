@@ -1,0 +1,151 @@
+"""What no policy may do, whatever it is for.
+
+Rule of this file: a policy is judged by what it does through the router, and a verdict names what was seen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from random import Random
+
+from policies.contract.broken import demand
+from policies.contract.trial import REGION, Answer, Trial, endpoints
+from policies.ejection import EjectionRules
+from policies.facts import OutcomeKind
+from policies.fitness import Fitness
+from policies.policy import PolicyMaker
+from policies.slow_start import SlowStart
+from policies.state import EndpointState
+
+
+def stays_within_the_set(make: PolicyMaker) -> None:
+    """Whatever flips, it picks what is on offer, and raises nothing."""
+    trial, rng = Trial(make, endpoints(*[1] * 6)), Random(3)
+    for _ in range(300):
+        trial.router.set_healthy(f"{REGION}-{rng.randrange(1, 6)}", rng.random() < 0.5)
+        trial.open_loop(100, 0.1)
+    demand(trial.router.demoted == 0, f"demoted {trial.router.demoted} times: {trial.router.last_fault}")
+
+
+def repeats_itself(make: PolicyMaker) -> None:
+    """The same seed makes the same run: all randomness is the one that was handed in."""
+    one, other = (Trial(make, endpoints(1, 2, 3)) for _ in range(2))
+    for trial in (one, other):
+        trial.closed_loop(10, 10)
+    demand(one.log == other.log, "the same seed gave two different runs")
+
+
+def starves_nobody(make: PolicyMaker) -> None:
+    """An endpoint that was twenty times slower for 30 s has a third of its fair share again 30 s later."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        return 2.0 if state.id == f"{REGION}-0" and now < 30 else 0.1, OutcomeKind.OK
+
+    trial = Trial(make, endpoints(*[1] * 4), answer)
+    trial.open_loop(40, 90)
+    share = trial.picked(since=60)[f"{REGION}-0"] / trial.picked(since=60).total()
+    demand(share >= 0.25 / 3, f"an endpoint that had recovered got {share:.1%} of the requests")
+
+
+def spares_a_cold_endpoint(make: PolicyMaker) -> None:
+    """A new endpoint among four loaded ones does not get most of the next twenty requests."""
+    trial = Trial(make, endpoints(*[1] * 4))
+    trial.closed_loop(80, 10)
+    trial.router.replace(endpoints(*[1] * 5))
+    picked = Counter(trial.send().id for _ in range(20))
+    cold = picked[f"{REGION}-4"]
+    demand(cold <= 12, f"a cold endpoint got {cold} of the next 20 requests")
+
+
+def ends_with_failures(make: PolicyMaker) -> None:
+    """With ejection, which is on by default, the same endpoint gets nothing but a try now and then, and has its share
+    again when it is well."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        fails = state.id == f"{REGION}-0" and now < 20
+        return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
+
+    fitness = Fitness(Random(4), ejection=EjectionRules(time=10.0))
+    trial = Trial(make, endpoints(*[1] * 6), answer, fitness=fitness)
+    trial.closed_loop(12, 60)
+    failed = trial.picked(since=1) - trial.picked(since=20)
+    share = failed[f"{REGION}-0"] / failed.total()
+    demand(share <= 0.005, f"an endpoint that fails every request and is ejected got {share:.2%} of them")
+    again = trial.picked(since=40)
+    share = again[f"{REGION}-0"] / again.total()
+    demand(share >= 1 / 18, f"an endpoint that is back from its ejection got {share:.1%} of the requests")
+
+
+def returns_in_time(make: PolicyMaker) -> None:
+    """An endpoint that failed every request for 3 s has a third of its fair share at least within the three seconds
+    after it is well, whatever said that it was ill, and if nobody did."""
+    for told in Told:
+        share = share_after_return(make, told)
+        demand(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")
+
+
+class Told(Enum):
+    """How it comes to be known that an endpoint is well again."""
+
+    BY_A_CHECK = "a check"
+    BY_ITS_TIME = "the end of an ejection"
+    BY_NOBODY = "nothing but requests"
+
+
+def share_after_return(make: PolicyMaker, told: Told) -> float:
+    """The part that one of six gets in the third second after it is well: after the check passes again, the ejection
+    is over, or its requests succeed."""
+    rules = EjectionRules(failures=2, time=2.0) if told is Told.BY_ITS_TIME else None
+    trial = Trial(
+        make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Fitness(Random(4), ejection=rules)
+    )
+    state = trial.router.find(f"{REGION}-0")
+    trial.open_loop(500, 10.5)
+    trial.router.set_healthy(state.id, told is not Told.BY_A_CHECK)
+    trial.open_loop(500, 2.5)
+    trial.router.set_healthy(state.id, True)
+    well_at = max(trial.clock.time, state.record.until or 0.0)
+    trial.open_loop(500, well_at + 3 - trial.clock.time)
+    picked = trial.picked(since=well_at + 2)
+    return picked[state.id] / picked.total()
+
+
+def _failing_from_10_to_13() -> Answer:
+    rng = Random(5)  # equal latencies would leave it to the last bit who is quicker
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        fails = state.id == f"{REGION}-0" and 10 <= now < 13
+        return (0.005, OutcomeKind.RESET) if fails else (0.015 + 0.01 * rng.random(), OutcomeKind.OK)
+
+    return answer
+
+
+def bears_a_slow_start(make: PolicyMaker) -> None:
+    """A new endpoint that starts slowly gets no more than a little over its part of a fair share, and all of it in
+    the end."""
+    trial = Trial(make, endpoints(*[1] * 4), fitness=Fitness(Random(4), slow_start=SlowStart(window=20.0)))
+    trial.closed_loop(24, 10)
+    trial.router.replace(endpoints(*[1] * 5))
+    trial.closed_loop(0, 30)
+    first = trial.picked(since=10) - trial.picked(since=14)
+    share = first[f"{REGION}-4"] / first.total()
+    demand(
+        share <= 0.1, f"a new endpoint got {share:.1%} of the requests in the first fifth of its slow start"
+    )
+    later = trial.picked(since=32)
+    share = later[f"{REGION}-4"] / later.total()
+    demand(share >= 0.2 / 3, f"a new endpoint got {share:.1%} of the requests after its slow start")
+
+
+def shuns_failures(make: PolicyMaker) -> None:
+    """An endpoint that fails within five milliseconds gets at most a little over its fair share, however idle
+    it looks."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        return (0.005, OutcomeKind.RESET) if state.id == f"{REGION}-0" else (0.1, OutcomeKind.OK)
+
+    trial = Trial(make, endpoints(*[1] * 6), answer)
+    trial.closed_loop(24, 10)
+    share = trial.picked()[f"{REGION}-0"] / trial.picked().total()
+    demand(share <= 0.2, f"an endpoint that fails every request got {share:.1%} of them")

@@ -1,0 +1,121 @@
+"""How a policy spreads requests: evenly, by weight, to the idle, and from the first one on.
+
+Rule of this file: a distribution is measured by one function and held to a bound by another. Only `begins_anywhere`
+is for every policy; the bounds of the others are the policy's own, and stand in a table of expectations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from policies.contract.broken import demand
+from policies.contract.trial import REGION, ManualClock, Trial, endpoints
+from policies.facts import RequestFacts
+from policies.policy import PolicyMaker
+from policies.router import Router
+
+BALANCERS = 300
+"""So many are rebuilt at once. Of six equals each is first for 50 of them, give or take 6.5."""
+
+
+def begins_anywhere(make: PolicyMaker) -> None:
+    """Of many balancers that are told of the same new endpoints at once, no more than a few go to the same one first,
+    be it because they have just started or because somebody has come."""
+    for name, earlier in (("started", 0), ("told of a newcomer", 5)):
+        share = most_first(make, [1.0] * 6, earlier)
+        demand(
+            share <= 0.3,
+            f"{share:.0%} of the balancers that were {name} at once went to the same endpoint first",
+        )
+
+
+def begins_by_weight(make: PolicyMaker) -> None:
+    """The same with an endpoint three times as heavy as the others: it is first for some, not for all."""
+    for name, earlier in (("started", 0), ("told of a newcomer", 5)):
+        share = most_first(make, [1.0, 1.0, 3.0, 1.0, 1.0, 1.0], earlier)
+        demand(
+            share <= 0.6,
+            f"{share:.0%} of the balancers that were {name} at once went to the same endpoint first",
+        )
+
+
+def most_first(make: PolicyMaker, weights: list[float], earlier: int) -> float:
+    """The largest share of balancers whose first request after the news goes to the same endpoint. Before that each has
+    sent up to so many to all but the last of them."""
+    firsts: Counter[str] = Counter()
+    for seed in range(BALANCERS):
+        rng = Random(seed)
+        members = endpoints(*weights)
+        router = Router(members[:-1] if earlier else members, make(rng), ManualClock(), Random(-seed))
+        if earlier:
+            for _ in range(rng.randrange(earlier)):
+                router.route(RequestFacts(region=REGION))
+            router.replace(members)
+        firsts[router.route(RequestFacts(region=REGION)).state.id] += 1
+    return max(firsts.values()) / BALANCERS
+
+
+def evens_out(make: PolicyMaker, most: float) -> None:
+    """The busiest of equals gets no more than `most` times its fair share."""
+    found = imbalance(make)
+    demand(found <= most, f"one of six equals got {found:.3f} times its fair share, {most:g} is allowed")
+
+
+def imbalance(make: PolicyMaker) -> float:
+    """The largest share over the fair one, six equal endpoints, 30 outstanding."""
+    trial = Trial(make, endpoints(*[1] * 6))
+    trial.closed_loop(30, 30)
+    picked = trial.picked()
+    return max(picked.values()) * len(picked) / picked.total()
+
+
+def respects_weights(make: PolicyMaker, within: float) -> None:
+    """Shares are as the weights say, within so much."""
+    found = weight_error(make)
+    demand(found <= within, f"a share is {found:.3f} from what weights 1 : 2 : 3 say, {within:g} is allowed")
+
+
+def weight_error(make: PolicyMaker) -> float:
+    """How far from 1 : 2 : 3 the shares are at worst, 60 outstanding."""
+    trial = Trial(make, endpoints(1, 2, 3))
+    trial.closed_loop(60, 20)
+    picked = trial.picked(since=1)
+    return max(abs(picked[f"{REGION}-{i}"] / picked.total() - (i + 1) / 6) for i in range(3))
+
+
+def finds_the_idle(make: PolicyMaker, least: float) -> None:
+    """The idle one of two gets no less than this share."""
+    found = idle_share(make)
+    demand(found >= least, f"the idle one of two got {found:.1%} of the requests, {least:.0%} is expected")
+
+
+def idle_share(make: PolicyMaker) -> float:
+    """The share of 1000 picks that the idle one of two gets while the other holds ten requests."""
+    trial = Trial(make, endpoints(1, 1))
+    busy, idle = trial.router.states
+    busy.in_flight = 10
+    policy = trial.router.policy
+    picks = [policy.pick(trial.facts, trial.router.available, 0.0) for _ in range(1000)]
+    return sum(pick is idle for pick in picks) / 1000
+
+
+def keeps_the_fullest_low(make: PolicyMaker, most: float) -> None:
+    """The fullest of a hundred endpoints holds no more than `most` of a thousand requests."""
+    found = fullest(make)
+    demand(found <= most, f"the fullest of 100 holds {found:.1f} of 1000 requests, {most:g} is expected")
+
+
+def fullest(make: PolicyMaker) -> float:
+    """How many of a thousand requests the fullest of a hundred endpoints holds while none is answered, the mean of ten.
+
+    Balls into bins: at random it is 10 and some √(2·10·ln 100) more, about 19; by two choices ln ln 100/ln 2 more,
+    about 12 (Azar, Broder, Karlin and Upfal 1994; Berenbrink, Czumaj, Steger and Vöcking 2000); in turn it is 10.
+    """
+    found = 0
+    for seed in range(10):
+        trial = Trial(make, endpoints(*[1] * 100), seed=seed)
+        for _ in range(1000):
+            trial.send()
+        found += max(state.in_flight for state in trial.router.states)
+    return found / 10

@@ -1,0 +1,125 @@
+"""A bench for policies: the real router, endpoints that answer as told, and a time that is only counted.
+
+Rule of this file: it runs and writes down; it judges nothing. A run of a minute takes a fraction of a second, and the
+same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import count
+from random import Random
+
+from policies.assignment import Assignment
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.fitness import Fitness
+from policies.policy import PolicyMaker
+from policies.router import Router
+from policies.state import EndpointState
+
+REGION = "here"
+
+Answer = Callable[[EndpointState, float], tuple[float, OutcomeKind]]
+"""(state, sent at) -> (seconds until the answer, how it ends)."""
+
+
+class ManualClock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        """Seconds counted so far."""
+        return self.time
+
+
+def endpoints(*weights: float, region: str = REGION) -> list[Endpoint]:
+    """One endpoint per weight, "here-0", "here-1", …, in one region."""
+    return [Endpoint(f"{region}-{i}", f"http://{region}-{i}", region, w) for i, w in enumerate(weights)]
+
+
+def steady(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+    """An endpoint that answers after 100 ms whatever happens."""
+    return 0.1, OutcomeKind.OK
+
+
+class Trial:
+    """A policy, endpoints that answer as told, and what happened: `picked` counts requests, `log` has (sent
+    at, id, latency)."""
+
+    def __init__(
+        self,
+        make: PolicyMaker,
+        members: Iterable[Endpoint],
+        answer: Answer = steady,
+        seed: int = 1,
+        fitness: Fitness | None = None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1), fitness=fitness)
+        self.facts = RequestFacts(region=REGION)
+        self.log: list[tuple[float, str, float]] = []
+        self._answer = answer
+        self._rng = Random(seed + 2)
+        self._ends: list[tuple[float, int, Assignment | None, OutcomeKind]] = []
+        self._order = count()
+        self._tick_at = 1.0
+
+    def send(self) -> EndpointState:
+        """Route one request; its answer comes when the clock gets there."""
+        assignment = self.router.route(self.facts)
+        latency, kind = self._answer(assignment.state, self.clock.time)
+        self.log.append((self.clock.time, assignment.state.id, latency))
+        self._at(self.clock.time + latency, assignment, kind)
+        return assignment.state
+
+    def closed_loop(self, outstanding: int, seconds: float) -> None:
+        """Keep that many requests outstanding: each answer is followed by the next request, 0–1 ms later."""
+        for _ in range(outstanding):
+            self.send()
+        self._run(self.clock.time + seconds, lambda: self._at(self.clock.time + self._rng.random() * 1e-3))
+
+    def open_loop(self, rate: float, seconds: float) -> None:
+        """Send at random instants (Poisson), `rate` per second, whatever comes back."""
+        at, until = self.clock.time, self.clock.time + seconds
+        while (at := at + self._rng.expovariate(rate)) < until:
+            self._at(at)
+        self._run(until, lambda: None)
+
+    def picked(self, since: float = 0.0) -> Counter[str]:
+        """Requests per endpoint, of those sent from `since` on."""
+        return Counter(endpoint for sent_at, endpoint, _ in self.log if sent_at >= since)
+
+    def mean_latency(self, since: float = 0.0) -> float:
+        """Seconds, over the requests sent from `since` on."""
+        latencies = [latency for sent_at, _, latency in self.log if sent_at >= since]
+        return sum(latencies) / len(latencies)
+
+    def _at(
+        self, at: float, assignment: Assignment | None = None, kind: OutcomeKind = OutcomeKind.OK
+    ) -> None:
+        heapq.heappush(self._ends, (at, next(self._order), assignment, kind))
+
+    def _run(self, until: float, after_answer: Callable[[], None]) -> None:
+        while self._ends and self._ends[0][0] <= until:
+            self._tick_until(self._ends[0][0])
+            self.clock.time, _, assignment, kind = heapq.heappop(self._ends)
+            if assignment is None:
+                self.send()
+                continue
+            status = 200 if kind is OutcomeKind.OK else None
+            sent_at, now = assignment.routed_at, self.clock.time
+            self.router.settle(assignment, Outcome(kind, status, sent_at, now, now))
+            after_answer()
+        self._tick_until(until)
+        self.clock.time = until
+
+    def _tick_until(self, at: float) -> None:
+        """Once a second, as the balancer does."""
+        while self._tick_at <= at:
+            self.clock.time = self._tick_at
+            self.router.tick()
+            self._tick_at += 1.0

@@ -1,0 +1,167 @@
+"""Why a request went where it went.
+
+Rule of this file: nothing here is on a request's way unless somebody asks. A policy has an attribute `trace`, None
+until the router is told to explain; where it is set, the policy writes a note for each choice it makes, with a reason
+code, whom it considered, and what each of them scored. A choice in steps, such as a region and then one of its
+endpoints, is so many notes. A policy that writes none explains itself as PICKED.
+
+What is noted is what was compared, so the order of the scores is the policy's: usually the least wins. Notes change
+nothing: a seeded run is the same run with them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any, Final, NamedTuple
+
+from policies.facts import RequestFacts
+from policies.latency import FORGET_AFTER
+from policies.state import EndpointState
+
+PICKED: Final = "picked"
+"""The policy says no more."""
+
+ONLY_ONE: Final = "only-one"
+"""Nobody else was on offer."""
+
+PANIC: Final = "panic"
+"""Who was picked is not well; so many are not that their health is ignored."""
+
+LOOK: Final = "look"
+"""Who was picked has failed lately. That is not held against it this time: a look whether it is well."""
+
+RAISED: Final = "demoted-raised"
+"""The policy raised an error. What follows are the fallback's reasons."""
+
+NOT_ON_OFFER: Final = "demoted-not-on-offer"
+"""The policy picked who cannot take the request. What follows are the fallback's reasons."""
+
+TOO_SLOW: Final = "demoted-too-slow"
+"""The policy took longer than it may. What follows are the fallback's reasons."""
+
+Candidate = EndpointState | str
+"""An endpoint, or the name of a region."""
+
+
+class Step(NamedTuple):
+    """One choice: its reason code, who was considered, and the score of each, or none."""
+
+    reason: str
+    candidates: tuple[Candidate, ...] = ()
+    scores: tuple[float, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Names and plain numbers; a score that is no number in JSON is None."""
+        scores: list[float | None] = [score if isfinite(score) else None for score in self.scores]
+        scores += [None] * (len(self.candidates) - len(scores))
+        pairs = zip(self.candidates, scores, strict=False)
+        return {
+            "reason": self.reason,
+            "candidates": [{"id": _name(candidate), "score": score} for candidate, score in pairs],
+        }
+
+    def __str__(self) -> str:
+        if not self.candidates:
+            return self.reason
+        scores = [f"={score:.4g}" for score in self.scores]
+        scores += [""] * (len(self.candidates) - len(scores))
+        pairs = zip(self.candidates, scores, strict=False)
+        return f"{self.reason}({' '.join(_name(candidate) + score for candidate, score in pairs)})"
+
+
+class Explanation:
+    """Why one request was sent to `picked`, at `now` in seconds of the router's clock, when `offered` were
+    available."""
+
+    __slots__ = ("facts", "now", "offered", "picked", "steps")
+
+    def __init__(self, facts: RequestFacts, offered: int, now: float) -> None:
+        self.facts = facts
+        self.offered = offered
+        self.now = now
+        self.picked: EndpointState | None = None
+        self.steps: list[Step] = []
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The codes, in the order of the choices."""
+        return tuple(step.reason for step in self.steps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON. A key may be a secret of the client's, so only whether there was one is told."""
+        facts = self.facts
+        return {
+            "at": self.now,
+            "picked": self.picked.id if self.picked is not None else None,
+            "offered": self.offered,
+            "region": facts.region,
+            "has_key": facts.key is not None,
+            "attempt": facts.attempt,
+            "tried": sorted(facts.tried),
+            "steps": [step.as_dict() for step in self.steps],
+        }
+
+    def __str__(self) -> str:
+        """One line: `spilled-over(emea=0.46 us=0.41) less-loaded(us-0=3 us-1=2) -> us-1`."""
+        name = self.picked.id if self.picked is not None else "nobody"
+        return f"{' '.join(map(str, self.steps))} -> {name}"
+
+
+class Trace:
+    """What the router and its policies note while explaining is on.
+
+    `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
+    says how often each reason was given; a pick may have several, so they add up to more than `picks`.
+    """
+
+    __slots__ = ("counts", "last", "picks", "recent")
+
+    def __init__(self, keep: int = 1) -> None:
+        self.counts: Counter[str] = Counter()
+        self.picks = 0
+        self.last: Explanation | None = None
+        self.recent: deque[Explanation] = deque(maxlen=keep)
+
+    def begin(self, facts: RequestFacts, offered: int, now: float) -> None:
+        """A pick among so many begins."""
+        self.picks += 1
+        self.last = Explanation(facts, offered, now)
+        self.recent.append(self.last)
+
+    def note(self, reason: str, candidates: Iterable[Candidate] = (), scores: Iterable[float] = ()) -> None:
+        """A choice was made among `candidates` by `scores`. What is handed in is copied."""
+        self.counts[reason] += 1
+        if self.last is not None:
+            self.last.steps.append(Step(reason, tuple(candidates), tuple(scores)))
+
+    def end(self, state: EndpointState, now: float) -> None:
+        """The pick has come to `state`: what is to be said of it whoever picked it."""
+        last = self.last
+        if last is None:
+            return
+        last.picked = state
+        if not last.steps:
+            self.note(PICKED, (state,))
+        if state.is_fit and not state.is_sound and PANIC not in last.reasons:
+            self.note(PANIC, (state,))
+        if is_look(state, now) and LOOK not in last.reasons:
+            self.note(LOOK, (state,))
+
+
+def is_look(state: EndpointState, now: float) -> bool:
+    """Whether one more request would look at who has failed lately."""
+    latency = state.latency
+    is_remembered = latency.failures > 0.0 and now - latency.measured_at < FORGET_AFTER
+    return is_remembered and state.blame(now) == 0.0
+
+
+def pass_on(policy: object, trace: Trace | None) -> None:
+    """Let a policy write its notes there, or nowhere; one that writes none is left alone."""
+    if hasattr(policy, "trace"):
+        policy.trace = trace
+
+
+def _name(candidate: Candidate) -> str:
+    return candidate if isinstance(candidate, str) else candidate.id

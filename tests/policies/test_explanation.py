@@ -1,0 +1,257 @@
+"""Why a request went where it went: reasons are complete, true, and change nothing."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies import Available, Endpoint, EndpointState, RequestFacts, Router, Trace, make, registry
+from policies.contract import REGION, ManualClock, Trial, endpoints
+from policies.ejection import EjectionRules
+from policies.facts import OutcomeKind
+from policies.sticky import ByRendezvous, Sticky
+from tests.policies.pools import Pool, ill
+
+OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}
+
+
+def router(name: str, members: list[Endpoint], **options: Any) -> tuple[Router, Trace]:
+    """One that explains itself."""
+    found = Router(members, make(name, options, Random(1)), ManualClock(), Random(2))
+    trace = Trace()
+    found.explain(trace)
+    return found, trace
+
+
+def reasons(router: Router, trace: Trace, region: str | None = REGION) -> tuple[str, ...]:
+    """Those of the next pick."""
+    router.route(RequestFacts(region=region))
+    assert trace.last is not None
+    return trace.last.reasons
+
+
+@pytest.mark.parametrize("name", sorted(registry.TABLE))
+def test_explaining_changes_no_pick(name: str) -> None:
+    """The same seed is the same run, with and without; and each pick has a reason of its policy's own."""
+
+    def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
+        return 0.05, OutcomeKind.RESET if state.id == f"{REGION}-0" and now < 2 else OutcomeKind.OK
+
+    runs = [
+        Trial(lambda rng: make(name, OPTIONS.get(name, {}), rng), endpoints(1, 2, 3), answer) for _ in "ab"
+    ]
+    trace = Trace()
+    runs[1].router.explain(trace)
+    for run in runs:
+        run.open_loop(100, 6)
+    assert runs[0].log == runs[1].log
+    assert trace.picks == len(runs[1].log)
+    assert "picked" not in trace.counts
+    assert sum(trace.counts.values()) >= trace.picks
+
+
+@pytest.mark.parametrize("name", sorted(registry.TABLE))
+def test_who_was_picked_was_considered(name: str) -> None:
+    """The last choice of the policy names the endpoint that it fell on."""
+    found, trace = router(name, endpoints(1, 2, 3), **OPTIONS.get(name, {}))
+    for _ in range(50):
+        found.route(RequestFacts(region=REGION))
+        assert trace.last is not None
+        assert trace.last.picked in trace.last.steps[-1].candidates
+
+
+def test_off_means_that_nothing_is_kept() -> None:
+    """Switched off, the trace stays as it is, and the policy and its children write nowhere."""
+    found, trace = router("region-round-robin", endpoints(1, 1))
+    found.route(RequestFacts())
+    found.explain(None)
+    found.route(RequestFacts())
+    assert (trace.picks, found.trace) == (1, None)
+    assert trace.counts == {"region-in-turn": 1, "in-turn": 1}
+
+
+def test_another_policy_goes_on_explaining() -> None:
+    """Whatever is put in force writes into the same trace."""
+    found, trace = router("random", endpoints(1, 1))
+    assert reasons(found, trace) == ("at-random",)
+    found.set_policy(make("round-robin", {}, Random(1)))
+    assert reasons(found, trace) == ("in-turn",)
+    assert trace.picks == 2
+
+
+def test_a_child_of_a_region_is_asked_too() -> None:
+    """Whether it was made before anybody asked, or after."""
+    members = [*endpoints(1, 1), *endpoints(1, 1, region="there")]
+    found, trace = router("region-round-robin", members)
+    found.explain(None)
+    found.route(RequestFacts())
+    found.explain(trace)
+    assert [reasons(found, trace) for _ in range(2)] == [("region-in-turn", "in-turn")] * 2
+
+
+def test_the_scores_are_what_was_compared() -> None:
+    """Loads per weight, the less one picked; a tie is called one."""
+    found, trace = router("least-in-flight", endpoints(1, 2))
+    for state, load in zip(found.states, (1, 4), strict=True):
+        state.in_flight = load
+    assert reasons(found, trace) == ("less-loaded",)
+    assert trace.last is not None
+    scores = dict(zip(trace.last.steps[0].candidates, trace.last.steps[0].scores, strict=True))
+    assert scores == {found.states[0]: 1.0, found.states[1]: 2.0}
+    assert trace.last.picked is found.states[0]
+    assert reasons(found, trace) == ("tie",)
+
+
+@pytest.mark.parametrize("choices", [2, 3])
+def test_the_only_one_needs_no_other_reason(choices: int) -> None:
+    found, trace = router("least-in-flight", endpoints(1), choices=choices)
+    assert reasons(found, trace) == ("only-one",)
+
+
+def test_exploring_is_told_apart_from_attraction() -> None:
+    for explore, code in ((1.0, "explored"), (0.0, "quicker-likelier")):
+        found, trace = router("latency-weighted", endpoints(1, 1), explore=explore)
+        assert reasons(found, trace) == (code,)
+
+
+def test_a_region_is_chosen_for_a_reason() -> None:
+    """At home, spilled over, without a home, with only one region left, and to look at a stale one."""
+    members = [*endpoints(1, 1), *endpoints(1, 1, region="there")]
+    found, trace = router("region-aware", members, explore=0.0)
+    for state in found.states:
+        state.latency.record(0.1, 0, 0.0)
+    assert reasons(found, trace)[0] == "home"
+    for state in found.states[:2]:
+        state.latency.record(0.5, 0, 0.0)
+        state.in_flight = 9
+    assert reasons(found, trace)[0] == "spilled-over"
+    assert trace.last is not None
+    home, other = trace.last.steps[0].scores
+    assert trace.last.steps[0].candidates == (REGION, "there")
+    assert home > other
+    assert reasons(found, trace, region=None)[0] == "cheapest-region"
+    found.replace(members[:2])
+    assert reasons(found, trace)[0] == "home"
+    found, trace = router("region-aware", members, explore=1.0)
+    assert reasons(found, trace) == ("explored",)
+
+
+def test_a_single_region_says_when_it_is_gone() -> None:
+    members = [*endpoints(1), *endpoints(1, region="there")]
+    found, trace = router("single-region", members, region="there")
+    assert reasons(found, trace) == ("its-region", "only-one")
+    found.set_enabled("there-0", False)
+    assert reasons(found, trace) == ("region-unavailable", "only-one")
+
+
+def test_a_session_is_kept_or_moved() -> None:
+    """Who has no key is explained by the inner policy alone."""
+    sticky = Sticky(make("round-robin", {}, Random(1)), ByRendezvous())
+    found = Router(endpoints(1, 1), sticky, ManualClock(), Random(1))
+    trace = Trace()
+    found.explain(trace)
+    seen = []
+    for key, attempt in product(("a key", None), (0, 1)):
+        tried = frozenset([f"{REGION}-0", f"{REGION}-1"][:attempt])
+        found.route(RequestFacts(key=key, attempt=attempt, tried=tried))
+        assert trace.last is not None
+        seen.append(trace.last.reasons)
+    assert seen[0] == ("kept",)
+    assert seen[1] in {("kept",), ("moved",)}
+    assert seen[2:] == [("in-turn",)] * 2
+
+
+class Faulty:
+    """Does what it is told to."""
+
+    def __init__(self, clock: ManualClock, fault: str) -> None:
+        self._clock = clock
+        self._fault = fault
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        if self._fault == "demoted-raised":
+            raise ValueError("on purpose")
+        if self._fault == "demoted-too-slow":
+            self._clock.time += 1.0
+        if self._fault == "demoted-not-on-offer":
+            return EndpointState(Endpoint("stranger", "http://x", REGION))
+        return available[0]
+
+
+@pytest.mark.parametrize("fault", ["demoted-raised", "demoted-too-slow", "demoted-not-on-offer"])
+def test_a_demotion_says_which_and_what_the_fallback_thought(fault: str) -> None:
+    """The code of the demotion, and then the reason of who stood in."""
+    clock = ManualClock()
+    found = Router(endpoints(1, 1), Faulty(clock, fault), clock, Random(1))
+    trace = Trace()
+    found.explain(trace)
+    assert reasons(found, trace)[-2:] == (fault, "tie")
+    assert trace.last is not None
+    assert trace.last.picked is not None
+    assert trace.last.picked.id.startswith(REGION)
+    assert trace.counts[fault] == found.demoted == 1
+
+
+def test_a_policy_that_says_nothing_is_explained_as_picked() -> None:
+    """As one of another package, that knows nothing of notes."""
+    found = Router(endpoints(1, 1), Faulty(ManualClock(), ""), ManualClock(), Random(1))
+    trace = Trace()
+    found.explain(trace)
+    assert reasons(found, trace) == ("picked",)
+
+
+def test_a_panic_is_said() -> None:
+    """Who is ill is picked because too many are."""
+    pool = Pool(4)
+    trace = Trace()
+    pool.router.explain(trace)
+    ill(pool, ("a0", "a1", "a2"))
+    pool.named.name = "a1"
+    assert reasons(pool.router, trace) == ("picked", "panic")
+    pool.named.name = "a3"
+    assert reasons(pool.router, trace) == ("picked",)
+
+
+def test_a_look_is_said() -> None:
+    """A second after its last failure one request goes there as if nothing had been, and the next does not."""
+    pool = Pool(2, rules=EjectionRules(failures=0, success_rate=0.0))
+    trace = Trace()
+    pool.router.explain(trace)
+    pool.ends("a0", *[OutcomeKind.RESET] * 3)
+    assert trace.last is not None
+    assert trace.last.reasons == ("picked",)
+    pool.clock.time += 3.0
+    seen = [reasons(pool.router, trace) for _ in range(3)]
+    assert seen == [("picked", "look"), ("picked",), ("picked",)]
+
+
+def test_it_can_be_read_by_people_and_by_machines() -> None:
+    """One line, and JSON without the key; what is infinite is null there."""
+    found, trace = router("least-in-flight", endpoints(1, 1))
+    found.route(RequestFacts(key="secret", region="emea"))
+    assert trace.last is not None
+    names = [state.id for state in trace.last.steps[0].candidates if isinstance(state, EndpointState)]
+    assert str(trace.last) == f"tie({names[0]}=0 {names[1]}=0) -> {names[0]}"
+    trace.note("odd", ("emea", "us"), (float("inf"),))
+    told = json.loads(json.dumps(trace.last.as_dict(), allow_nan=False))
+    assert "secret" not in json.dumps(told)
+    assert (told["picked"], told["has_key"], told["offered"]) == (names[0], True, 2)
+    odd = {"reason": "odd", "candidates": [{"id": "emea", "score": None}, {"id": "us", "score": None}]}
+    assert told["steps"][1] == odd
+    assert str(trace.last).endswith("odd(emea=inf us) -> " + names[0])
+
+
+def test_as_many_are_kept_as_were_asked_for() -> None:
+    """The latest, oldest first."""
+    found = Router(endpoints(1, 1), make("round-robin", {}, Random(1)), ManualClock(), Random(1))
+    trace = Trace(keep=3)
+    found.explain(trace)
+    for _ in range(5):
+        found.route(RequestFacts())
+    assert len(trace.recent) == 3
+    assert trace.recent[-1] is trace.last
+    assert trace.picks == 5

@@ -1,0 +1,266 @@
+"""The contract catches what it is there for: faults that balancers have had for years, planted one at a time.
+
+Each mutant is a sound policy with one thing wrong. A named rule catches it, and the sound one passes that rule and
+all that are for everybody: a contract that nothing can break proves nothing, and neither does one that breaks
+everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+import pytest
+
+from policies import contract
+from policies.available import Available
+from policies.contract import ContractBroken
+from policies.facts import Outcome, RequestFacts
+from policies.policy import Policy, PolicyMaker
+from policies.state import EndpointState
+from policies.two_choices import relative_load
+
+Rule = Callable[[PolicyMaker], None]
+
+
+class Seeded:
+    """A policy with the randomness that it is given."""
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+
+
+class TwoChoices(Seeded):
+    """Sound: two are drawn without replacement, and the less loaded is taken, by weight and failures charged."""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return min(self.draw(available), key=lambda state: self.load(state, now))
+
+    def draw(self, available: Available) -> Sequence[EndpointState]:
+        return self.rng.sample(available, min(2, len(available)))
+
+    def load(self, state: EndpointState, now: float) -> float:
+        return relative_load(state, now)
+
+
+class PlainRandom(TwoChoices):
+    """Two are drawn, and the comparison never comes out for the second: Caddy's random_choose for years."""
+
+    def load(self, state: EndpointState, now: float) -> float:
+        return -1.0
+
+
+class WithReplacement(TwoChoices):
+    """Both may be the same: with two endpoints that is one choice, half of the time."""
+
+    def draw(self, available: Available) -> Sequence[EndpointState]:
+        return self.rng.choices(available, k=2)
+
+
+class Unweighted(TwoChoices):
+    """Bare counts: the weak one gets as many as the strong."""
+
+    def load(self, state: EndpointState, now: float) -> float:
+        return relative_load(state, now) * state.weight
+
+
+class Sinkhole(TwoChoices):
+    """Failures are not charged: who fails at once is always the least loaded."""
+
+    def load(self, state: EndpointState, now: float) -> float:
+        return state.in_flight / state.weight
+
+
+class LeastTime(Seeded):
+    """Sound: the least time expected. What is not asked for long is forgotten, and tried one request at a time."""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return min(available, key=lambda state: (self.time(state, now), self.rng.random()))
+
+    def time(self, state: EndpointState, now: float) -> float:
+        return state.predicted_latency(now) / state.weight
+
+
+class ByOwnMean(LeastTime):
+    """The least mean × (in flight + 1), with a mean of its own, as nginx's and Traefik's least time."""
+
+    unmeasured = 0.1
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._mean: dict[str, float] = {}
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        sample = outcome.ended_at - outcome.sent_at + 5.0 * outcome.kind.is_failure
+        mean = self._mean.get(state.id, sample)
+        self._mean[state.id] = mean + 0.2 * (sample - mean)
+
+    def time(self, state: EndpointState, now: float) -> float:
+        return self._mean.get(state.id, self.unmeasured) * (state.in_flight + 1) / state.weight
+
+
+class Starver(ByOwnMean):
+    """A mean that nothing but requests changes: who was slow once is never asked again (Traefik #12306)."""
+
+
+class Stampede(ByOwnMean):
+    """Who was never measured takes no time at all, however many are on their way there."""
+
+    unmeasured = 0.0
+
+
+class EarliestDeadline(Seeded):
+    """Sound: weighted round-robin by deadlines, with a random first phase whenever somebody is new."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._deadlines: dict[str, float] = {}
+        self._reached = 0.0
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        self._deadlines = {s.id: self._reached + self.phase() / s.endpoint.weight for s in states}
+
+    def phase(self) -> float:
+        return self.rng.random()
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        state = min(available, key=lambda state: self._deadlines[state.id])
+        self._reached = max(self._reached, self._deadlines[state.id])
+        self._deadlines[state.id] = self._reached + 1 / state.weight
+        return state
+
+
+class InPhase(EarliestDeadline):
+    """All begin at the start of their periods: every balancer that is rebuilt goes to the same one first."""
+
+    def phase(self) -> float:
+        return 1.0
+
+
+class Hidden(TwoChoices):
+    """Randomness of its own."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(Random())
+
+
+class Straying(TwoChoices):
+    """Remembers endpoints and picks them when they are gone."""
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        self._all = states
+
+    def draw(self, available: Available) -> Sequence[EndpointState]:
+        return self.rng.sample(self._all, 2)
+
+
+class Grudge(TwoChoices):
+    """Never again goes to who has failed once."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._shunned: set[str] = set()
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        if outcome.kind.is_failure:
+            self._shunned.add(state.id)
+
+    def load(self, state: EndpointState, now: float) -> float:
+        return super().load(state, now) + 1e6 * (state.id in self._shunned)
+
+    def draw(self, available: Available) -> Sequence[EndpointState]:
+        return available
+
+
+class Sulk(TwoChoices):
+    """Goes to nobody for ten seconds after it has failed, whatever is said of it."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._until: dict[str, float] = {}
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        if outcome.kind.is_failure:
+            self._until[state.id] = now + 10
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self.rng.choice([s for s in available if self._until.get(s.id, 0.0) <= now] or available)
+
+
+class Clique(TwoChoices):
+    """Knows whom it knew at the start, and nobody else."""
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        self._known = getattr(self, "_known", None) or {state.id for state in states}
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return self.rng.choice([state for state in available if state.id in self._known] or available)
+
+
+BALANCES: Rule = partial(contract.keeps_the_fullest_low, most=12.5)
+FINDS_IDLE: Rule = partial(contract.finds_the_idle, least=1.0)
+WEIGHS: Rule = partial(contract.respects_weights, within=0.02)
+
+CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
+    (PlainRandom, TwoChoices, BALANCES, "the fullest of 100 holds"),
+    (PlainRandom, TwoChoices, FINDS_IDLE, "the idle one of two got"),
+    (WithReplacement, TwoChoices, FINDS_IDLE, "the idle one of two got 7"),
+    (Unweighted, TwoChoices, WEIGHS, "from what weights 1 : 2 : 3 say"),
+    (Sinkhole, TwoChoices, contract.shuns_failures, "an endpoint that fails every request got"),
+    (Starver, LeastTime, contract.starves_nobody, "an endpoint that had recovered got"),
+    (Stampede, LeastTime, contract.spares_a_cold_endpoint, "a cold endpoint got 20 of the next 20"),
+    (InPhase, EarliestDeadline, contract.begins_anywhere, "went to the same endpoint first"),
+    (InPhase, EarliestDeadline, contract.begins_by_weight, "100% of the balancers that were started at once"),
+    (Hidden, TwoChoices, contract.repeats_itself, "the same seed gave two different runs"),
+    (Straying, TwoChoices, contract.stays_within_the_set, "demoted"),
+    (Grudge, TwoChoices, contract.ends_with_failures, "an endpoint that is back from its ejection got"),
+    (Sulk, TwoChoices, contract.returns_in_time, "an endpoint that is well by"),
+    (Clique, TwoChoices, contract.bears_a_slow_start, "a new endpoint got"),
+]
+
+
+def named(value: object) -> str:
+    """What a test is called."""
+    found = value.func if isinstance(value, partial) else value
+    return getattr(found, "__name__", "")
+
+
+@pytest.mark.parametrize(("mutant", "sound", "rule", "verdict"), CAUGHT, ids=named)
+def test_the_rule_catches_the_fault_and_not_the_sound_one(
+    mutant: type[Policy], sound: type[Policy], rule: Rule, verdict: str
+) -> None:
+    """And says what it saw."""
+    rule(sound)
+    with pytest.raises(ContractBroken, match=verdict):
+        rule(mutant)
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("sound", [TwoChoices, LeastTime, EarliestDeadline])
+def test_the_sound_ones_keep_all_that_is_for_everybody(sound: type[Policy]) -> None:
+    """So it is the fault, and nothing else about them, that was caught."""
+    contract.check(sound)
+
+
+def test_every_rule_for_everybody_has_caught_somebody() -> None:
+    """A rule that nothing breaks is no rule."""
+    assert set(contract.RULES) <= {rule for _, _, rule, _ in CAUGHT}
+
+
+def test_drawing_with_replacement_shows_in_the_idle_share() -> None:
+    """Without replacement the idle one of two is always found; with it, three times in four; at random, in half."""
+    shares = [contract.idle_share(mutant) for mutant in (TwoChoices, WithReplacement, PlainRandom)]
+    assert shares == pytest.approx([1.0, 0.75, 0.5], abs=0.05)
+
+
+def test_ignored_weights_show_in_the_shares() -> None:
+    """Equal counts at unequal weights are an error of a sixth, far beyond any row."""
+    assert contract.weight_error(Unweighted) > 0.1
+    assert contract.weight_error(TwoChoices) < 0.02
+
+
+def test_the_fullest_of_a_hundred_is_as_theory_says() -> None:
+    """About 19 of 1000 at random, about 12 by two choices."""
+    assert contract.fullest(PlainRandom) == pytest.approx(19, abs=1.5)
+    assert contract.fullest(TwoChoices) == pytest.approx(12, abs=0.5)
