@@ -15,6 +15,7 @@ from setuptools import setup
 
 HOT = [
     "policies/assignment.py",
+    "policies/clock.py",
     "policies/concurrency.py",
     "policies/facts.py",
     "policies/in_force.py",

@@ -22,8 +22,9 @@ class InForce:
     """A policy, its hooks, and the `fallback`.
 
     `demoted` counts the picks that the fallback had to make, `last_fault` says in words what the policy last did
-    wrong. `trace` is where reasons are noted while somebody asks for them. `pick`, `observe` and `tick` are to be
-    asked for again after `install` and `explain`; the latter two are None where the policy has no such hook.
+    wrong. `trace` is where reasons are noted while somebody asks for them. `pick`, `observe`, `probes` and the
+    others are to be asked for again after `install` and `explain`; all but `pick` are None where the policy has no such
+    hook.
     """
 
     def __init__(self, policy: Policy, fallback: Policy) -> None:
@@ -39,6 +40,8 @@ class InForce:
         self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
         self.observe: Callable[..., None] | None = getattr(policy, "observe", None)
         self.tick: Callable[..., None] | None = getattr(policy, "tick", None)
+        self.probes: Callable[..., Sequence[EndpointState]] | None = getattr(policy, "probes", None)
+        self.observe_probe: Callable[..., None] | None = getattr(policy, "observe_probe", None)
         self.explain(self.trace)
 
     def explain(self, trace: Trace | None) -> None:

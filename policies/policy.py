@@ -17,12 +17,16 @@ from policies.state import EndpointState
 
 
 class Policy(Protocol):
-    """One method. Three more are optional, and cost nothing where they are absent:
+    """One method. More are optional, and cost nothing where they are absent:
 
     - `observe(state, outcome, now)` after a request has been settled;
     - `members_changed(states, now)` when the policy is installed, and when endpoints come, go or change their weight;
       `states` are all, available or not;
-    - `tick(now)` about once a second.
+    - `tick(now)` about once a second;
+    - `probes(now)` after each pick: whom to probe out of band, possibly nobody;
+    - `observe_probe(state, load, latency, now)` when a probe is answered: what the worker says of itself, and the
+      seconds from sending the probe to its answer. One that fails is never heard of. Where nobody probes, neither is
+      called, so a policy must do without.
 
     An attribute `trace`, None at first, is set while somebody asks for reasons: see `explanation.py`.
 

@@ -8,7 +8,7 @@ from random import Random
 
 from policies.available import Available
 from policies.explanation import Trace, pass_on
-from policies.facts import Outcome, Region, RequestFacts
+from policies.facts import Outcome, Region, ReportedLoad, RequestFacts
 from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
 from policies.round_robin import RoundRobin
@@ -24,6 +24,10 @@ REGION_UNAVAILABLE = "region-unavailable"
 """The region that was to take it has nobody available."""
 
 
+def _nobody(now: float) -> Sequence[EndpointState]:
+    return ()
+
+
 class PerRegion:
     """One child policy per region, made when the region is first seen: a shared one would mix up their
     turns."""
@@ -34,6 +38,10 @@ class PerRegion:
         self._children: dict[Region, Policy] = {}
         self._trace: Trace | None = None
         self._states: Sequence[EndpointState] = ()
+        self._picked_by: Policy | None = None
+        if hasattr(make(Random(0)), "probes"):  # only where they are wanted: the router pays for every hook
+            self.probes = self._probes
+            self.observe_probe = self._observe_probe
 
     @property
     def trace(self) -> Trace | None:
@@ -72,7 +80,18 @@ class PerRegion:
             self._children[region] = self._make(self._rng)
             pass_on(self._children[region], self._trace)
             self._tell(region, now)
-        return self._children[region].pick(facts, available.by_region[region], now)
+        child = self._picked_by = self._children[region]
+        return child.pick(facts, available.by_region[region], now)
+
+    def _probes(self, now: float) -> Sequence[EndpointState]:
+        """Whom the child that has picked last wants probed."""
+        asked: Sequence[EndpointState] = getattr(self._picked_by, "probes", _nobody)(now)
+        return asked
+
+    def _observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
+        hook = getattr(self._children.get(state.region), "observe_probe", None)
+        if hook is not None:
+            hook(state, load, latency, now)
 
     def _tell(self, region: Region, now: float) -> None:
         hook = getattr(self._children[region], "members_changed", None)

@@ -18,7 +18,7 @@ from policies.clock import Clock
 from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
 from policies.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts, Standing
+from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Standing
 from policies.fitness import Fitness
 from policies.in_force import InForce
 from policies.least_in_flight import LeastInFlight
@@ -43,7 +43,8 @@ class Router:
     `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`. `fitness` judges
     who may be used. `on_available` is called when, after a time with no room, there is some again. `look` is called
     with the time before a pick that comes at `look_at` or later: it brings in what other processes have in flight,
-    and puts `look_at` off. `on_members` is called when endpoints have come, gone or changed.
+    and puts `look_at` off. `on_members` is called when endpoints have come, gone or changed. `on_probe` is called with
+    whom the policy wants probed out of band; the answer is to be told to `probed`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Router:
         self.look_at = inf
         self.look: Callable[[float], None] = _nowhere
         self.on_members: Callable[[], None] | None = None
+        self.on_probe: Callable[[EndpointState], None] | None = None
         self._take_hooks()
         self._replace(endpoints, warms=False)
 
@@ -114,6 +116,8 @@ class Router:
             self._refresh(state)
         self.routed += 1
         self.in_flight += 1
+        if self._probes is not None and self.on_probe is not None:
+            self._in_force.call(self._probe, now)
         return Assignment(state, facts, ahead, now)
 
     def settle(self, assignment: Assignment, outcome: Outcome) -> None:
@@ -138,6 +142,16 @@ class Router:
             self._refresh(state)  # last: whoever is woken may route at once
         if was_full and self.has_room and self.on_available is not None:
             self.on_available()
+
+    def probed(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
+        """A probe of `state` was answered, `latency` seconds after it was sent. One that was not is told to nobody."""
+        if self._in_force.observe_probe is not None and state.is_member:
+            self._in_force.call(self._in_force.observe_probe, state, load, latency, now)
+
+    def _probe(self, now: float) -> None:
+        if self._probes is not None and self.on_probe is not None:
+            for state in self._probes(now):
+                self.on_probe(state)
 
     @property
     def has_room(self) -> bool:
@@ -371,6 +385,7 @@ class Router:
         in_force = self._in_force
         self._pick = in_force.pick
         self._observe = in_force.observe
+        self._probes = in_force.probes
         self._demote = in_force.demote
         self.keeps_to_regions = in_force.keeps_to_regions
 

@@ -59,7 +59,12 @@ class Sticky:
         self.counts = counts or StickyCounts()
         self._placement = placement
         self._trace: Trace | None = None
-        for hook in ("observe", "tick"):  # only those that there are: the router asks once, and pays for each
+        for hook in (
+            "observe",
+            "tick",
+            "probes",
+            "observe_probe",
+        ):  # only those that there are: the router asks once, and pays for each
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 

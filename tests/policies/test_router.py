@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,14 @@ from policies import (
     Outcome,
     OutcomeKind,
     Policy,
+    ReportedLoad,
     RequestFacts,
     Router,
     UnknownEndpoint,
 )
 from policies.contract import ManualClock, endpoints
+from policies.region_aware import RegionAware
+from policies.regions import RegionRoundRobin, SingleRegion
 from policies.round_robin import RoundRobin
 
 FACTS = RequestFacts()
@@ -344,3 +348,76 @@ def test_the_limit_in_all_may_change() -> None:
     router.limit(None)
     assert told == [True]
     router.settle(held.pop(), outcome())
+
+
+class Probing(First):
+    """Wants the last two probed, after each pick."""
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        self.states = states
+
+    def probes(self, now: float) -> list[EndpointState]:
+        self.heard.append(("probes", self.states[0].in_flight, now))
+        return self.states[1:]
+
+    def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
+        self.heard.append(("probed", state.id, load.in_flight, latency, now))
+
+
+def test_probes_are_asked_for_and_heard_of() -> None:
+    """After each pick, the request counted in; what comes back is the policy's; who is gone by then is not."""
+    policy, asked = Probing(), list[str]()
+    r = router(policy)
+    r.on_probe = lambda state: asked.append(state.id)
+    r.route(FACTS)
+    assert asked == ["here-1", "here-2"]
+    r.probed(r.states[1], ReportedLoad(in_flight=3), 0.02, 0.5)
+    gone = r.states[2]
+    r.replace(endpoints(1, 1))
+    r.probed(gone, ReportedLoad(in_flight=3), 0.02, 0.5)
+    assert policy.heard == [("probes", 1, 0.0), ("probed", "here-1", 3, 0.02, 0.5)]
+
+
+def test_nobody_is_asked_for_probes_that_nobody_sends() -> None:
+    """Without a prober the hook is not called; without the hook the prober is not, nor is an answer a fault."""
+    policy = Probing()
+    r = router(policy)
+    r.route(FACTS)
+    assert policy.heard == []
+    r.on_probe = lambda state: policy.heard.append(("asked",))
+    r.set_policy(First())
+    r.route(FACTS)
+    r.probed(r.states[0], ReportedLoad(), 0.02, 0.5)
+    assert (policy.heard, r.last_fault) == ([], None)
+
+
+def test_a_fault_in_probing_costs_no_request() -> None:
+    """Whatever the policy or the prober raises is noted, and the request is under way."""
+    policy = Probing()
+    r = router(policy)
+
+    def broken(state: EndpointState) -> None:
+        raise OSError("no socket left")
+
+    r.on_probe = broken
+    assert r.route(FACTS).endpoint.id == "here-0"
+    assert (r.demoted, r.last_fault) == (0, "Probing raised OSError('no socket left') in _probe")
+
+
+@pytest.mark.parametrize("wrap", [SingleRegion, RegionRoundRobin, RegionAware])
+def test_an_inner_policy_may_probe(wrap: Any) -> None:
+    """Whoever wraps it hands its probes and their answers on; who has no such child has no such hooks."""
+    children: list[Probing] = []
+
+    def inner(rng: Random) -> Policy:
+        children.append(Probing())
+        return children[-1]
+
+    options = {"region": "here"} if wrap is SingleRegion else {}
+    r, asked = router(wrap(Random(1), inner=inner, **options)), list[str]()
+    r.on_probe = lambda state: asked.append(state.id)
+    r.route(FACTS)
+    r.probed(r.states[1], ReportedLoad(in_flight=3), 0.02, 0.5)
+    assert asked == ["here-1", "here-2"]
+    assert children[-1].heard == [("probes", 1, 0.0), ("probed", "here-1", 3, 0.02, 0.5)]
+    assert not hasattr(wrap(Random(1), **options), "probes")
