@@ -129,6 +129,7 @@ class Unit:
         self.pools.transports = transports_of(terms.endpoints)
         self.pools.without_reuse = without_reuse(terms.endpoints)
         self.pools.replace([state.endpoint for state in router.states])
+        self._tell_of_connections()
         self.checks = Checks(router, self.pools, terms.check_plan)
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
@@ -223,7 +224,12 @@ class Unit:
         """Route among these from now on; what is in flight elsewhere finishes there."""
         self.pools.replace(endpoints)  # first: the router lets those who wait go at once
         self.router.replace(endpoints)
+        self._tell_of_connections()
         self.checks.follow()
+
+    def _tell_of_connections(self) -> None:
+        for state in self.router.states:
+            state.connections = self.pools.by_id[state.id]
 
     @property
     def in_flight(self) -> int:

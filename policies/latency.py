@@ -12,7 +12,7 @@ apart:
           so the endpoint has really delivered (n + 1)/x, the delivery-rate sample of BBR (Cardwell et al.,
           ACM Queue 2016).
 
-The wait that was seen, mean − floor, is taken to grow with what is in flight: × (n + 1)/(ahead + 1). Far
+The wait that was seen, mean − floor, is taken to grow with what is in flight: × (n + 2)/(ahead + 2), see DOUBT. Far
 more in flight than ever came back at once is priced as a queue before its wait is seen. The floor is not:
 over a WAN most of what is in flight is on the wire, and a score that multiplies round trips by it drowns
 the load in them.
@@ -52,6 +52,15 @@ raised from 10 to 100 outstanding at once): mean latency of the next four second
 
 SPARE = 4
 """Requests in flight that are no burst whatever was proven: an endpoint that was idle has proven nothing."""
+
+DOUBT = 1.0
+"""Requests ahead that are added on both sides when a wait is carried over to another load.
+
+What is measured above the floor is not all wait: service varies, too, and that does not grow with load. Taken for wait,
+it makes an endpoint that was lately asked when idle look as if it could bear nothing, so it is asked when idle again.
+Simulated, six workers of one slot at 70 % load, two of them slower by half and one twice as fast: p99 138 ms without,
+134 with 1, 136 with 2, 155 with 4.
+"""
 
 FAILURE_COST = 5.0
 """Seconds charged for a failure, at least. Fast errors attract traffic (the sinkhole) unless each is dearer
@@ -190,7 +199,11 @@ class LatencyModel:
         mean = self._latency / successes
         floor = self._floor.read()
         wait = (mean if mean > silence else silence) - floor
-        wait = wait * (in_flight + 1) * successes / (self._ahead + successes) if wait > 0.0 else 0.0
+        if wait > 0.0:
+            met = self._ahead / successes + 1.0 + DOUBT
+            wait = wait * (in_flight + 1.0 + DOUBT) / met
+        else:
+            wait = 0.0
         if in_flight > SPARE:
             unproven = (in_flight - SPARE) * self._pace.read() / GROWTH - floor
             wait = unproven if unproven > wait else wait

@@ -25,6 +25,7 @@ from policies.random_choice import RandomChoice
 from policies.region_aware import RegionAware
 from policies.regions import RegionRoundRobin, SingleRegion
 from policies.round_robin import RoundRobin
+from policies.steelyard import Steelyard
 
 GROUP = "steelyard.policies"
 
@@ -38,6 +39,7 @@ TABLE: dict[str, Factory] = {
     "least-in-flight": LeastInFlight,
     "latency-weighted": LatencyWeighted,
     "region-aware": RegionAware,
+    "steelyard": Steelyard,
 }
 
 ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {

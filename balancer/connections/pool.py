@@ -36,6 +36,10 @@ NATIVE: Final = "native"
 """The transport of this file: one request at a time on a connection, in HTTP/1.1."""
 
 
+FRESH: Final = 0.3
+"""What the last connection counts in the time that connecting takes: a repeated SYN alone is a second."""
+
+
 class Lessee(Protocol):
     """Who asked for a connection and had to wait."""
 
@@ -44,7 +48,8 @@ class Lessee(Protocol):
 
 
 class Pool:
-    """The connections to one endpoint. `trip` is how long connecting took the last time, in seconds."""
+    """The connections to one endpoint. In seconds: `trip` is how long connecting took the last time, `connect_time` what
+    it takes of late until a request can be sent, TLS included."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
         self.endpoint = endpoint
@@ -55,7 +60,7 @@ class Pool:
         self.opening = 0
         self.is_retired = False
         self.keeps_alive = True
-        self.trip = 0.0
+        self.trip = self.connect_time = 0.0
         self.horizon = Horizon(pools.limits.horizon, pools.coarse_now)
         self.rested = Rested(self.horizon, pools.now, pools.limits.idle)
         self.rested.go_by(pools.limits.idle, 0.0)
@@ -78,6 +83,11 @@ class Pool:
     def idle(self) -> int:
         """Connections that wait for a request."""
         return len(self._idle) + len(self.rested)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a request that is sent now finds one."""
+        return bool(self._idle) or self.rested.has_young
 
     @property
     def standing(self) -> int:
@@ -296,7 +306,12 @@ class Pool:
             raise
         else:
             self.trip = upstream.phases.trip or loop.time() - begun
+            self._took(upstream.phases.appconnect or self.trip)
             self._opened(upstream, lessee)
+
+    def _took(self, seconds: float) -> None:
+        """So long for the last: one that was slow says little of the next."""
+        self.connect_time += (seconds - self.connect_time) * (FRESH if self.connect_time else 1.0)
 
     def _stop_opening(self, lessee: Lessee | None) -> None:
         self.opening -= 1

@@ -34,6 +34,13 @@ class Rested:
     def __len__(self) -> int:
         return len(self._waiting) + (self.lookout is not None)
 
+    @property
+    def has_young(self) -> bool:
+        """Whether there is one that may be leased."""
+        if not self._waiting:
+            return False
+        return self._now() - next(reversed(self._waiting)).idle_since <= self.limit
+
     def add(self, upstream: Upstream) -> None:
         """It is older than a moment now, and younger than all that are here."""
         self._waiting[upstream] = None

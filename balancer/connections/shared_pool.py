@@ -53,6 +53,10 @@ class SharedPool(Pool):
         return sum(not carrier.leased for carrier in self._carriers)
 
     @property
+    def is_warm(self) -> bool:
+        return any(may_carry(carrier) for carrier in self._carriers)
+
+    @property
     def leased(self) -> int:
         return len(self._carriers) - self.idle
 
@@ -205,6 +209,7 @@ class SharedPool(Pool):
         self.counts.count_opened(life.phases)
         self.backoff.succeeded()
         self.trip = life.phases.trip
+        self._took(life.phases.appconnect)
         life.retire_at = life.opened_at + limits.lifetime(rng)
         life.granted = limits.grant(rng) if self.keeps_alive else 1
 

@@ -47,6 +47,7 @@ EXPECTED = {
     "least-in-flight": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
     "latency-weighted": Expected(imbalance=1.08, weights=0.02, idle=0.4, fullest=15.5),
     "region-aware": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
+    "steelyard": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
 }
 
 

@@ -34,7 +34,7 @@ def test_an_idle_endpoint_is_predicted_its_floor() -> None:
 
 
 def test_the_wait_grows_with_what_is_in_flight_and_the_floor_does_not() -> None:
-    """Half a second of round trip is not doubled because twice as much is on the wire; the wait is."""
+    """Half a second of round trip is not doubled because twice as much is on the wire; the wait grows by (3 + 2)/(1 + 2)."""
     s = state()
     answer(s, 0.50, 0.0, ahead=1)
     for i in range(2000):
@@ -43,8 +43,8 @@ def test_the_wait_grows_with_what_is_in_flight_and_the_floor_does_not() -> None:
     at_usual = s.predicted_latency(2.1)
     s.in_flight = 3
     assert at_usual == pytest.approx(0.52, abs=1e-3)
-    assert s.predicted_latency(2.1) == pytest.approx(0.54, abs=2e-3)
-    assert s.predicted_latency(2.1, wait_price=8) == pytest.approx(0.50 + 8 * 0.04, abs=1e-2)
+    assert s.predicted_latency(2.1) == pytest.approx(0.50 + 0.02 * 5 / 3, abs=2e-3)
+    assert s.predicted_latency(2.1, wait_price=8) == pytest.approx(0.50 + 8 * 0.02 * 5 / 3, abs=1e-2)
 
 
 def test_a_burst_is_priced_before_its_wait_is_seen() -> None:
