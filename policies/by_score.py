@@ -12,12 +12,16 @@ from random import Random
 from policies.available import Available
 from policies.errors import BadPolicyOption
 from policies.explanation import ONLY_ONE, Trace
-from policies.facts import RequestFacts
+from policies.facts import Outcome, RequestFacts
 from policies.state import EndpointState
 from policies.two_choices import draw_two
 
 LEAST_SCORE = "least-score"
 """The least of the scores of those who were considered."""
+
+ON_TRIAL = 1e6
+"""Seconds charged per request in flight at an endpoint that nothing is known of: more than at any that is known, so
+it gets one trial at a time, and no stampede."""
 
 
 def number_of_choices(choices: int) -> int:
@@ -25,6 +29,12 @@ def number_of_choices(choices: int) -> int:
     if choices < 0 or choices == 1:
         raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
     return choices
+
+
+def to_first_byte(outcome: Outcome) -> float:
+    """Seconds; the rest depends on the size of the answer and on how fast the client reads."""
+    first = outcome.first_byte_at
+    return (outcome.ended_at if first is None else first) - outcome.sent_at
 
 
 class ByScore:

@@ -11,9 +11,10 @@ new mean.
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 
-from policies.by_score import ByScore
+from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
 from policies.options import between
@@ -21,9 +22,6 @@ from policies.pages import Pages
 from policies.state import EndpointState
 
 UNTIL = ("first-byte", "last-byte")
-
-TRIAL = 1e6
-"""Seconds charged per request in flight at an endpoint that nothing is known of: one trial at a time."""
 
 
 class Mean:
@@ -33,7 +31,7 @@ class Mean:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.at = -1e18
+        self.at = -inf
 
 
 class LeastTime(ByScore):
@@ -66,8 +64,7 @@ class LeastTime(ByScore):
         """A success moves the mean, or is it where the old one is forgotten."""
         if outcome.kind is not OutcomeKind.OK or not state.is_member:
             return
-        ended = outcome.first_byte_at if self._is_to_first_byte else None
-        seconds = (outcome.ended_at if ended is None else ended) - outcome.sent_at
+        seconds = to_first_byte(outcome) if self._is_to_first_byte else outcome.ended_at - outcome.sent_at
         mean = self._means[state]
         is_new = now - mean.at >= self._forget
         mean.seconds = seconds if is_new else mean.seconds + self._alpha * (seconds - mean.seconds)
@@ -78,5 +75,5 @@ class LeastTime(ByScore):
         mean = self._means[state]
         failed = state.latency.charge * state.blame(now) if state.latency.failures else 0.0
         if now - mean.at >= self._forget and not failed:
-            return TRIAL * state.in_flight / state.weight
+            return ON_TRIAL * state.in_flight / state.weight
         return (mean.seconds + failed) * (state.in_flight + 1) / state.weight

@@ -15,10 +15,10 @@ endpoint is on probation, as a new one is.
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, inf
 from random import Random
 
-from policies.by_score import ByScore
+from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.errors import BadPolicyOption
 from policies.facts import Outcome, OutcomeKind
 from policies.pages import Pages
@@ -26,10 +26,6 @@ from policies.state import EndpointState
 
 STALE = 3.0
 """Times τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
-
-PROBATION = 1e6
-"""Seconds charged per request in flight at an endpoint on probation: more than any that is known, so one trial at a
-time."""
 
 
 class Cost:
@@ -39,7 +35,7 @@ class Cost:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.at = -1e18
+        self.at = -inf
 
     def sample(self, seconds: float, now: float, decay: float) -> None:
         """One more took so long."""
@@ -70,8 +66,7 @@ class PeakEwma(ByScore):
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """A success is a sample, to the first byte; failures are charged when the score is read."""
         if outcome.kind is OutcomeKind.OK and state.is_member:
-            until = outcome.first_byte_at if outcome.first_byte_at is not None else outcome.ended_at
-            self._costs[state].sample(until - outcome.sent_at, now, self._decay)
+            self._costs[state].sample(to_first_byte(outcome), now, self._decay)
 
     def score(self, state: EndpointState, now: float) -> float:
         """Seconds × (in flight + 1) / weight; 0 for one on probation that has no request, and then very much."""
@@ -81,5 +76,5 @@ class PeakEwma(ByScore):
         if state.latency.failures:
             seconds += state.latency.charge * state.blame(now)
         if seconds == 0.0:
-            return PROBATION * state.in_flight / state.weight
+            return ON_TRIAL * state.in_flight / state.weight
         return seconds * (state.in_flight + 1) / state.weight

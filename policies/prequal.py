@@ -14,7 +14,7 @@ undefined, and `reuse` bounds it.
 The latency is the median of what was seen from here at a similar load (`latency_by_load.py`); in the paper the worker
 keeps it, which sees no network. Reports that come with responses are probes that cost nothing. Where nobody probes, the
 policy asks the unit itself what it has in flight at those that it would probe. An endpoint whose latency is unknown
-is taken to be as quick as is usual for one request, and half as quick for two: one trial at a time, and no stampede.
+gets one request at a time until it is.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.available import Available
+from policies.by_score import to_first_byte
 from policies.errors import BadPolicyOption
 from policies.explanation import Trace
 from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
@@ -41,6 +42,10 @@ ALL_HOT = "all-hot-least-loaded"
 
 NO_PROBES = "no-probes"
 """Fewer than two answers are in the pool: the less loaded of two. What follows are its reasons."""
+
+HOPE = 0.5
+"""Part of the usual latency that one whose latency is unknown is taken to have while it has no request. With one it
+is dearer than any of the others, so that there is one trial at a time and no stampede."""
 
 
 class Prequal:
@@ -128,9 +133,8 @@ class Prequal:
         load = outcome.reported_load
         in_flight = None if load is None else load.in_flight
         if outcome.kind is OutcomeKind.OK:
-            until = outcome.first_byte_at if outcome.first_byte_at is not None else outcome.ended_at
             busy = state.in_flight if in_flight is None else in_flight
-            self._latencies[state].record(busy, until - outcome.sent_at, now)
+            self._latencies[state].record(busy, to_first_byte(outcome), now)
         if in_flight is not None:
             self._add(state, in_flight, now)
 
@@ -138,7 +142,7 @@ class Prequal:
         latency, dearer = self._latencies[state].read(in_flight, now), 0.0
         if latency is None:
             dearer = state.norms.latency(state.region, now)
-            latency = dearer * (state.in_flight + 1)
+            latency = dearer * (state.in_flight + HOPE)
         times = int(self._uses + self._random())  # a part of a use is drawn
         self._pool.add(state, Probe(in_flight, latency, now, times, dearer))
 

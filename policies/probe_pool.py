@@ -96,7 +96,9 @@ class ProbePool:
             if not state.is_listed or (tried and state.id in tried):
                 continue
             usable += 1
-            load = load_of(state, probe, now)
+            load = probe.in_flight / state.weight
+            if state.latency.failures:
+                load = load_of(state, probe, now)
             if load > hot_above:
                 if load < least_load:
                     least_load, hot = load, state
