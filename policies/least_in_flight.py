@@ -6,43 +6,95 @@ random for years, because nobody asserted a distribution.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from random import Random
 
 from policies.available import Available
+from policies.by_score import number_of_choices
+from policies.errors import BadPolicyOption
 from policies.explanation import ONLY_ONE, Trace
 from policies.facts import RequestFacts
-from policies.options import at_least
 from policies.state import EndpointState
-from policies.two_choices import less_loaded_of_two, note_loads, relative_load
+from policies.turnover import Turnover
+from policies.two_choices import draw_two, less_loaded_of_two, note_loads, relative_load
+
+TIES = ("random", "rate")
+
+LOWER_RATE = "lower-rate"
+"""As loaded as others; the one that has had the fewest requests of late. Scores are requests in the last second."""
 
 
 class LeastInFlight:
     """The least loaded, by in-flight per weight, of a few endpoints drawn at random (power of two choices).
 
     Mitzenmacher, IEEE TPDS 2001: two choices instead of one turn the longest queue from log n into log log
-    n, and no view of all endpoints is needed, so that many units side by side do not herd. A tie goes to
-    the first drawn, which is uniform.
+    n, and no view of all endpoints is needed, so that many units side by side do not herd. 0 choices: of all.
+
+    A tie goes to any of the equals, or with `tie = "rate"` to the one with the fewest requests in the last second.
+    Below one request in flight per endpoint nearly all is a tie, and two choices are no better than one. HAProxy's
+    cure (`balance random`, since 3.4): of 1600 servers the busiest had 780 of a million requests, and 628 with it.
     """
 
     trace: Trace | None = None
 
-    def __init__(self, rng: Random, *, choices: int = 2) -> None:
+    def __init__(self, rng: Random, *, choices: int = 2, tie: str = "random") -> None:
         self._random = rng.random
         self._sample = rng.sample
-        self._choices = at_least(2, choices=choices)
+        self._choices = number_of_choices(choices)
+        if tie not in TIES:
+            raise BadPolicyOption("tie", f"must be one of {', '.join(TIES)}, got '{tie}'")
+        self._is_plain = choices == 2 and tie == "random"
+        self._turnover: Turnover | None = None
+        if tie == "rate":
+            self._turnover = Turnover()
+            self.members_changed = self._members_changed
+
+    def _members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        if self._turnover is not None:
+            self._turnover.follow(states)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(choices)."""
-        if self._choices == 2:
+        """O(choices); O(n) for all."""
+        if self._is_plain:
             return less_loaded_of_two(available, self._random, now, self.trace)
         if len(available) == 1:
             if self.trace is not None:
                 self.trace.note(ONLY_ONE, available)
             return available[0]
-        return self._best_of_more(available, now)
-
-    def _best_of_more(self, available: Available, now: float) -> EndpointState:
-        drawn = self._sample(available, min(self._choices, len(available)))
+        drawn = self._drawn(available)
         if self.trace is not None:
             note_loads(self.trace, drawn, now)
-        return min(drawn, key=lambda state: relative_load(state, now))
+        equals = least_loaded(drawn, now)
+        state = equals[0] if len(equals) == 1 else self._one_of(equals, now)
+        if self._turnover is not None:
+            self._turnover.count(state, now)
+        return state
+
+    def _drawn(self, available: Available) -> Sequence[EndpointState]:
+        size, choices = len(available), self._choices
+        if choices == 2:
+            first, second = draw_two(size, self._random)
+            return available[first], available[second]
+        return self._sample(available, choices) if 0 < choices < size else available
+
+    def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
+        if self._turnover is None:
+            return equals[int(self._random() * len(equals))]
+        rates = [self._turnover.of(state, now) for state in equals]
+        if self.trace is not None:
+            self.trace.note(LOWER_RATE, equals, rates)
+        least = min(rates)
+        if rates.count(least) > 1:
+            equals = [state for state, rate in zip(equals, rates, strict=True) if rate == least]
+            return equals[int(self._random() * len(equals))]
+        return equals[rates.index(least)]
+
+
+def least_loaded(states: Sequence[EndpointState], now: float) -> list[EndpointState]:
+    """Those of whom nobody is less loaded."""
+    load: Callable[[EndpointState, float], float] = relative_load
+    loads = [
+        load(state, now) if state.latency.failures else state.in_flight / state.weight for state in states
+    ]
+    least = min(loads)
+    return [state for state, its in zip(states, loads, strict=True) if its == least]

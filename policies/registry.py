@@ -17,15 +17,23 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_type_hints
 
+from policies.c3 import C3
+from policies.edf_round_robin import EdfRoundRobin
 from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
+from policies.join_idle_queue import JoinIdleQueue
 from policies.latency_weighted import LatencyWeighted
 from policies.least_in_flight import LeastInFlight
+from policies.least_time import LeastTime
+from policies.peak_ewma import PeakEwma
 from policies.policy import Policy, PolicyMaker
+from policies.prequal import Prequal
 from policies.random_choice import RandomChoice
 from policies.region_aware import RegionAware
 from policies.regions import RegionRoundRobin, SingleRegion
+from policies.reported_load import ReportedLoadRoundRobin
 from policies.round_robin import RoundRobin
 from policies.steelyard import Steelyard
+from policies.smooth_round_robin import SmoothRoundRobin
 
 GROUP = "steelyard.policies"
 
@@ -40,6 +48,14 @@ TABLE: dict[str, Factory] = {
     "latency-weighted": LatencyWeighted,
     "region-aware": RegionAware,
     "steelyard": Steelyard,
+    "smooth-round-robin": SmoothRoundRobin,
+    "edf-round-robin": EdfRoundRobin,
+    "peak-ewma": PeakEwma,
+    "least-time": LeastTime,
+    "reported-load": ReportedLoadRoundRobin,
+    "prequal": Prequal,
+    "c3": C3,
+    "join-idle-queue": JoinIdleQueue,
 }
 
 ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {

@@ -21,11 +21,14 @@ BALANCERS = 300
 
 def begins_anywhere(make: PolicyMaker) -> None:
     """Of many balancers that are told of the same new endpoints at once, no more than a few go to the same one first,
-    be it because they have just started or because somebody has come."""
+    be it because they have just started or because somebody has come.
+
+    Whoever looks at all goes to the newcomer if it knows the others to be busier: for 0 to 4 requests, 29 % do.
+    """
     for name, earlier in (("started", 0), ("told of a newcomer", 5)):
         share = most_first(make, [1.0] * 6, earlier)
         demand(
-            share <= 0.3,
+            share <= 0.35,
             f"{share:.0%} of the balancers that were {name} at once went to the same endpoint first",
         )
 

@@ -26,7 +26,8 @@ class Expected:
     `imbalance` is the most that an endpoint of equals gets, over its fair share; `weights` how far a share may be
     from what the weights say (None: they are ignored on purpose); `idle` the least share that the idle one of two
     gets; `fullest` the most that one of a hundred holds of a thousand requests, on average (at random it is 19, by
-    two choices 12); `begins_by_weight` whether units that start together go to others than the heaviest, too.
+    two choices 12); `begins_by_weight` whether units that start together go to others than the heaviest, too; `back` is
+    the part of a fair share that one has in the third second after it is well.
     """
 
     imbalance: float
@@ -34,6 +35,7 @@ class Expected:
     idle: float
     fullest: float = 20.0
     begins_by_weight: bool = True
+    back: float = 0.7
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -48,6 +50,16 @@ EXPECTED = {
     "latency-weighted": Expected(imbalance=1.08, weights=0.02, idle=0.4, fullest=15.5),
     "region-aware": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
     "steelyard": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
+    "smooth-round-robin": Expected(imbalance=1.001, weights=0.001, idle=0.5, fullest=10.0),
+    "edf-round-robin": Expected(imbalance=1.001, weights=0.001, idle=0.5, fullest=10.0),
+    "peak-ewma": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
+    "least-time": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=10.0),
+    "reported-load": Expected(imbalance=1.001, weights=0.001, idle=0.5, fullest=10.0),
+    # the quickest of the cold gets all until it is hot, so shares come and go; weights count only in what is hot
+    "prequal": Expected(imbalance=1.1, weights=None, idle=1.0, fullest=12.5, back=0.3),
+    "c3": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=11.5),
+    # idle endpoints stand in line whatever they weigh; where nobody is idle, it is random
+    "join-idle-queue": Expected(imbalance=1.08, weights=0.02, idle=1.0),
 }
 
 
@@ -84,8 +96,8 @@ def test_policy_keeps_the_contract(name: str) -> None:
 @pytest.mark.parametrize("told", Told)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_policy_gives_its_share_to_who_is_back(name: str, told: Told) -> None:
-    """Of ours more is asked than of others': seven tenths of a fair share within 3 s."""
-    assert contract.share_after_return(maker(name), told) >= 0.7 / 6
+    """Of ours more is asked than of others': seven tenths of a fair share within 3 s, unless its row says less."""
+    assert contract.share_after_return(maker(name), told) >= EXPECTED[name].back / 6
 
 
 @pytest.mark.parametrize("name", EXPECTED)

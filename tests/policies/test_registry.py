@@ -63,7 +63,7 @@ def test_an_unknown_name_says_what_is_known_and_what_was_meant() -> None:
 
 def test_an_unknown_name_like_nothing_has_no_suggestion() -> None:
     """A wild guess is no help."""
-    with pytest.raises(UnknownPolicy, match=r"unknown policy 'zzz'; known: [a-z, -]+$"):
+    with pytest.raises(UnknownPolicy, match=r"unknown policy 'zzz'; known: [a-z0-9, -]+$"):
         make("zzz", {}, Random(1))
 
 
@@ -74,7 +74,7 @@ def test_an_unknown_name_like_nothing_has_no_suggestion() -> None:
         ({"name": "region-aware", "margin": True}, "policy.margin: must be a number, got True"),
         ({"name": "region-aware", "margin": "x"}, "policy.margin: must be a number, got 'x'"),
         ({"name": "latency-weighted", "explore": 2}, "policy.explore: must be from 0 to 1, got 2"),
-        ({"name": "least-in-flight", "choices": 1}, "policy.choices: must be >= 2, got 1"),
+        ({"name": "least-in-flight", "choices": 1}, "policy.choices: must be 0 (all) or >= 2, got 1"),
         ({"name": "least-in-flight", "choices": 2.5}, "policy.choices: must be a whole number, got 2.5"),
         ({"name": "random", "seed": 1}, "policy.seed: 'random' has no such option; it has none"),
         (
@@ -83,8 +83,8 @@ def test_an_unknown_name_like_nothing_has_no_suggestion() -> None:
         ),
         ({"name": "single-region"}, "policy.region: 'single-region' needs it"),
         (
-            {"name": "region-aware", "inner": {"name": "least-in-flight", "choices": 0}},
-            "policy.inner.choices: must be >= 2, got 0",
+            {"name": "region-aware", "inner": {"name": "least-in-flight", "choices": -2}},
+            "policy.inner.choices: must be 0 (all) or >= 2, got -2",
         ),
         (
             {"name": "region-aware", "inner": 3},

@@ -1,0 +1,115 @@
+"""C3: ranks endpoints by latency and by a queue that it fears more than in proportion.
+
+Rule of this file: the score of Suresh, Canini, Schmid and Feldmann, "C3: Cutting Tail Latency in Cloud Data Stores via
+Adaptive Replica Selection", NSDI 2015, section 3.1:
+
+    Ψ = R − 1/μ + q̂³/μ        q̂ = 1 + os·w + q
+
+R is the mean latency seen here, 1/μ the mean service time and q the mean queue that the worker reports, os what is in
+flight there from here, w how many balancers there are (each takes the others for as busy as itself). The cube keeps a
+quick endpoint from having a queue that is as long in seconds as a slow one's: that is long in requests, and all of
+them wait when it slows down.
+
+The means are by samples, as there; each counts for `alpha`, .3 as in Elasticsearch's adaptive replica selection. Here q̂
+is per weight. A worker that reports no service time is taken to need the least latency that was seen of it; one
+that reports no queue, none. The paper's rate control is not here: limits and queues belong to the router.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+from policies.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.errors import BadPolicyOption
+from policies.facts import Outcome, OutcomeKind, ReportedLoad
+from policies.options import at_least, between
+from policies.pages import Pages
+from policies.state import EndpointState
+from policies.two_choices import FAILING
+
+FORGET_AFTER = 10.0
+"""Seconds after which what was heard counts for nothing: who is avoided cannot show that it is well again."""
+
+UNKNOWN = -1.0
+
+
+class Feedback:
+    """The three means of one endpoint, in seconds and requests, as of `at`; UNKNOWN before the first sample."""
+
+    __slots__ = ("at", "latency", "queue", "service")
+
+    def __init__(self) -> None:
+        self.at = -inf
+        self.latency = self.queue = self.service = UNKNOWN
+
+    def hear(self, latency: float | None, load: ReportedLoad | None, now: float, alpha: float) -> None:
+        """A request took so long, or the worker says how it is, or both."""
+        if now - self.at >= FORGET_AFTER:
+            self.latency = self.queue = self.service = UNKNOWN
+        self.at = max(now, self.at)
+        if latency is not None:
+            self.latency = mean(self.latency, latency, alpha)
+        if load is not None and load.in_flight is not None:
+            self.queue = mean(self.queue, load.in_flight, alpha)
+        if load is not None and load.service_time is not None:
+            self.service = mean(self.service, load.service_time, alpha)
+
+
+def mean(old: float, new: float, alpha: float) -> float:
+    """The mean with one sample more, which counts for `alpha` of it, or for all of it if it is the first."""
+    return new if old == UNKNOWN else old + alpha * (new - old)
+
+
+class C3(ByScore):
+    """The least of three by C3's rank: mean latency, and the cube of the queue that is to be expected."""
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        choices: int = 3,
+        alpha: float = 0.3,
+        exponent: float = 3.0,
+        balancers: float = 1.0,
+    ) -> None:
+        super().__init__(rng, choices)
+        if not exponent > 0:
+            raise BadPolicyOption("exponent", f"must be > 0, got {exponent}")
+        self._exponent = exponent
+        self._alpha = between(0.001, 1, alpha=alpha)
+        self._balancers = at_least(1, balancers=balancers)
+        self._heard: Pages[Feedback] = Pages(Feedback)
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        """Remember those that are there."""
+        self._heard.follow(states)
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """A success tells a latency; any answer may carry a report."""
+        is_ok = outcome.kind is OutcomeKind.OK
+        if state.is_member and (is_ok or outcome.reported_load is not None):
+            latency = to_first_byte(outcome) if is_ok else None
+            self._heard[state].hear(latency, outcome.reported_load, now, self._alpha)
+
+    def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
+        """Reports count however they come."""
+        self._heard[state].hear(None, load, now, self._alpha)
+
+    def score(self, state: EndpointState, now: float) -> float:
+        """Ψ in seconds; who fails seems to have a long queue. Who is unknown is as is usual, for one request."""
+        heard = self._heard[state]
+        latency, service, queue = heard.latency, heard.service, heard.queue
+        if now - heard.at >= FORGET_AFTER:
+            latency = service = queue = UNKNOWN
+        if latency < 0.0:
+            if state.in_flight:
+                return ON_TRIAL * state.in_flight / state.weight
+            latency = state.norms.latency(state.region, now)
+        if service < 0.0:
+            service = min(latency, state.latency.floor)
+        waiting = 1.0 + state.in_flight * self._balancers + (queue if queue > 0.0 else 0.0)
+        if state.latency.failures:
+            waiting += FAILING * state.blame(now)
+        score: float = latency - service + (waiting / state.weight) ** self._exponent * service
+        return score

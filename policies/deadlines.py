@@ -1,0 +1,62 @@
+"""Earliest deadline first: whose turn it is, by weights that may change at any time.
+
+Rule of this file: a heap in virtual time. Whoever has its turn is due again one period later, 1/weight, so that in any
+stretch each has its share to within one turn. Demers, Keshav and Shenker (SIGCOMM 1989) queue packets so; Envoy and
+gRPC pick endpoints so.
+
+Phases are random. Where everyone begins at its first deadline, and again at every rebuild, all balancers that hear of a
+change at once send their next requests to the same endpoint, the heaviest. Here a newcomer comes in anywhere in its
+period, and a rebuild leaves the part of its period that each has still to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heapreplace
+from random import Random
+
+from policies.available import Available
+from policies.facts import RequestFacts
+from policies.state import EndpointState
+
+MOST_PASSED = 64
+"""After so many turns of those who are away, whoever is there is drawn by weight: when most are away, no pick may cost
+a look at all of them."""
+
+Entry = tuple[float, int, EndpointState, float]
+"""(due at, place, whose turn, the weight that the period was made of). The place decides a tie, and repeats a run."""
+
+
+class Deadlines:
+    """Turns of endpoints."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._heap: list[Entry] = []
+        self._weights: Mapping[EndpointState, float] = {}
+        self._time = 0.0
+
+    def rebuild(self, states: Iterable[EndpointState], weight_of: Callable[[EndpointState], float]) -> None:
+        """These are the members and their weights now. O(n)."""
+        random = self._rng.random
+        left = {state: max(0.0, due - self._time) * weight for due, _, state, weight in self._heap}
+        weights = {state: weight_of(state) for state in states}
+        self._weights = weights
+        self._time = 0.0
+        self._heap = [
+            ((left[state] if state in left else random()) / weight, place, state, weight)
+            for place, (state, weight) in enumerate(weights.items())
+        ]
+        heapify(self._heap)
+
+    def next(self, facts: RequestFacts, available: Available) -> EndpointState:
+        """Whose turn it is of `available`. O(log n); who is away misses its turns, and does not catch up."""
+        heap, weights, tried = self._heap, self._weights, facts.tried
+        for _ in range(MOST_PASSED if heap else 0):
+            due, place, state, _weight = heap[0]
+            self._time = due
+            weight = weights[state]
+            heapreplace(heap, (due + 1.0 / weight, place, state, weight))
+            if state.is_listed and (not tried or state.id not in tried):
+                return state
+        return self._rng.choices(available, [weights.get(state, state.weight) for state in available])[0]

@@ -1,0 +1,79 @@
+"""Least time: who answers soonest, counting what it has in flight.
+
+Rule of this file: score = mean latency × (in flight + 1) / weight, the least wins, over all endpoints. nginx's
+`least_time` (the commercial version) and Traefik's `leasttime` (3.6) are this rule. The mean is the usual one of
+proxies: each sample counts for a part α of it.
+
+A mean that is only renewed by requests keeps away, for good, an endpoint that was slow once: Traefik #12306. So a mean
+without a sample for `forget` seconds is worth nothing. One request at a time goes there, and the first answer is the
+new mean.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from random import Random
+
+from policies.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.errors import BadPolicyOption
+from policies.facts import Outcome, OutcomeKind
+from policies.options import between
+from policies.pages import Pages
+from policies.state import EndpointState
+
+UNTIL = ("first-byte", "last-byte")
+
+
+class Mean:
+    """The mean `seconds` of one endpoint, and the instant of its last sample."""
+
+    __slots__ = ("at", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.at = -inf
+
+
+class LeastTime(ByScore):
+    """The least mean latency times requests in flight, per weight, of all endpoints."""
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        alpha: float = 0.05,
+        forget: float = 10.0,
+        until: str = "first-byte",
+        choices: int = 0,
+    ) -> None:
+        super().__init__(rng, choices)
+        if until not in UNTIL:
+            raise BadPolicyOption("until", f"must be one of {', '.join(UNTIL)}, got '{until}'")
+        if not forget > 0:
+            raise BadPolicyOption("forget", f"must be > 0, got {forget}")
+        self._alpha = between(0.001, 1, alpha=alpha)
+        self._forget = forget
+        self._is_to_first_byte = until == "first-byte"
+        self._means: Pages[Mean] = Pages(Mean)
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        """Remember those that are there."""
+        self._means.follow(states)
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """A success moves the mean, or is it where the old one is forgotten."""
+        if outcome.kind is not OutcomeKind.OK or not state.is_member:
+            return
+        seconds = to_first_byte(outcome) if self._is_to_first_byte else outcome.ended_at - outcome.sent_at
+        mean = self._means[state]
+        is_new = now - mean.at >= self._forget
+        mean.seconds = seconds if is_new else mean.seconds + self._alpha * (seconds - mean.seconds)
+        mean.at = max(now, mean.at)
+
+    def score(self, state: EndpointState, now: float) -> float:
+        """Seconds; one that nothing is known of is first if it has no request, and then last."""
+        mean = self._means[state]
+        failed = state.latency.charge * state.blame(now) if state.latency.failures else 0.0
+        if now - mean.at >= self._forget and not failed:
+            return ON_TRIAL * state.in_flight / state.weight
+        return (mean.seconds + failed) * (state.in_flight + 1) / state.weight

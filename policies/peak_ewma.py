@@ -1,0 +1,80 @@
+"""Peak EWMA: quick to believe that an endpoint has become slow, slow to believe that it is quick again.
+
+Rule of this file: a cost per endpoint, in seconds. On a sample x that comes Δ after the last one
+
+    x > c:  c = x        else:  c = c·w + x·(1 − w),  w = e^(−Δ/τ)
+
+and a cost that is read decays toward 0, as if a sample of 0 had come at that moment: c·e^(−Δ/τ). The score is
+c·(in_flight + 1)/weight. Twitter's Finagle, `loadbalancer/PeakEwma.scala`; Linkerd has it from there.
+
+Three things differ from there. A read changes nothing: in Finagle each one lets the cost fade and counts as an
+observation. Failures are charged, at least 5 s or the endpoint's 99th percentile, because quick ones would attract
+(`EndpointState.blame` says for how long). And a cost so old that it says nothing is no invitation to everybody: the
+endpoint is on probation, as a new one is.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf
+from random import Random
+
+from policies.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.errors import BadPolicyOption
+from policies.facts import Outcome, OutcomeKind
+from policies.pages import Pages
+from policies.state import EndpointState
+
+STALE = 3.0
+"""Times τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
+
+
+class Cost:
+    """What one endpoint costs: `seconds` as of the last sample, `at`."""
+
+    __slots__ = ("at", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.at = -inf
+
+    def sample(self, seconds: float, now: float, decay: float) -> None:
+        """One more took so long."""
+        if seconds >= self.seconds:
+            self.seconds = seconds
+        else:
+            keep = exp((self.at - now) / decay) if now > self.at else 1.0
+            self.seconds = self.seconds * keep + seconds * (1.0 - keep)
+        if now > self.at:
+            self.at = now
+
+
+class PeakEwma(ByScore):
+    """The less costly of two drawn at random, by peak latency that decays, times the requests in flight."""
+
+    def __init__(self, rng: Random, *, decay: float = 10.0, choices: int = 2) -> None:
+        super().__init__(rng, choices)
+        if not decay > 0:
+            raise BadPolicyOption("decay", f"must be > 0, got {decay}")
+        self._decay = decay
+        self._stale = STALE * decay
+        self._costs: Pages[Cost] = Pages(Cost)
+
+    def members_changed(self, states: list[EndpointState], now: float) -> None:
+        """Remember those that are there."""
+        self._costs.follow(states)
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """A success is a sample, to the first byte; failures are charged when the score is read."""
+        if outcome.kind is OutcomeKind.OK and state.is_member:
+            self._costs[state].sample(to_first_byte(outcome), now, self._decay)
+
+    def score(self, state: EndpointState, now: float) -> float:
+        """Seconds × (in flight + 1) / weight; 0 for one on probation that has no request, and then very much."""
+        cost = self._costs[state]
+        age = now - cost.at
+        seconds = cost.seconds * exp(-age / self._decay) if age < self._stale else 0.0
+        if state.latency.failures:
+            seconds += state.latency.charge * state.blame(now)
+        if seconds == 0.0:
+            return ON_TRIAL * state.in_flight / state.weight
+        return seconds * (state.in_flight + 1) / state.weight

@@ -1,0 +1,169 @@
+"""Prequal: probes ahead of time, and of those that are not too busy the quickest.
+
+Rule of this file: Wydrowski, Kleinberg, Rumble and Archer, "Load is not what you should balance: Introducing Prequal",
+NSDI 2024, section 4. After each query `probes` endpoints drawn at random are asked how many requests they have. The
+answers wait in a pool (`probe_pool.py`) for the queries to come. An answer is hot if its load is above the quantile
+`q_rif` of the loads heard of lately. If any are cold, the cold one with the least latency is taken, else the one with
+the least load. Each query also removes `remove` answers, the oldest and the worst in turn, and an answer is used
+
+    b = max(1, (1 + δ) / ((1 − m/n)·probes − remove))
+
+times, with m the pool's size and n the endpoints; a part of a use is drawn. Where n is not much above m that is
+undefined, and `reuse` bounds it.
+
+The latency is the median of what was seen from here at a similar load (`latency_by_load.py`); in the paper the worker
+keeps it, which sees no network. Reports that come with responses are probes that cost nothing. Where nobody probes, the
+policy asks the unit itself what it has in flight at those that it would probe. An endpoint whose latency is unknown
+gets one request at a time until it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from policies.available import Available
+from policies.by_score import to_first_byte
+from policies.errors import BadPolicyOption
+from policies.explanation import Trace
+from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.latency_by_load import LatencyByLoad
+from policies.options import at_least, between
+from policies.pages import Pages
+from policies.probe_pool import Probe, ProbePool, load_of
+from policies.state import EndpointState
+from policies.two_choices import less_loaded_of_two
+
+COLD = "cold-quickest"
+"""The least latency of those that are not hot. Scores are seconds."""
+
+ALL_HOT = "all-hot-least-loaded"
+"""All are hot: the least load. Scores are requests per weight."""
+
+NO_PROBES = "no-probes"
+"""Fewer than two answers are in the pool: the less loaded of two. What follows are its reasons."""
+
+HOPE = 0.5
+"""Part of the usual latency that one whose latency is unknown is taken to have while it has no request. With one it
+is dearer than any of the others, so that there is one trial at a time and no stampede."""
+
+
+class Prequal:
+    """The quickest of those that are not too busy, by probes made ahead of time (Prequal)."""
+
+    trace: Trace | None = None
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        pool: int = 16,
+        oldest: float = 1.0,
+        q_rif: float = 0.84,
+        probes: float = 3.0,
+        remove: float = 1.0,
+        delta: float = 1.0,
+        reuse: float = 4.0,
+    ) -> None:
+        self._random = rng.random
+        if not oldest > 0:
+            raise BadPolicyOption("oldest", f"must be > 0, got {oldest}")
+        self._pool = ProbePool(at_least(2, pool=pool), oldest, between(0, 1, q_rif=q_rif))
+        self._probes = between(0.1, 100, probes=probes)
+        self._remove = between(0, 100, remove=remove)
+        self._delta = at_least(0, delta=delta)
+        self._reuse = at_least(1, reuse=reuse)
+        self._states: Sequence[EndpointState] = ()
+        self._latencies: Pages[LatencyByLoad] = Pages(LatencyByLoad)
+        self._uses = 1.0
+        self._due = self._owed = 0.0
+        self._somebody_probes = False
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        """Answers of those who left go; how often one is used depends on how many there are."""
+        self._states = states
+        self._latencies.follow(states)
+        self._pool.follow(set(states))
+        self._uses = uses(self._pool.size, len(states), self._probes, self._remove, self._delta, self._reuse)
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(pool)."""
+        pool = self._pool
+        pool.expire(now)
+        if not self._somebody_probes:
+            for state in self._drawn():
+                self._add(state, state.in_flight, now)
+        best = pool.best(facts, now, min(2, len(available)))
+        if self.trace is not None:
+            self._explain(self.trace, best, now)
+        if best is None:
+            return less_loaded_of_two(available, self._random, now, self.trace)
+        pool.use(best)
+        self._owed += self._remove
+        while self._owed >= 1.0:
+            self._owed -= 1.0
+            pool.remove_one()
+        return best
+
+    def _explain(self, trace: Trace, best: EndpointState | None, now: float) -> None:
+        if best is None:
+            trace.note(NO_PROBES)
+            return
+        probes = self._pool.probes
+        loads = {state: load_of(state, probe, now) for state, probe in probes.items()}
+        if loads[best] > self._pool.hot_above:
+            trace.note(ALL_HOT, loads, loads.values())
+        else:
+            cold = [state for state, load in loads.items() if load <= self._pool.hot_above]
+            trace.note(COLD, cold, [probes[state].latency for state in cold])
+
+    def probes(self, now: float) -> Sequence[EndpointState]:
+        """Whom to ask next."""
+        self._somebody_probes = True
+        return self._drawn()
+
+    def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
+        """An answer; one that says no load tells that the endpoint is there, and as busy as we know."""
+        self._add(state, state.in_flight if load.in_flight is None else load.in_flight, now)
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """A success is a sample of latency; any report is an answer to a probe."""
+        if not state.is_member:
+            return
+        load = outcome.reported_load
+        in_flight = None if load is None else load.in_flight
+        if outcome.kind is OutcomeKind.OK:
+            busy = state.in_flight if in_flight is None else in_flight
+            self._latencies[state].record(busy, to_first_byte(outcome), now)
+        if in_flight is not None:
+            self._add(state, in_flight, now)
+
+    def _add(self, state: EndpointState, in_flight: int, now: float) -> None:
+        latency, dearer = self._latencies[state].read(in_flight, now), 0.0
+        if latency is None:
+            dearer = state.norms.latency(state.region, now)
+            latency = dearer * (state.in_flight + HOPE)
+        times = int(self._uses + self._random())  # a part of a use is drawn
+        self._pool.add(state, Probe(in_flight, latency, now, times, dearer))
+
+    def _drawn(self) -> list[EndpointState]:
+        """So many members as there are probes per query, without replacement; those that are away are not asked."""
+        self._due += self._probes
+        count = int(self._due)
+        self._due -= count
+        states, random = self._states, self._random
+        size = len(states)
+        if count >= size:
+            return [state for state in states if state.is_listed]
+        drawn: list[EndpointState] = []
+        while len(drawn) < count:
+            state = states[int(random() * size)]
+            if state not in drawn:
+                drawn.append(state)
+        return [state for state in drawn if state.is_listed]
+
+
+def uses(pool: int, endpoints: int, probes: float, remove: float, delta: float, most: float) -> float:
+    """How often an answer is used: b of the paper, at most `most`."""
+    spare = (1.0 - pool / endpoints) * probes - remove if endpoints else 0.0
+    return min(most, max(1.0, (1.0 + delta) / spare)) if spare > 0 else most

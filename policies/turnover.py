@@ -1,0 +1,50 @@
+"""How many requests each endpoint has had in the last second.
+
+Rule of this file: two counters per endpoint and no timer. The count of the second before fades as the present one goes
+on, which is within a request or two of a sliding window and costs two comparisons.
+"""
+
+from __future__ import annotations
+
+from policies.pages import Pages
+from policies.state import EndpointState
+
+
+class Count:
+    """Requests of the second that began at `since`, and of the one before."""
+
+    __slots__ = ("before", "here", "since")
+
+    def __init__(self) -> None:
+        self.since = -1.0
+        self.here = self.before = 0
+
+    def turn(self, now: float) -> None:
+        """See whether another second has begun."""
+        age = now - self.since
+        if age >= 1.0:
+            self.before = self.here if age < 2.0 else 0
+            self.here = 0
+            self.since = now if age >= 2.0 else self.since + 1.0
+
+
+class Turnover:
+    """Picks per second, by endpoint."""
+
+    def __init__(self) -> None:
+        self._counts: Pages[Count] = Pages(Count)
+        self.follow = self._counts.follow
+
+    def count(self, state: EndpointState, now: float) -> None:
+        """One more has gone there."""
+        count = self._counts[state]
+        if now - count.since >= 1.0:
+            count.turn(now)
+        count.here += 1
+
+    def of(self, state: EndpointState, now: float) -> float:
+        """Requests in the last second, per unit of weight."""
+        count = self._counts[state]
+        if now - count.since >= 1.0:
+            count.turn(now)
+        return (count.here + count.before * (1.0 - (now - count.since))) / state.weight
