@@ -17,13 +17,17 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_type_hints
 
+from policies.aperture import Aperture
 from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
 from policies.latency_weighted import LatencyWeighted
 from policies.least_in_flight import LeastInFlight
+from policies.maglev import Maglev
 from policies.policy import Policy, PolicyMaker
 from policies.random_choice import RandomChoice
 from policies.region_aware import RegionAware
 from policies.regions import RegionRoundRobin, SingleRegion
+from policies.rendezvous import Rendezvous
+from policies.ring_hash import RingHash
 from policies.round_robin import RoundRobin
 
 GROUP = "steelyard.policies"
@@ -38,6 +42,10 @@ TABLE: dict[str, Factory] = {
     "least-in-flight": LeastInFlight,
     "latency-weighted": LatencyWeighted,
     "region-aware": RegionAware,
+    "ring-hash": RingHash,
+    "maglev": Maglev,
+    "rendezvous": Rendezvous,
+    "aperture": Aperture,
 }
 
 ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {

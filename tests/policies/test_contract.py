@@ -48,6 +48,8 @@ EXPECTED = {
     "latency-weighted": Expected(imbalance=1.08, weights=0.02, idle=0.4, fullest=15.5),
     "region-aware": Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5),
 }
+for keyed in ("ring-hash", "maglev", "rendezvous", "aperture"):  # without a key: two choices
+    EXPECTED[keyed] = Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5)
 
 
 def maker(name: str) -> PolicyMaker:
