@@ -35,6 +35,7 @@ from policies.sticky import StickyCounts
 if TYPE_CHECKING:
     from balancer.clients.downstream import Downstream
     from balancer.log.access_log import AccessLog
+    from balancer.requests.request_key import KeyOf
     from balancer.requests.stickiness import ResponseEdits, Stickiness
     from balancer.settings.sections import PolicySpec
     from balancer.settings.sticky import StickyConfig
@@ -150,6 +151,7 @@ class Unit:
         self.home_region = terms.home_region
         self.internal_fields = terms.internal_fields
         self.stickiness: Stickiness | None = terms.stickiness
+        self.key_of: KeyOf | None = terms.key_of
         self.edits: ResponseEdits | None = terms.edits
         self.says_forwarded = terms.says_forwarded
         self.allowed_methods = terms.allowed_methods

@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, get_type_hints
 
+from policies.aperture import Aperture
 from policies.c3 import C3
 from policies.edf_round_robin import EdfRoundRobin
 from policies.errors import BadPolicyOption, BrokenPolicy, UnknownPolicy
@@ -24,16 +25,19 @@ from policies.join_idle_queue import JoinIdleQueue
 from policies.latency_weighted import LatencyWeighted
 from policies.least_in_flight import LeastInFlight
 from policies.least_time import LeastTime
+from policies.maglev import Maglev
 from policies.peak_ewma import PeakEwma
 from policies.policy import Policy, PolicyMaker
 from policies.prequal import Prequal
 from policies.random_choice import RandomChoice
 from policies.region_aware import RegionAware
 from policies.regions import RegionRoundRobin, SingleRegion
+from policies.rendezvous import Rendezvous
 from policies.reported_load import ReportedLoadRoundRobin
+from policies.ring_hash import RingHash
 from policies.round_robin import RoundRobin
-from policies.steelyard import Steelyard
 from policies.smooth_round_robin import SmoothRoundRobin
+from policies.steelyard import Steelyard
 
 GROUP = "steelyard.policies"
 
@@ -56,6 +60,10 @@ TABLE: dict[str, Factory] = {
     "prequal": Prequal,
     "c3": C3,
     "join-idle-queue": JoinIdleQueue,
+    "ring-hash": RingHash,
+    "maglev": Maglev,
+    "rendezvous": Rendezvous,
+    "aperture": Aperture,
 }
 
 ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from heapq import nlargest
 from math import log
 from typing import Protocol
 
+from policies import hashing
 from policies.available import Available
 from policies.explanation import Trace, pass_on
 from policies.facts import RequestFacts
@@ -25,8 +25,6 @@ of them. With fifty endpoints each has some three hundred slots, so shares diffe
 
 DEPTH = 4
 """Endpoints that are asked, one after the other, before the inner policy is."""
-
-_MASK = (1 << 64) - 1
 
 
 KEPT = "kept"
@@ -131,15 +129,15 @@ class ByRendezvous:
 
     def of(self, key: str) -> Sequence[EndpointState]:
         """The best of them; the others follow in nobody's order."""
-        slot = _hash(key) % SLOTS
+        slot = hashing.of_name(key) % SLOTS
         order = self._orders.get(slot)
         if order is None:
-            order = self._orders[slot] = self._order(_mixed(slot + 1))
+            order = self._orders[slot] = self._order(hashing.mixed(slot + 1))
         return order
 
     def members_changed(self, states: Sequence[EndpointState]) -> None:
         """Orders are worked out anew when they are asked for."""
-        self._states = [(state, _hash(state.id)) for state in states]
+        self._states = [(state, hashing.of_name(state.id)) for state in states]
         self._orders = {}
 
     def _order(self, slot: int) -> tuple[EndpointState, ...]:
@@ -148,15 +146,4 @@ class ByRendezvous:
 
 
 def _score(weight: float, hashed: int) -> float:
-    return -weight / log((_mixed(hashed) + 1) / (_MASK + 2))
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")
-
-
-def _mixed(number: int) -> int:
-    """Every bit depends on every other (the finalizer of SplitMix64, Steele, Lea and Flood 2014)."""
-    number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    number = (number ^ (number >> 27)) * 0x94D049BB133111EB & _MASK
-    return number ^ (number >> 31)
+    return -weight / log((hashing.mixed(hashed) + 1) / (hashing.MASK + 2))

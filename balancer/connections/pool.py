@@ -48,8 +48,8 @@ class Lessee(Protocol):
 
 
 class Pool:
-    """The connections to one endpoint. In seconds: `trip` is how long connecting took the last time, `connect_time` what
-    it takes of late until a request can be sent, TLS included."""
+    """The connections to one endpoint. In seconds: `trip` is how long connecting took the last time, `connect_time`
+    what it takes of late until a request can be sent, TLS included."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
         self.endpoint = endpoint

@@ -107,7 +107,7 @@ class Forwarding(Applicant):
         name = (
             "GET" if method == b"GET" else method.decode()
         )  # most are, and decoding costs more than looking
-        key = None if unit.stickiness is None else unit.stickiness.key(request)
+        key = None if unit.key_of is None else unit.key_of(request, self._downstream.client)
         facts = RequestFacts(
             name, target.decode("latin-1"), unit.home_region, key, self._attempts, self._tried
         )

@@ -47,6 +47,10 @@ class Stickiness:
         match = self._find(request.raw)
         return match[1].decode("latin-1") if match is not None else None
 
+    def key_of(self, request: Request, client: Client) -> str | None:
+        """The same, where the client matters."""
+        return self.key(request)
+
     def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
         """The line that the client is to get with an answer of this endpoint; nothing if it has it."""
         if self._config.cookie is None:

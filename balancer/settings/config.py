@@ -34,6 +34,7 @@ from balancer.settings.fitness import (
     SlowStartConfig,
     fitness_of,
 )
+from balancer.settings.key import KeyConfig
 from balancer.settings.listen import HostPort, ListenAddress
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
@@ -116,6 +117,7 @@ class Settings(BaseSettings):
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()
     sticky: StickyConfig = StickyConfig()
+    key: KeyConfig = KeyConfig()
     log: LogConfig = LogConfig()
     control: ControlConfig = ControlConfig()
 
@@ -124,6 +126,8 @@ class Settings(BaseSettings):
         if not self.endpoints and not self.discovery.names_somebody:
             raise ValueError("endpoints: is required: [[endpoints]] once or more, or [discovery]")
         check_unique(self.endpoints)
+        if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
+            raise ValueError("key.by: give either [sticky], which has a key of its own, or [key]")
         return self
 
     @property

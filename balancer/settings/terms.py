@@ -15,6 +15,7 @@ from balancer.connections.route import RoutesPlan
 from balancer.endpoints.checks import CheckPlan
 from balancer.messages.internal_fields import InternalFields
 from balancer.requests.gate import GateRules
+from balancer.requests.request_key import KeyOf, key_of
 from balancer.requests.retries import Retries
 from balancer.requests.stickiness import ResponseEdits, Stickiness
 from balancer.settings.bounds import Limits, Timeouts
@@ -61,6 +62,7 @@ class Terms:
     upstream_tls_config: UpstreamTlsConfig
     sticky: StickyConfig | None
     stickiness: Stickiness | None
+    key_of: KeyOf | None
     edits: ResponseEdits | None
     log: LogConfig
     token: bytes | None
@@ -104,6 +106,7 @@ def terms_of(settings: Settings) -> Terms:
         upstream_tls_config=settings.upstream_tls,
         sticky=sticky,
         stickiness=stickiness,
+        key_of=stickiness.key_of if stickiness is not None else key_of(settings.key),
         edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
         log=settings.log,
         token=token.get_secret_value().encode() if token is not None else None,

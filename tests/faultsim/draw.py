@@ -38,6 +38,7 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("panic.share", (0.0, 0.5)),
     ("slow_start.window", (0.0, 3.0)),
     ("watch.every", (None, None, 1.0)),
+    ("key.by", (None, None, "path", "client")),
 )
 """A setting's path and what it may be; one that this unit does not have is left out."""
 
@@ -66,6 +67,10 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {"name": "least-in-flight"},
     {"name": "latency-weighted"},
     {"name": "region-aware"},
+    {"name": "ring-hash"},
+    {"name": "maglev", "table": 251, "load_bound": 1.25},
+    {"name": "rendezvous", "load_bound": 1.25},
+    {"name": "aperture", "balancers": 2, "width": 2},
 )
 
 METHODS = (b"GET", b"GET", b"GET", b"GET", b"HEAD", b"PUT", b"DELETE", b"POST", b"POST", b"POST")

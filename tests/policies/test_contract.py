@@ -61,6 +61,8 @@ EXPECTED = {
     # idle endpoints stand in line whatever they weigh; where nobody is idle, it is random
     "join-idle-queue": Expected(imbalance=1.08, weights=0.02, idle=1.0),
 }
+for keyed in ("ring-hash", "maglev", "rendezvous", "aperture"):  # without a key: two choices
+    EXPECTED[keyed] = Expected(imbalance=1.02, weights=0.02, idle=1.0, fullest=12.5)
 
 
 def maker(name: str) -> PolicyMaker:

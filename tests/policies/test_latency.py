@@ -34,7 +34,7 @@ def test_an_idle_endpoint_is_predicted_its_floor() -> None:
 
 
 def test_the_wait_grows_with_what_is_in_flight_and_the_floor_does_not() -> None:
-    """Half a second of round trip is not doubled because twice as much is on the wire; the wait grows by (3 + 2)/(1 + 2)."""
+    """Half a second of round trip is not doubled by twice as much on the wire; the wait grows by (3 + 2)/(1 + 2)."""
     s = state()
     answer(s, 0.50, 0.0, ahead=1)
     for i in range(2000):

@@ -1,0 +1,109 @@
+"""What of a request is its key, on the wire and as the policies get it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from balancer.clients.client import Client
+from balancer.messages.request_head import outgoing_request
+from balancer.requests.request_key import key_of
+from balancer.settings.config import Settings, first_problem
+from balancer.settings.key import KeyConfig
+from tests.balancer.conftest import Stage, get, response
+
+
+def key(raw: bytes, by: Any, name: str | None = None, *, is_trusted: bool = False) -> str | None:
+    """The key of a request with these fields."""
+    client = Client(b"192.0.2.1", b"127.0.0.1:80", is_trusted=is_trusted)
+    of = key_of(KeyConfig(by=by, name=name))
+    assert of is not None
+    return of(outgoing_request(raw, client, b"X-Request-ID: 1\r\n"), client)
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ((b"X-User: anna",), "anna"),
+        ((b"x-user:   anna b. \t ",), "anna b."),
+        ((b"X-User: anna", b"X-User: bert"), "anna"),
+        ((b"X-User:",), None),
+        ((b"X-Users: anna", b"A-X-User: anna"), None),
+        ((), None),
+    ],
+)
+def test_a_header(fields: tuple[bytes, ...], found: str | None) -> None:
+    """By name, in any case, without the space around it; an empty one is none."""
+    assert key(get(b"/", *fields), "header", "X-User") == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ((b"Cookie: sid=abc",), "abc"),
+        ((b"Cookie: a=b; sid=abc; c=d",), "abc"),
+        ((b"Cookie: xsid=1; SID=2",), None),
+        ((b"Cookie: sid=",), None),
+        ((b"X-Cookie: sid=abc",), None),
+    ],
+)
+def test_a_cookie(fields: tuple[bytes, ...], found: str | None) -> None:
+    """By its whole name, wherever it stands."""
+    assert key(get(b"/", *fields), "cookie", "sid") == found
+
+
+def test_the_path() -> None:
+    """Without the query."""
+    assert key(get(b"/a/b?c=d"), "path") == key(get(b"/a/b"), "path") == "/a/b"
+
+
+def test_the_client() -> None:
+    """The peer, or whom a trusted proxy names first."""
+    asked = get(b"/", b"X-Forwarded-For: 198.51.100.7 , 10.0.0.1")
+    assert key(asked, "client") == "192.0.2.1"
+    assert key(asked, "client", is_trusted=True) == "198.51.100.7"
+    assert key(get(b"/"), "client", is_trusted=True) == "192.0.2.1"
+
+
+def test_nothing_is_looked_for_by_default() -> None:
+    assert key_of(KeyConfig()) is None
+
+
+async def test_the_same_key_goes_to_the_same_endpoint(stage: Stage) -> None:
+    """And all keys together to all of them; another setting counts from the next request on."""
+    workers = [await stage.worker(response(b"%d" % number)) for number in range(3)]
+    await stage.serve(
+        *workers, policy={"name": "maglev", "table": 251}, key={"by": "header", "name": "X-User"}
+    )
+    found = {}
+    for number in range(20):
+        ask = get(b"/", b"X-User: user-%d" % number)
+        bodies = {(await stage.ask(ask)).body for _ in range(3)}
+        assert len(bodies) == 1
+        found[number] = bodies.pop()
+    assert set(found.values()) == {b"0", b"1", b"2"}
+    await stage.reload(policy={"name": "maglev", "table": 251}, key={"by": "path"})
+    assert len({(await stage.ask(get(b"/x", b"X-User: %d" % number))).body for number in range(9)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"key": {"by": "header"}}, "key: name: is required with by = 'header': which header"),
+        ({"key": {"by": "path", "name": "x"}}, 'key: name: is for by = "header" or by = "cookie"'),
+        ({"key": {"name": "x"}}, 'key: name: is for by = "header" or by = "cookie"'),
+        (
+            {"key": {"by": "path"}, "sticky": {"header": "X-User"}},
+            "key.by: give either [sticky], which has a key of its own, or [key]",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said(settings: dict[str, Any], message: str) -> None:
+    """In one line that names the key."""
+    with pytest.raises(ValidationError) as error:
+        Settings.model_validate(
+            {"endpoints": [{"id": "a", "address": "http://x", "region": "r"}], **settings}
+        )
+    assert first_problem(error.value) == message

@@ -1,0 +1,302 @@
+"""A key goes to the same endpoint, nothing moves but what must, and loads are as even and as weighted as they claim
+to be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from math import ceil
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies import BadPolicyOption, Endpoint, RequestFacts, Router, SlowStart, Trace, hashing, make
+from policies.contract import ManualClock, Trial, endpoints
+from policies.fitness import Fitness
+from policies.maglev import is_prime
+
+KEYED = ("ring-hash", "maglev", "rendezvous")
+KEYS = [f"user-{number}" for number in range(2000)]
+
+
+def router(name: str, weights: list[float], fitness: Fitness | None = None, **options: Any) -> Router:
+    """Endpoints "here-0", "here-1", … of these weights."""
+    policy = make(name, options, Random(1))
+    return Router(endpoints(*weights), policy, ManualClock(), Random(1), fitness=fitness)
+
+
+def place(router: Router, key: str | None, tried: frozenset[str] = frozenset()) -> str:
+    """Where one more request goes, without holding a place there."""
+    facts = RequestFacts(key=key, tried=tried)
+    available = router.available.without(tried) if tried else router.available
+    return router.policy.pick(facts, available, 0.0).id
+
+
+def places(router: Router) -> dict[str, str]:
+    """Where each key goes."""
+    return {key: place(router, key) for key in KEYS}
+
+
+def moved(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """The keys that go elsewhere."""
+    return [key for key in KEYS if before[key] != after[key]]
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_balancers_agree_whatever_their_seed_and_order(name: str) -> None:
+    """Two that know each other by nothing but the same endpoints, listed in another order."""
+    members = endpoints(1, 2, 1, 3)
+    one, other = (
+        Router(listed, make(name, {}, Random(seed)), ManualClock(), Random(seed))
+        for seed, listed in ((1, members), (2, members[::-1]))
+    )
+    assert places(one) == places(other)
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_flip_moves_only_its_own_keys_and_back(name: str) -> None:
+    """Who is ill loses its keys to all the others, who keep theirs; when it is well it has them again, all and only."""
+    r = router(name, [1] * 10)
+    before = places(r)
+    r.set_healthy("here-3", False)
+    during = places(r)
+    assert {before[key] for key in moved(before, during)} == {"here-3"}
+    assert len(moved(before, during)) == list(before.values()).count("here-3")
+    took = Counter(during[key] for key in moved(before, during))
+    assert len(took) == 9
+    assert max(took.values()) <= 3 * sum(took.values()) / 9
+    r.set_healthy("here-3", True)
+    assert places(r) == before
+
+
+@pytest.mark.parametrize(("name", "others"), [("ring-hash", 0.0), ("rendezvous", 0.0), ("maglev", 0.03)])
+def test_removal_moves_one_in_n(name: str, others: float) -> None:
+    """A tenth of the keys, and of Maglev's few more; who comes takes a tenth again."""
+    r = router(name, [1] * 10)
+    before = places(r)
+    r.replace(endpoints(*[1] * 9))
+    after = places(r)
+    must = {key for key in KEYS if before[key] == "here-9"}
+    went = set(moved(before, after))
+    assert must <= went
+    assert len(went - must) <= others * len(KEYS)
+    assert len(must) / len(KEYS) == pytest.approx(0.1, abs=0.03)
+    r.replace(endpoints(*[1] * 10))
+    assert places(r) == before
+
+
+@pytest.mark.parametrize(("name", "spread"), [("ring-hash", 0.16), ("maglev", 0.05), ("rendezvous", 0.09)])
+def test_keys_are_spread_evenly(name: str, spread: float) -> None:
+    """Twenty equals: each owns its part of all numbers, within what each page of theory says (three deviations)."""
+    policy: Any = router(name, [1] * 20).policy
+    owned = Counter(policy.owner(hashing.mixed(number)).id for number in range(40_000))
+    assert len(owned) == 20
+    assert max(owned.values()) / 2000 <= 1 + spread
+    assert min(owned.values()) / 2000 >= 1 - spread
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_keys_are_spread_by_weight(name: str) -> None:
+    """1 : 2 : 5, within a twentieth of all."""
+    seen = Counter(places(router(name, [1, 2, 5])).values())
+    for at, weight in enumerate((1, 2, 5)):
+        assert seen[f"here-{at}"] / len(KEYS) == pytest.approx(weight / 8, abs=0.03)
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_another_weight_moves_no_more_than_it_must(name: str) -> None:
+    """From 1 to 2 among five: keys go to it, from a fifth to a third, and none away from it."""
+    r = router(name, [1] * 5)
+    before = places(r)
+    r.replace(endpoints(2, 1, 1, 1, 1))
+    after = places(r)
+    went = moved(before, after)
+    astray = [key for key in went if after[key] != "here-0"]
+    assert len(astray) <= (0.06 if name == "maglev" else 0.0) * len(KEYS)
+    assert (len(went) - len(astray)) / len(KEYS) == pytest.approx(1 / 3 - 1 / 5, abs=0.05)
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_retry_goes_to_the_next_owner_and_always_the_same(name: str) -> None:
+    """So that it finds there what an earlier one has left."""
+    r = router(name, [1] * 5)
+    for key in KEYS[:50]:
+        first = place(r, key)
+        second = place(r, key, frozenset([first]))
+        assert second != first
+        assert second == place(r, key, frozenset([first]))
+        r.set_healthy(first, False)
+        assert place(r, key) == second
+        r.set_healthy(first, True)
+        assert place(r, key, frozenset(f"here-{i}" for i in range(5))) in {f"here-{i}" for i in range(5)}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_slow_start_takes_keys_a_few_at_a_time(name: str) -> None:
+    """They come to the newcomer only, more and more of them, and none goes back."""
+    r = router(name, [1] * 4, Fitness(Random(1), slow_start=SlowStart(window=10.0)))
+    clock = r._now.__self__  # type: ignore[attr-defined]
+    before = places(r)
+    r.replace(endpoints(*[1] * 5))
+    has: list[set[str]] = []
+    for _ in range(11):
+        now = places(r)
+        has.append({key for key in KEYS if now[key] == "here-4"})
+        clock.time += 1.0
+        r.tick()
+    assert all(earlier <= later for earlier, later in pairwise(has))
+    assert len(has[0]) <= 0.15 * len(has[-1])
+    assert len(has[4]) == pytest.approx(0.4 * len(has[-1]), rel=0.3)
+    assert len(has[-1]) / len(KEYS) == pytest.approx(0.2, abs=0.05)
+    stays = 0.05 if name == "maglev" else 0.0
+    assert len([key for key in moved(before, places(r)) if key not in has[-1]]) <= stays * len(KEYS)
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_without_a_key_it_is_two_choices(name: str) -> None:
+    """Nothing says where it belongs, so it goes where there is least to do."""
+    r = router(name, [1, 1])
+    r.find("here-0").in_flight = 9
+    assert {place(r, None) for _ in range(50)} == {"here-1"}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_bound_keeps_a_hot_key_from_flooding_one(name: str) -> None:
+    """Nobody holds more than 1.25 times its part, rounded up; without the bound one holds everything."""
+    for bound, most in ((0.0, 1000), (1.25, ceil(1.25 * 1000 / 10)), (2.0, 200)):
+        r = router(name, [1] * 10, load_bound=bound)
+        for _ in range(1000):
+            r.route(RequestFacts(key="the same"))
+        assert max(state.in_flight for state in r.states) == most
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_bound_goes_by_weight(name: str) -> None:
+    """Who weighs three times as much may hold three times as many."""
+    r = router(name, [1, 3], load_bound=1.2)
+    for number in range(800):
+        r.route(RequestFacts(key=f"{number % 3}"))
+    light, heavy = (state.in_flight for state in r.states)
+    assert light <= ceil(1.2 * 800 / 4)
+    assert heavy <= ceil(1.2 * 800 * 3 / 4)
+    assert light + heavy == 800
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_bound_that_is_not_reached_moves_nothing(name: str) -> None:
+    """Most keys are where they would be without it, while load is even."""
+    free, bound = router(name, [1] * 5), router(name, [1] * 5, load_bound=2.0)
+    same = 0
+    for key in KEYS[:1000]:
+        assignment = bound.route(RequestFacts(key=key))
+        same += assignment.state.id == place(free, key)
+    assert same >= 950
+
+
+def test_a_bound_knows_what_is_in_flight_from_before_and_elsewhere() -> None:
+    """Put in force while requests are out, and while other processes send theirs, it counts anew."""
+    r = router("random", [1] * 4)
+    for _ in range(400):
+        r.route(RequestFacts())
+    r.set_policy(make("maglev", {"load_bound": 1.25}, Random(1)))
+    for _ in range(400):
+        r.route(RequestFacts(key="the same"))
+    assert max(state.in_flight for state in r.states) <= ceil(1.25 * 800 / 4)
+    for state in r.states:
+        state.hear(1000, 0.0)
+    r.tick()
+    owner = r.route(RequestFacts(key="the same")).state
+    assert owner.id == place(router("maglev", [1] * 4), "the same")
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_it_says_why(name: str) -> None:
+    """Its owner; the next one, and who was passed over; no key."""
+    r = router(name, [1] * 5)
+    trace = Trace(keep=3)
+    r.explain(trace)
+    owner = r.route(RequestFacts(key="a")).state
+    r.set_enabled(owner.id, False)
+    second = r.route(RequestFacts(key="a")).state
+    r.route(RequestFacts())
+    first, other, none = trace.recent
+    assert first.reasons == ("owner",)
+    assert other.reasons == ("next-owner",)
+    assert other.steps[0].candidates[0] is owner
+    assert other.steps[0].candidates[-1] is second
+    assert none.reasons[0] == "no-key"
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_one_endpoint_left_takes_all(name: str) -> None:
+    """Even where a walk does not find it."""
+    r = router(name, [1] * 50)
+    for at in range(49):
+        r.set_enabled(f"here-{at}", False)
+    assert set(places(r).values()) == {"here-49"}
+    assert r.demoted == 0
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_keyed_traffic_flips_and_settles_without_a_fault(name: str) -> None:
+    """With a bound, keys, and endpoints going and coming, it never picks who is not on offer, nor loses count."""
+    trial = Trial(lambda rng: make(name, {"load_bound": 1.25}, rng), endpoints(1, 2, 3, 1))
+    rng = Random(3)
+    for step in range(200):
+        trial.facts = RequestFacts(key=f"user-{rng.randrange(50)}")
+        trial.router.set_healthy(f"here-{rng.randrange(1, 4)}", rng.random() < 0.5)
+        if step % 40 == 0:
+            trial.router.replace(endpoints(*[1, 2, 3, 1, 1][: 4 + step // 40 % 2]))
+        trial.open_loop(100, 0.1)
+    assert trial.router.demoted == 0
+    policy: Any = trial.router.policy
+    assert policy._in_flight == sum(state.in_flight for state in trial.router.states)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (("ring-hash", {"points": 0}), "policy.points: must be >= 1, got 0"),
+        (("ring-hash", {"load_bound": 1.0}), "policy.load_bound: must be above 1, or 0 for none, got 1.0"),
+        (("maglev", {"load_bound": -1}), "policy.load_bound: must be above 1, or 0 for none, got -1"),
+        (
+            ("maglev", {"table": 65536}),
+            "policy.table: must be a prime number such as 251, 4099 or 65537, got 65536",
+        ),
+        (("rendezvous", {"slots": 8}), "policy.slots: must be from 16 to 16777216, got 8"),
+        (("aperture", {"width": 0}), "policy.width: must be >= 1, got 0"),
+        (
+            ("aperture", {"balancers": 3, "index": 3}),
+            "policy.index: must be from 0 to 2, one less than balancers, got 3",
+        ),
+    ],
+)
+def test_what_no_option_may_be_is_said(spec: tuple[str, dict[str, Any]], message: str) -> None:
+    """In one line that names the option."""
+    with pytest.raises(BadPolicyOption) as error:
+        make(spec[0], spec[1], Random(1))
+    assert str(error.value) == message
+
+
+def test_numbers_of_keys_are_spread_and_the_same_everywhere() -> None:
+    """Written down: another number would move every key in the world."""
+    assert hashing.of_key("user-1") == 16559112875182747556
+    assert hashing.several("a", 12)[:3] == hashing.several("a", 3)
+    for form in ("user-{}", "10.0.0.{}", "/item/{:08}/detail"):
+        seen = Counter(hashing.of_key(key) >> 60 for key in map(form.format, range(4000)))
+        assert sum((seen[at] - 250) ** 2 / 250 for at in range(16)) < 45
+
+
+def test_primes() -> None:
+    assert [number for number in range(20) if is_prime(number)] == [2, 3, 5, 7, 11, 13, 17, 19]
+
+
+def test_members_of_a_region_are_a_ring_of_their_own() -> None:
+    """As the inner policy of another one."""
+    members = [Endpoint(f"{region}{i}", "http://x", region) for region in ("emea", "us") for i in range(4)]
+    policy = make("region-aware", {"inner": "ring-hash"}, Random(1))
+    r = Router(members, policy, ManualClock(), Random(1))
+    seen = {r.route(RequestFacts(key="k", region="emea")).state.id for _ in range(3)}
+    assert len(seen) == 1
+    assert r.demoted == 0
