@@ -11,7 +11,7 @@ from experiments.campaign.blocks import plan
 from experiments.campaign.fleet import balancer_config, places_of, toml, worker_argv
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Region, Scenario
-from experiments.campaign.shelf import load_scenario, packaged
+from experiments.campaign.shelf import GROUPS, grouped, load_scenario, packaged
 from experiments.errors import BadInputError
 
 MINIMAL = """
@@ -90,9 +90,45 @@ def test_the_scenario_in_the_documentation_is_sound(tmp_path: Path) -> None:
     assert overridden(load_scenario(str(path)), Overrides()).twins == ("round-robin", "round-robin again")
 
 
+def test_a_lineup_is_short_for_its_entries(tmp_path: Path) -> None:
+    """The twin of the baseline is the last, the file's own entries stand before it, and nothing is left of the name."""
+    path = tmp_path / "tiny.toml"
+    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\nlineup = "standard"').replace(
+        "random", "round-robin"
+    )
+    path.write_text(text.replace('label = "round-robin"', 'label = "mine"'), encoding="utf-8")
+    labels = [entry.label for entry in load_scenario(str(path)).entries]
+    assert labels[:2] == ["random", "round-robin"]
+    assert labels[-2:] == ["mine", "round-robin again"]
+    path.write_text(text.replace("standard", "best"), encoding="utf-8")
+    with pytest.raises(BadInputError, match="lineup: unknown 'best'; known: standard, regions"):
+        load_scenario(str(path))
+
+
+def test_every_scenario_stands_under_a_heading() -> None:
+    shelves = grouped()
+    assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())
+    assert list(shelves) == list(GROUPS)
+
+
+@pytest.mark.parametrize("name", sorted(packaged()))
+def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
+    """Not more requests per second than two cores can send and serve, in a run of at most a minute or so, even if all
+    of its events are played; events end early enough to see what comes after them."""
+    scenario = load_scenario(name)
+    for entry in scenario.entries:
+        load = scenario.load_of(entry)
+        if load.mode == "open":
+            assert max(load.mean_rate, load.peak or 0) <= 1500
+            assert 20 <= load.duration <= 60
+    for event in scenario.events:
+        assert event.lasts is None or event.at + event.lasts < scenario.load.duration
+    assert scenario.quickened().load.duration <= 20
+
+
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
     """The message is of use."""
-    with pytest.raises(BadInputError, match="known: homogeneous, regions, steady"):
+    with pytest.raises(BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, or a path"):
         load_scenario("region")
 
 
