@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.campaign.blocks import plan
-from experiments.campaign.fleet import balancer_config, places_of, toml, worker_argv
+from experiments.campaign.crew import balancer_config, crew, endpoint_of, places_of, toml, worker_argv
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Region, Scenario
 from experiments.campaign.shelf import GROUPS, grouped, load_scenario, packaged
@@ -26,6 +26,15 @@ rtt = 0.01
 label = "random"
 policy = "random"
 """
+
+
+def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
+    """Every worker, on ports from 9000 on."""
+    pairs = zip(places_of(scenario), crew(scenario), strict=True)
+    return [
+        endpoint_of(place, region, number, ("127.0.0.1", 9000 + index))
+        for index, (place, (region, number)) in enumerate(pairs)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
@@ -185,9 +194,7 @@ def test_the_balancer_is_told_everything_in_toml() -> None:
 
     scenario = load_scenario("regions")
     entry = next(entry for entry in scenario.entries if entry.label == "single-region")
-    places = places_of(scenario)
-    addresses = [("127.0.0.1", 9000 + number) for number in range(len(places))]
-    parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, addresses))
+    parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
     assert parsed["policy"] == {"name": "single-region", "region": "emea"}
     assert parsed["seed"] == 7
     assert parsed["endpoints"][2] == {
@@ -211,8 +218,7 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     assert scenario.told_to(entry) == told
     assert scenario.mechanisms_of(entry).ejection.window == 30.0
     assert scenario.mechanisms_of(scenario.entries[1]).ejection.failures == 3
-    places = places_of(scenario)
-    parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, [("127.0.0.1", 9)] * len(places)))
+    parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
     assert {key: parsed[key] for key in told} == told
 
 
@@ -241,9 +247,7 @@ def test_workers_differ_in_speed_weight_and_connections() -> None:
     argv = " ".join(worker_argv(scenario, scenario.regions[0], 1, seed=9))
     assert "--speed 0.5" in argv
     assert "--keep-alive 4s --tls 1.3" in argv
-    addresses = [("127.0.0.1", 9000), ("127.0.0.1", 9001)]
-    config = balancer_config(scenario, scenario.entries[0], 7, places_of(scenario), addresses)
-    parsed = tomllib.loads(config)
+    parsed = tomllib.loads(balancer_config(scenario, scenario.entries[0], 7, endpoints_of(scenario)))
     assert [endpoint["weight"] for endpoint in parsed["endpoints"]] == [2, 1]
     assert parsed["endpoints"][0]["address"] == "https://127.0.0.1:9000"
     assert parsed["upstream_tls"] == {"verify": False}
