@@ -28,6 +28,7 @@ from experiments.scaling.command import processes
 from experiments.shares.command import shares
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
+from experiments.worlds.command import worlds
 
 EPILOG = """\b
 Examples:
@@ -106,6 +107,7 @@ cli.add_command(rolling)
 cli.add_command(shares)
 cli.add_command(processes)
 cli.add_command(reproduce)
+cli.add_command(worlds)
 
 
 def default_directory(scenario: Scenario) -> Path:
