@@ -1,7 +1,7 @@
 """The agreement of two worlds as figures: each figure against its twin, and whole distributions over each other.
 
-Rule of this file: as in `report.canvas`. Policies keep their colours, scenarios have marks; what is not judged is hollow
-and grey.
+Rule of this file: as in `report.canvas`. Policies keep their colours, scenarios have marks; what is not judged is
+hollow and grey.
 """
 
 from __future__ import annotations

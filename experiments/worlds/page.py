@@ -56,8 +56,8 @@ def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results
         Drawing(
             "agreement",
             "Simulated over measured",
-            "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest on no "
-            "valid run and are not judged.",
+            "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
+            "on no valid run and are not judged.",
             lambda sheet: figure.scatter(chapters, sheet),
         ),
         Drawing(

@@ -51,8 +51,8 @@ def overview(chapters: Sequence[Chapter]) -> Table:
             (Cell(quantity), Cell(bound), Cell(str(found.count(True))), missed, Cell(str(found.count(None))))
         )
     note = (
-        "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of successes, simulated "
-        "over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the same order."
+        "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of successes, "
+        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the same order."
     )
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
@@ -119,8 +119,8 @@ def ranking_table(chapters: Sequence[Chapter]) -> Table:
         for chapter in chapters
     )
     note = (
-        "By p99, the shortest first. Only pairs count whose measured ratio is beyond 5 %, beyond what the A/A pair differs "
-        "by, and whose interval excludes 1."
+        "By p99, the shortest first. Only pairs count whose measured ratio is beyond 5 %, beyond what the A/A pair "
+        "differs by, and whose interval excludes 1."
     )
     return Table(
         "Ranking", note, ("scenario", "", "measured", "simulated", "contradictions"), rows, prose=True
