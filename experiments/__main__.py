@@ -17,8 +17,9 @@ from rich.console import Console
 
 from experiments.bench.command import bench
 from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.playable import complaints
 from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
+from experiments.campaign.shelf import DEFAULT, grouped, load_scenario, packaged
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
 from experiments.reproduce.command import reproduce
@@ -27,6 +28,7 @@ from experiments.scaling.command import processes
 from experiments.shares.command import shares
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
+from experiments.worlds.command import worlds
 
 EPILOG = """\b
 Examples:
@@ -88,9 +90,12 @@ def report(directory: Path) -> int:
 def list_() -> None:
     """Show the scenarios that come with the package."""
     width = max(map(len, packaged()))
-    for name in packaged():
-        mark = " (default)" if name == DEFAULT else ""
-        click.echo(f"{name:<{width}}  {load_scenario(name).question}{mark}")
+    for group, scenarios in grouped().items():
+        click.echo(f"{group}")
+        for scenario in scenarios:
+            mark = " (default)" if scenario.name == DEFAULT else ""
+            mark += " (simulated only)" if any(complaints(scenario)) else ""
+            click.echo(f"  {scenario.name:<{width}}  {scenario.question}{mark}")
 
 
 # Further commands of this room are registered here: cli.add_command(…)
@@ -102,6 +107,7 @@ cli.add_command(rolling)
 cli.add_command(shares)
 cli.add_command(processes)
 cli.add_command(reproduce)
+cli.add_command(worlds)
 
 
 def default_directory(scenario: Scenario) -> Path:

@@ -85,6 +85,15 @@ class Child:
         """After a pause."""
         self._signal(signal.SIGCONT)
 
+    def open_the_door(self) -> None:
+        """SIGHUP: a worker that was started down, or told to be, listens."""
+        self._signal(signal.SIGHUP)
+
+    async def kill(self) -> None:
+        """SIGKILL: what it was doing ends in the middle."""
+        self._signal(signal.SIGKILL)
+        await self._process.wait()
+
     async def stop(self) -> None:
         """SIGTERM, a grace, SIGKILL; returns when the process is gone."""
         if self.is_running:

@@ -62,6 +62,7 @@ Examples:
   workers serve --region emea --name emea-0 --port 9001 --rtt 350ms --slots 1
   workers serve --port 9443 --rtt 30ms --tls 1.3 --http 2
   workers fault http://127.0.0.1:9001 --slow 5 --lasts 30s
+  workers fault http://127.0.0.1:9001 --pause 150ms --every 2s
 """
 
 
@@ -104,6 +105,7 @@ def cli() -> None:
 @_option("--sleep-after", DURATION, "Fall asleep after this without a request.", "never")
 @_option("--wake-time", DURATION, "What the first request to a sleeping worker waits.", "0ms")
 @click.option("--start-asleep", "starts_asleep", is_flag=True, help="Be asleep at the start.")
+@click.option("--start-down", "starts_down", is_flag=True, help="Listen only from SIGHUP on; needs a --port.")
 @_option("--grace", DURATION, "On SIGTERM, requests in flight have this long.", "10s")
 @_option("--seed", int, "Of everything drawn at random.", "0")
 @click.option("--time-scale", type=FACTOR, default=1.0, help="Multiply every duration but --grace by this.")
@@ -112,6 +114,8 @@ def serve(time_scale: float, **options: Any) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if "certificate" in given and "tls" not in given:
         raise click.UsageError("--certificate goes with --tls 1.2 or 1.3")
+    if given.get("starts_down") and not given.get("port"):
+        raise click.UsageError("--start-down needs a --port: nobody knows yet which one is free then")
     given.setdefault("name", f"{given.get('region', DEFAULT.region)}-0")
     _run(_serve(Settings(**given).scaled(time_scale)))
 
@@ -123,6 +127,10 @@ def serve(time_scale: float, **options: Any) -> None:
 @_option("--fail", PROBABILITY, "Share of requests answered at once with an error.")
 @_option("--fail-status", click.Choice(["500", "502", "503", "504"]), "The status of that error.", "500")
 @_option("--reset", PROBABILITY, "Share of requests whose connection is reset.")
+@_option("--pause", DURATION, "Stand still for so long, at once.")
+@_option("--every", DURATION, "And again, from one pause to the next.")
+@_option("--after", DURATION, "Time until the first pause.")
+@_option("--rtt", DURATION, "Be as far away as this; needs a worker that was started with --rtt.")
 @click.option("--unhealthy", is_flag=True, default=None, help="/healthz answers 503.")
 @click.option("--down", is_flag=True, default=None, help="Refuse connections; heals by --lasts or SIGHUP.")
 @_option("--lasts", DURATION, "Heal by itself after this.")

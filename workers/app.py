@@ -24,6 +24,7 @@ from workers.faults import Switchboard, Verdict
 from workers.load import LoadReport
 from workers.service import Slots
 from workers.settings import Settings
+from workers.standstill import Standstill
 from workers.timer import DeadlineTimer
 
 LARGEST_BODY = 1 << 30
@@ -46,12 +47,14 @@ class WorkerApp:
     def __init__(self, settings: Settings, timer: DeadlineTimer, switchboard: Switchboard) -> None:
         self.settings = settings
         self.switchboard = switchboard
-        self.control = Control(switchboard)
+        self.control = Control(switchboard, has_link=settings.round_trip > 0)
         self.is_draining = False
         self._timer = timer
         now = self._arrived_at = time.monotonic()
         self._service = settings.service.scaled(1 / settings.speed)
         self._slots = Slots(settings.slots, settings.queue_limit)
+        self._standstill = Standstill(timer, self._slots)
+        switchboard.obeyed_by(self._standstill.obey)
         self._load = LoadReport(settings.name, settings.region, self._slots, now)
         self._dormancy = Dormancy(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
         self._service_rng = Random(f"{settings.seed}:service")
@@ -82,7 +85,8 @@ class WorkerApp:
         return response
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
-        """200 while it serves, 503 when told to be unhealthy or draining; a hanging worker hangs here too."""
+        """200 while it serves, 503 when told to be unhealthy or draining. Who hangs or stands still does so here too."""
+        await self._standstill.over()
         while self.switchboard.current.hang == 1:
             await self.switchboard.changed()
         if self.switchboard.current.unhealthy or self.is_draining:
@@ -95,26 +99,30 @@ class WorkerApp:
         except ValidationError as error:
             return invalid(400, "invalid_query", error)
         digest = await digest_of(request.content)
+        moved_at = await self._standstill.over()
         while (verdict := self.switchboard.verdict()) is Verdict.HANG:
             await self.switchboard.changed()
         if verdict is not Verdict.SERVE:
             return self._misbehave(request, verdict)
-        return await self._serve(request, wish, digest)
+        return await self._serve(request, wish, digest, moved_at)
 
-    async def _serve(self, request: web.Request, wish: Wish, digest: Digest) -> web.StreamResponse:
+    async def _serve(
+        self, request: web.Request, wish: Wish, digest: Digest, moved_at: float
+    ) -> web.StreamResponse:
+        """Nobody comes in before `moved_at`: the worker stood still."""
         far_end = far_end_of(request.transport)
         now = self._arrived_at = max(
-            self._arrived_at, time.monotonic() if far_end is None else far_end.instant
+            self._arrived_at, moved_at, time.monotonic() if far_end is None else far_end.instant
         )
         service_time = self._service.draw(self._service_rng) * self.switchboard.current.slow
         stay = self._slots.admit(now, service_time, self._dormancy.awake_at(now))
         if stay is None:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
-        await self._timer.wait_until(stay.finish_at)
+        finished_at = await self._standstill.served(stay.finish_at)
         if far_end is not None:
-            far_end.react_to(stay.finish_at)
+            far_end.react_to(finished_at)
         self._load.served += 1
-        headers = self._load.headers(stay.finish_at, service_time)
+        headers = self._load.headers(finished_at, service_time)
         request_id = request.headers.get("X-Request-ID")
         if request_id is not None:
             headers["X-Request-ID"] = request_id

@@ -14,12 +14,18 @@ from pydantic import ValidationError
 
 from workers.faults import Faults, Switchboard
 
+NO_LINK = "this worker was started without --rtt and has no link whose length could change"
+
 
 class Control:
-    """Handlers over one switchboard. `peers` are the connections that have thrown a switch."""
+    """Handlers over one switchboard. `peers` are the connections that have thrown a switch.
 
-    def __init__(self, switchboard: Switchboard) -> None:
+    A worker that `has_link` can be moved further away.
+    """
+
+    def __init__(self, switchboard: Switchboard, has_link: bool = False) -> None:
         self._switchboard = switchboard
+        self._has_link = has_link
         self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
 
     def add_to(self, app: web.Application) -> None:
@@ -40,6 +46,8 @@ class Control:
             faults = Faults.model_validate_json(await request.read())
         except ValidationError as error:
             return invalid(422, "invalid_faults", error)
+        if faults.rtt is not None and not self._has_link:
+            return refused(422, "invalid_faults", [{"field": "rtt", "message": NO_LINK}])
         self._switchboard.put(faults)
         return self._in_force()
 
@@ -65,4 +73,9 @@ def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
         {"field": ".".join(map(str, item["loc"])) or "body", "message": item["msg"]}
         for item in error.errors(include_url=False, include_context=False)
     ]
+    return refused(status, reason, detail)
+
+
+def refused(status: int, reason: str, detail: list[dict[str, str]]) -> web.Response:
+    """The same, where we know ourselves what is wrong."""
     return web.json_response({"error": reason, "detail": detail}, status=status)

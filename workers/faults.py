@@ -7,11 +7,12 @@ set heals. Probabilities are drawn from the switchboard's own generator: a fault
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import Enum
 from random import Random
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Faults(BaseModel):
@@ -26,6 +27,14 @@ class Faults(BaseModel):
     )
     fail_status: Literal[500, 502, 503, 504] = Field(default=500, description="status of a fast failure")
     reset: float = Field(default=0.0, ge=0, le=1, description="share of requests whose connection is reset")
+    pause: float = Field(
+        default=0.0, ge=0, le=3600, description="seconds for which everything stands still, at once"
+    )
+    every: float = Field(default=0.0, ge=0, description="seconds from one pause to the next; 0: there is one")
+    after: float = Field(default=0.0, ge=0, le=3600, description="seconds until the first pause")
+    rtt: float | None = Field(
+        default=None, ge=0, le=60, description="round trip of the link, seconds; it must have a link"
+    )
     unhealthy: bool = Field(default=False, description="/healthz answers 503")
     down: bool = Field(
         default=False, description="connections are reset, new ones refused; heal by lasts or SIGHUP"
@@ -33,6 +42,15 @@ class Faults(BaseModel):
     lasts: float | None = Field(
         default=None, gt=0, description="seconds after which all of this heals by itself"
     )
+
+    @model_validator(mode="after")
+    def _pauses_end(self) -> Self:
+        """Before the next one begins; and nothing is said about pauses that there are not."""
+        if self.every and self.every <= self.pause:
+            raise ValueError("every: must be longer than the pause")
+        if (self.every or self.after) and not self.pause:
+            raise ValueError("pause: every and after say nothing without it")
+        return self
 
 
 class Verdict(Enum):
@@ -52,6 +70,7 @@ class Switchboard:
         self._rng = rng
         self._changed = asyncio.Event()
         self._healing: asyncio.TimerHandle | None = None
+        self._obedient: list[Callable[[Faults], None]] = []
         self.current = Faults()
 
     def put(self, faults: Faults) -> None:
@@ -62,8 +81,14 @@ class Switchboard:
         if faults.lasts is not None:
             self._healing = self._loop.call_later(faults.lasts, self.heal)
         self.current = faults
+        for obey in self._obedient:
+            obey(faults)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def obeyed_by(self, obey: Callable[[Faults], None]) -> None:
+        """Call `obey` with every set that is put, at once."""
+        self._obedient.append(obey)
 
     def heal(self) -> None:
         """No faults from now on."""

@@ -20,11 +20,10 @@ class Line:
     """A queue of (due, act, arguments, bytes) behind one deadline, that of its head.
 
     `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again. `left_at`
-    is the instant at which what leaves was due; it may leave somewhat later.
+    is the instant at which what leaves was due; it may leave somewhat later. `delay`, in seconds, may be changed.
     """
 
     __slots__ = (
-        "_delay",
         "_due_at",  # of what entered last
         "_entries",
         "_is_armed",
@@ -33,6 +32,7 @@ class Line:
         "_on_room",
         "_timer",
         "_window",
+        "delay",
         "is_held",
         "left_at",
         "size",
@@ -40,7 +40,7 @@ class Line:
 
     def __init__(self, timer: DeadlineTimer, delay: float, window: int, on_full: Act, on_room: Act) -> None:
         self._timer = timer
-        self._delay = delay
+        self.delay = delay
         self._window = window
         self._on_full = on_full
         self._on_room = on_room
@@ -58,7 +58,7 @@ class Line:
         `size` is what it counts in the window, in bytes.
         """
         entered_at = time.monotonic() if at is None else at
-        self._due_at = max(self._due_at, max(entered_at, not_before) + self._delay)
+        self._due_at = max(self._due_at, max(entered_at, not_before) + self.delay)
         self._entries.append((self._due_at, act, args, size))
         self.size += size
         if self.size > self._window and not self._is_full:
@@ -77,7 +77,7 @@ class Line:
 
     def bypass(self) -> None:
         """Have no delay from now on; what is on the way arrives at once."""
-        self._delay = self._due_at = 0.0
+        self.delay = self._due_at = 0.0
         self._is_armed = False  # what it is armed for may be far ahead; ringing then is harmless
         self._leave_until(float("inf"))
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import cast
 
 from workers.far_end import FarEnd
+from workers.faults import Faults
 from workers.line import Line
 from workers.timer import DeadlineTimer
 
@@ -39,7 +40,7 @@ class Link:
 
     def __init__(self, timer: DeadlineTimer, round_trip: float, window: int = WINDOW) -> None:
         self.timer = timer
-        self.round_trip = round_trip
+        self.round_trip = self._usual = round_trip
         self.window = window
         self._connections: set[LinkedConnection] = set()
         self._is_empty = asyncio.Event()
@@ -50,12 +51,18 @@ class Link:
             return factory
         return lambda: LinkedConnection(self, factory())
 
+    def obey(self, faults: Faults) -> None:
+        """Be as long as the faults say, or as long as usual. What is on the way already arrives when it would have."""
+        self.round_trip = self._usual if faults.rtt is None else faults.rtt
+        for connection in self._connections:
+            connection.stretch(self.round_trip)
+
     async def drain(self) -> None:
         """Wait until what is on the way has arrived, one round trip at most; then reset who is left."""
         if not self._connections:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._is_empty.wait(), self.round_trip)
+            await asyncio.wait_for(self._is_empty.wait(), max(self.round_trip, self._usual))
         for connection in list(self._connections):
             connection.abort()
 
@@ -81,6 +88,7 @@ class LinkedConnection(asyncio.Protocol):
         self._up = Line(link.timer, half, link.window, self._pause_client, self._resume_client)
         self._down = Line(link.timer, half, link.window, self._pause_worker, self._resume_worker)
         self._is_first = True
+        self._is_control = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -113,6 +121,11 @@ class LinkedConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._down.release()
 
+    def stretch(self, round_trip: float) -> None:
+        """What enters from now on takes half of `round_trip`; a switch is thrown on the spot as ever."""
+        if not self._is_control:
+            self._up.delay = self._down.delay = round_trip / 2
+
     def abort(self) -> None:
         """Break the connection now, from the middle of the link."""
         self._transport.abort()
@@ -121,6 +134,7 @@ class LinkedConnection(asyncio.Protocol):
         # A switch is thrown on the spot: an experiment's fault must not start a round trip late.
         self._is_first = False
         if is_control(first_bytes):
+            self._is_control = True
             self._connected_at = 0.0
             self._up.bypass()
             self._down.bypass()

@@ -16,7 +16,7 @@ from aiohttp import web
 from workers.app import WorkerApp
 from workers.endings import reset
 from workers.errors import CannotListen
-from workers.faults import Switchboard
+from workers.faults import Faults, Switchboard
 from workers.front import Front
 from workers.link import Link
 from workers.settings import Settings
@@ -79,16 +79,15 @@ class Worker:
         self._timer = DeadlineTimer(loop)
         self._link = Link(self._timer, self.settings.round_trip)
         self.switchboard = Switchboard(loop, Random(f"{self.settings.seed}:faults"))
+        self.switchboard.obeyed_by(self._link.obey)
         self.app = WorkerApp(self.settings, self._timer, self.switchboard)
         self._runner = self._make_runner()
         await self._runner.setup()
         self._site = self._site_on(self.settings.port)
-        try:
-            await self._site.start()
-        except CannotListen:
-            await self._runner.cleanup()
-            self._timer.close()
-            raise
+        if self.settings.starts_down:
+            self.switchboard.put(Faults(down=True))
+        else:
+            await self._open_the_door()
         self._door = loop.create_task(self._mind_the_door())
 
     async def stop(self) -> None:
@@ -116,13 +115,23 @@ class Worker:
     async def _mind_the_door(self) -> None:
         """Close the listening socket while the worker is to be down, and open it again."""
         while True:
-            await self.switchboard.changed()
             is_open = self._site in self._runner.sites
             if self.switchboard.current.down and is_open:
                 await self._shut_the_door()
             elif not self.switchboard.current.down and not is_open:
                 self._site = self._site_on(self._site.port)
                 await self._site.start()
+            else:
+                await self.switchboard.changed()
+
+    async def _open_the_door(self) -> None:
+        """For the first time. Raises CannotListen, with everything given back."""
+        try:
+            await self._site.start()
+        except CannotListen:
+            await self._runner.cleanup()
+            self._timer.close()
+            raise
 
     async def _shut_the_door(self) -> None:
         await self._site.stop()

@@ -149,6 +149,8 @@ class Slots:
         self._free_at = [-math.inf] * count  # a heap, one entry per slot
         self._starts: deque[float] = deque()  # of those let in; never decreasing, since order is FIFO
         self._occupied = 0.0  # slot-seconds ever given out, the future included
+        self.stopped = 0.0
+        """Seconds for which all of them were stopped, those to come included."""
 
     def admit(self, now: float, service_time: float, not_before: float = -math.inf) -> Stay | None:
         """Let a request in, to start no earlier than `not_before`; None when the queue is full."""
@@ -161,6 +163,16 @@ class Slots:
         self._starts.append(start_at)
         self._occupied += stay.finish_at - ready_at
         return stay
+
+    def stop(self, now: float, seconds: float) -> None:
+        """Let nothing proceed from `now` on: what is unfinished ends so much later, what waits begins so much later,
+        and no slot is free before. Stays that were given out know nothing of it; `stopped` says by how much."""
+        self._free_at = [
+            max(free_at, now) + seconds for free_at in self._free_at
+        ]  # order, and so the heap, stays
+        self._starts = deque(start + seconds for start in self._starts if start > now)
+        self._occupied += seconds * self.count  # a collector keeps it busy
+        self.stopped += seconds
 
     def waiting(self, now: float) -> int:
         """How many were let in and have not started."""

@@ -34,6 +34,7 @@ class Settings:
     sleep_after: float = math.inf
     wake_time: float = 0.0
     starts_asleep: bool = False
+    starts_down: bool = False
     grace: float = 10.0
     tls: str | None = None
     http: str = "1.1"

@@ -11,26 +11,20 @@ import json
 import tempfile
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from experiments import processes
-from experiments.campaign.scenario import Entry, Region, Scenario
+from experiments.bench.serving import lasting_ports
+from experiments.campaign.crew import TLS, balancer_config, crew, endpoint_of, places_of, worker_argv
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.timeline import WELL, Step, Trouble, timeline
 from experiments.errors import FleetFailedError
-from experiments.load.samples import Place
 from experiments.processes import Child, program
 
 STATUS_WITHIN = 5.0
-
-TLS = {2: "1.3", 3: "1.2"}
-"""Round trips that setting a connection up takes -> what a worker speaks so that it takes them."""
-
-
-def places_of(scenario: Scenario) -> tuple[Place, ...]:
-    """Every worker of the scenario, region by region."""
-    pairs = zip(scenario.workers, scenario.region_of_each, strict=True)
-    return tuple(Place(worker=worker, region=region) for worker, region in pairs)
 
 
 class Fleet:
@@ -39,13 +33,21 @@ class Fleet:
     The balancer takes a second to start, in which the workers can be warmed.
 
     `seed` is the block's: workers draw the same demand and the policy the same numbers for every entry of it.
+
+    For every return of a worker that goes in the middle of the run, a process waits behind a shut door from the start:
+    so it returns at its instant, and no interpreter is started while something is measured.
     """
 
     def __init__(self, scenario: Scenario, entry: Entry, seed: int) -> None:
         self._scenario, self._entry, self._seed = scenario, entry, seed
         self._folder = tempfile.TemporaryDirectory(prefix="steelyard-")
         self._children: list[Child] = []
+        self._workers: list[Child] = []
+        self._spares: list[list[Child]] = []
+        self._let_go: set[Child] = set()
+        self._balancer: Child | None = None
         self.places = places_of(scenario)
+        self.steps = timeline(scenario, seed)
 
     async def __aenter__(self) -> Self:
         try:
@@ -62,15 +64,49 @@ class Fleet:
 
     @property
     def workers(self) -> Sequence[Child]:
-        return self._children[: len(self.places)]
+        """The process that is, or was last, each of them."""
+        return self._workers
 
     @property
     def balancer(self) -> Child:
-        return self._children[-1]
+        assert self._balancer is not None
+        return self._balancer
+
+    def trouble_at_first(self, worker: int) -> Trouble:
+        """What is the matter with it before the first step: it may be absent, and that is all."""
+        first = next((step for step in self.steps if step.worker == worker and step.at == 0), None)
+        return replace(WELL, is_absent=first is not None and first.trouble.is_absent)
+
+    def to_be_warmed(self) -> list[Child]:
+        """Those that traffic would have warmed, and that can be asked in plain HTTP."""
+        return [
+            child
+            for worker, (child, (region, _)) in enumerate(
+                zip(self.workers, crew(self._scenario), strict=True)
+            )
+            if region.setup_rtts not in TLS and not self.trouble_at_first(worker).is_absent
+        ]
 
     def casualties(self) -> tuple[str, ...]:
         """In words, every process that has ended by itself."""
-        return tuple(f"{child.name} died{child.tail}" for child in self._children if not child.is_running)
+        ended = [child for child in self._children if not child.is_running and child not in self._let_go]
+        return tuple(f"{child.name} died{child.tail}" for child in ended)
+
+    def endpoint(self, worker: int) -> dict[str, Any]:
+        """That worker as the balancer is told of it."""
+        region, number = crew(self._scenario)[worker]
+        return endpoint_of(self.places[worker], region, number, self.workers[worker].address)
+
+    async def end(self, worker: int, gently: bool) -> None:
+        """Let its process go: by SIGTERM, or in the middle of what it does."""
+        child = self.workers[worker]
+        self._let_go.add(child)
+        await (child.stop() if gently else child.kill())
+
+    def bring_back(self, worker: int) -> None:
+        """Another process takes its place, on its port."""
+        self._workers[worker] = self._spares[worker].pop(0)
+        self._workers[worker].open_the_door()
 
     async def status(self) -> dict[str, Any]:
         """The balancer's own account of the run; an error in words when it gives none."""
@@ -81,14 +117,26 @@ class Fleet:
             return {"error": f"no status: {error}"}
 
     async def _start(self) -> None:
-        for index, (region, number) in enumerate(crew(self._scenario)):
-            argv = worker_argv(self._scenario, region, number, self._seed + index)
-            self._children.append(await processes.start(f"{region.name}-{number}", argv))
+        returns = returns_of(self.steps, len(self.places))
+        lasting = lasting_ports(sum(count > 0 for count in returns))
+        ports = [next(lasting) if count else 0 for count in returns]
+        self._workers = [await self._start_worker(worker, port) for worker, port in enumerate(ports)]
+        self._spares = [
+            [await self._start_worker(worker, ports[worker], "--start-down") for _ in range(count)]
+            for worker, count in enumerate(returns)
+        ]
         await all_ready(self._children)
         config = Path(self._folder.name) / "balancer.toml"
         await asyncio.to_thread(config.write_text, self._balancer_config(), "utf-8")
         argv = [*program("balancer"), "serve", "--config", str(config)]
-        self._children.append(await processes.start("balancer", argv))
+        self._balancer = await processes.start("balancer", argv)
+        self._children.append(self._balancer)
+
+    async def _start_worker(self, worker: int, port: int, *flags: str) -> Child:
+        region, number = crew(self._scenario)[worker]
+        argv = worker_argv(self._scenario, region, number, self._seed + worker, port)
+        self._children.append(await processes.start(self.places[worker].worker, [*argv, *flags]))
+        return self._children[-1]
 
     async def _stop(self) -> None:
         """Stop everybody, the balancer first; a second Ctrl-C waits until nobody is left behind."""
@@ -104,8 +152,21 @@ class Fleet:
             raise asyncio.CancelledError
 
     def _balancer_config(self) -> str:
-        addresses = [child.address for child in self.workers]
-        return balancer_config(self._scenario, self._entry, self._seed, self.places, addresses)
+        known = [
+            self.endpoint(worker)
+            for worker in range(len(self.places))
+            if not self.trouble_at_first(worker).is_absent
+        ]
+        return balancer_config(self._scenario, self._entry, self._seed, known)
+
+
+def returns_of(steps: Sequence[Step], workers: int) -> list[int]:
+    """How often each worker comes back from being gone."""
+    counts, is_gone = [0] * workers, [False] * workers
+    for step in steps:
+        counts[step.worker] += is_gone[step.worker] and not step.trouble.is_gone
+        is_gone[step.worker] = step.trouble.is_gone
+    return counts
 
 
 async def all_ready(children: Sequence[Child]) -> None:
@@ -116,67 +177,6 @@ async def all_ready(children: Sequence[Child]) -> None:
                 group.create_task(child.ready())
     except* FleetFailedError as failures:
         raise failures.exceptions[0] from None
-
-
-def crew(scenario: Scenario) -> list[tuple[Region, int]]:
-    """(region, number inside the region) of every worker, in the order of `places_of`."""
-    return [(region, number) for region in scenario.regions for number in range(region.workers)]
-
-
-def worker_argv(scenario: Scenario, region: Region, number: int, seed: int) -> list[str]:
-    """The command line of one worker, on a free port."""
-    options = {
-        "region": region.name,
-        "name": f"{region.name}-{number}",
-        "port": "0",
-        "rtt": f"{region.rtt * 1e3:g}ms",
-        "service": region.service,
-        "slots": str(region.slots),
-        "queue": str(region.queue),
-        "seed": str(seed),
-        "time-scale": f"{scenario.time_scale:g}",
-        "speed": f"{region.speed_of(number):g}",
-    }
-    if region.idle_timeout is not None:
-        options["keep-alive"] = f"{region.idle_timeout:g}s"
-    if region.setup_rtts in TLS:
-        options["tls"] = TLS[region.setup_rtts]
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return [*program("workers"), "serve", *flags]
-
-
-def balancer_config(
-    scenario: Scenario,
-    entry: Entry,
-    seed: int,
-    places: Sequence[Place],
-    addresses: Sequence[tuple[str, int]],
-) -> str:
-    """The balancer's TOML file for one entry."""
-    lines = ['listen = "127.0.0.1:0"', f"home_region = {toml(scenario.home_region)}", f"seed = {seed}"]
-    lines += [f"policy = {toml(entry.policy.model_dump())}"]
-    lines += [f"{key} = {toml(value)}" for key, value in scenario.told_to(entry).items()]
-    if any(region.setup_rtts in TLS for region in scenario.regions):
-        lines += ["upstream_tls = { verify = false }"]
-    for place, address, (region, number) in zip(places, addresses, crew(scenario), strict=True):
-        lines += ["[[endpoints]]", f"id = {toml(place.worker)}", f"region = {toml(place.region)}"]
-        lines += [f"address = {toml(url_of(region, address))}", f"weight = {region.weight_of(number):g}"]
-    return "\n".join(lines) + "\n"
-
-
-def url_of(region: Region, address: tuple[str, int]) -> str:
-    """Where a worker of the region is reached."""
-    scheme = "https" if region.setup_rtts in TLS else "http"
-    return f"{scheme}://{address[0]}:{address[1]}"
-
-
-def toml(value: object) -> str:
-    """A value as TOML on one line; JSON's strings, numbers and booleans are TOML's too."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml(item) for item in value) + "]"
-    return json.dumps(value)
 
 
 def fetch_json(url: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from experiments.campaign.fleet import TLS
-from experiments.campaign.scenario import Scenario
+from experiments.campaign.crew import TLS, places_of
+from experiments.campaign.scenario import Region, Scenario
 from experiments.errors import BadInputError
 
 ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
@@ -26,10 +26,22 @@ def complaints(scenario: Scenario) -> Iterator[str]:
         yield f"staleness = {scenario.staleness:g}: {ONLY_SIMULATED}"
     if scenario.balancers > 1:
         yield f"balancers = {scenario.balancers}: {ONLY_SIMULATED}"
-    if scenario.events:
-        yield f"events: {ONLY_SIMULATED}"
+    yield from too_near(scenario)
     for number, region in enumerate(scenario.regions):
         if region.discipline != "fifo":
             yield f"regions.{number}.discipline = {region.discipline!r}: {ONLY_SIMULATED}"
         if region.setup_rtts not in (1, *TLS):
             yield f"regions.{number}.setup_rtts = {region.setup_rtts}: real processes take 1, 2 or 3"
+
+
+def too_near(scenario: Scenario) -> Iterator[str]:
+    """Workers without a link that are to be moved further away: a link is there from the start, or never."""
+    near = [place for place in places_of(scenario) if region_of(scenario, place.region).rtt == 0]
+    for number, event in enumerate(scenario.events):
+        if event.kind == "rtt" and any(event.strikes(place.worker, place.region) for place in near):
+            yield f"events.{number}: rtt cannot change where a region's rtt is 0; give it 0.0001"
+
+
+def region_of(scenario: Scenario, name: str) -> Region:
+    """The region of that name."""
+    return next(region for region in scenario.regions if region.name == name)

@@ -19,6 +19,7 @@ from pydantic import (
 
 from experiments.campaign.demand import Load
 from experiments.campaign.events import EVERYBODY, Event
+from experiments.campaign.lineups import expanded
 from experiments.campaign.mechanisms import BalancerTable, Mechanisms, merged
 from experiments.campaign.model import Model
 from experiments.campaign.thresholds import parse_threshold
@@ -155,6 +156,12 @@ class Scenario(Model):
         description="seconds by which a balancer knows of workers' reports; simulator only",
     )
     entries: tuple[Entry, ...] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def with_lineup(cls, raw: Any) -> Any:
+        """`lineup` is short for entries."""
+        return expanded(raw)
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:

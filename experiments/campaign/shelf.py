@@ -18,11 +18,32 @@ from experiments.errors import BadInputError
 
 DEFAULT = "regions"
 
+GROUPS = (
+    "control",
+    "workers that differ",
+    "workers in trouble",
+    "coming and going",
+    "regions",
+    "connections",
+    "load",
+    "many balancers",
+)
+"""Headings in the order in which they are shown; any other comes after them."""
+
 
 def packaged() -> dict[str, Traversable]:
     """Scenarios that come with the package, by name."""
     files = sorted(resources.files("experiments.scenarios").iterdir(), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+
+
+def grouped() -> dict[str, list[Scenario]]:
+    """Packaged scenarios by heading, in the order of GROUPS and then by name. Raises BadInputError."""
+    shelves: dict[str, list[Scenario]] = {group: [] for group in GROUPS}
+    for name in packaged():
+        scenario = load_scenario(name)
+        shelves.setdefault(scenario.group, []).append(scenario)
+    return {group: scenarios for group, scenarios in shelves.items() if scenarios}
 
 
 def load_scenario(name_or_path: str) -> Scenario:

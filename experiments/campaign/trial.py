@@ -13,6 +13,7 @@ from platform import python_version
 from typing import Any
 
 from experiments.campaign.fleet import Fleet
+from experiments.campaign.playing import Playing
 from experiments.campaign.results import PlannedRun
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.statistics import achieved_rate, lag_percentiles, validity
@@ -52,21 +53,27 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
         await warm_through(scenario, entry, fleet)
         generator = measured_load(scenario, entry, planned, fleet)
         watch(generator.ledger)
+        playing = Playing(fleet)
         try:
-            await generator.run(first_connections(scenario, entry))
+            await generator.run(first_connections(scenario, entry), playing.begin)
         except asyncio.CancelledError:
             raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
+        finally:
+            mishaps = await playing.end()
         status, casualties = await fleet.status(), fleet.casualties()
-    return conclude(scenario, entry, planned, generator.ledger, status, casualties)
+    return conclude(scenario, entry, planned, generator.ledger, status, (*casualties, *mishaps))
 
 
 async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
-    """Every worker directly, all at the same time: no policy may leave one cold."""
+    """Every worker directly, all at the same time: no policy may leave one cold.
+
+    Who is added later stays cold, and who speaks TLS is warmed through the balancer alone.
+    """
     count, timeout = scenario.warmup, scenario.timeout * scenario.time_scale
     width = min(WARM_BATCH, count)
     generators = [
         Generator(worker.address, "warm", fleet.places, closed(width, count), count, timeout)
-        for worker in fleet.workers
+        for worker in fleet.to_be_warmed()
     ]
     if count:
         await asyncio.gather(*(generator.run(width) for generator in generators))

@@ -12,7 +12,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from balancer.connections.upstream import Response, Upstream
 from experiments.load.alarm import open_alarm
@@ -100,6 +100,10 @@ class Flight:
             self._generator.ended(self.number, kind)
 
 
+def unheard(started_at: float) -> None:
+    """Nobody needs to know when the load starts."""
+
+
 class Generator:
     """Sends `count` requests: those of `instants` when they are due, the rest one per answer.
 
@@ -128,8 +132,10 @@ class Generator:
         self._flights: deque[Flight] = deque()
         self._finished: asyncio.Future[None] | None = None
 
-    async def run(self, connections: int) -> Ledger:
+    async def run(self, connections: int, begun: Callable[[float], None] = unheard) -> Ledger:
         """Open `connections`, send everything, wait for every end. On cancellation open rows are closed first.
+
+        `begun` is called as the load starts, with that instant of `time.monotonic()`.
 
         Raises FleetFailedError when the first connections cannot be made.
         """
@@ -139,6 +145,7 @@ class Generator:
         self._alarm = open_alarm(loop, self._send_due)
         sweeper = loop.create_task(self._sweep())
         self.ledger.started_at = time.monotonic()
+        begun(self.ledger.started_at)
         try:
             self._send_due()
             await self._finished

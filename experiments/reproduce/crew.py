@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments import processes
-from experiments.campaign.fleet import fetch_json, toml
+from experiments.campaign.crew import toml
+from experiments.campaign.fleet import fetch_json
 from experiments.errors import FleetFailedError
 from experiments.processes import Child, program
 

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from experiments.campaign.fleet import places_of
+from experiments.campaign.crew import places_of
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import load_scenario
 from experiments.load.samples import Samples

@@ -7,9 +7,6 @@ tells the unit what is going to happen; only the endpoint that is added is told 
 from __future__ import annotations
 
 import asyncio
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,7 +17,9 @@ import numpy as np
 
 from experiments import processes
 from experiments.bench.serving import lasting_ports
-from experiments.campaign.fleet import all_ready, toml
+from experiments.campaign.crew import toml
+from experiments.campaign.fleet import all_ready
+from experiments.control import asked, obeyed, url_of
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import poisson
 from experiments.load.generator import Generator
@@ -35,7 +34,6 @@ PLACES = tuple(Place(worker=f"{region}-{n}", region=region) for region in REGION
 NEEDS_A_REGION = "single-region"
 SERVICE, SLOTS = "18-22ms", 2
 TIMEOUT = 5.0
-CONTROL_WITHIN = 5.0
 CONNECTIONS = 32
 
 
@@ -199,32 +197,6 @@ async def befallen(
     faults = trouble.faults | {"lasts": tempo.ends - tempo.begins}
     for place in places if trouble.faults else ():
         await obeyed("PUT", url_of(("127.0.0.1", ports[place.worker]), "/-/faults"), faults)
-
-
-def url_of(address: tuple[str, int], path: str) -> str:
-    return f"http://{address[0]}:{address[1]}{path}"
-
-
-async def obeyed(method: str, url: str, body: dict[str, Any]) -> None:
-    """Raises FleetFailedError when the answer is a refusal."""
-    status, text = await asyncio.to_thread(asked, method, url, body)
-    if not 200 <= status < 300:
-        raise FleetFailedError(f"{method} {url}: {status} {text[:200]}")
-
-
-def asked(method: str, url: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-    """Status and text of a request on the loopback, no proxy in between; 0 where nobody answers."""
-    data = None if body is None else json.dumps(body).encode()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    try:
-        with opener.open(request, timeout=CONTROL_WITHIN) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode(errors="replace")
-    except OSError as error:
-        return 0, str(error)
 
 
 async def carry_out(

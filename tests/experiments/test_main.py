@@ -14,6 +14,7 @@ import pytest
 
 from experiments.campaign.results import load_results
 from experiments.campaign.scenario import Scenario
+from experiments.campaign.shelf import packaged
 
 TINY = """
 name = "tiny"
@@ -56,7 +57,7 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "nowhere"), "unknown scenario 'nowhere'; known: homogeneous, regions, steady"),
+        (("run", "nowhere"), "unknown scenario 'nowhere'; known: bursts, cold-start"),
         (("run", "--policies", "p2x"), "--policies: unknown 'p2x'; known: "),
         (("run", "--batch", "0"), "'--batch': 0 is not in the range x>=1"),
         (("run", "--batch", "5", "--rate", "3"), "--batch and --rate: choose"),
@@ -73,11 +74,14 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
 
 
 def test_list_shows_every_scenario_with_its_question() -> None:
-    """One line each, the default marked."""
+    """One line each, indented under a heading; the default and those that cannot be run here are marked."""
     lines = experiments("list").stdout.splitlines()
-    assert len(lines) == 3
-    assert all("?" in line for line in lines)
-    assert sum("(default)" in line for line in lines) == 1
+    shown = {line.split()[0]: line for line in lines if line.startswith("  ")}
+    assert set(shown) == set(packaged())
+    assert all("?" in line for line in shown.values())
+    assert [name for name, line in shown.items() if "(default)" in line] == ["regions"]
+    assert "(simulated only)" in shown["stale-reports"]
+    assert lines[0] == "control"
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from experiments.campaign.blocks import plan
-from experiments.campaign.fleet import balancer_config, places_of, toml, worker_argv
+from experiments.campaign.crew import balancer_config, crew, endpoint_of, places_of, toml, worker_argv
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Region, Scenario
-from experiments.campaign.shelf import load_scenario, packaged
+from experiments.campaign.shelf import GROUPS, grouped, load_scenario, packaged
 from experiments.errors import BadInputError
 
 MINIMAL = """
@@ -26,6 +26,15 @@ rtt = 0.01
 label = "random"
 policy = "random"
 """
+
+
+def endpoints_of(scenario: Scenario) -> list[dict[str, Any]]:
+    """Every worker, on ports from 9000 on."""
+    pairs = zip(places_of(scenario), crew(scenario), strict=True)
+    return [
+        endpoint_of(place, region, number, ("127.0.0.1", 9000 + index))
+        for index, (place, (region, number)) in enumerate(pairs)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))
@@ -90,9 +99,45 @@ def test_the_scenario_in_the_documentation_is_sound(tmp_path: Path) -> None:
     assert overridden(load_scenario(str(path)), Overrides()).twins == ("round-robin", "round-robin again")
 
 
+def test_a_lineup_is_short_for_its_entries(tmp_path: Path) -> None:
+    """The twin of the baseline is the last, the file's own entries stand before it, and nothing is left of the name."""
+    path = tmp_path / "tiny.toml"
+    text = MINIMAL.replace('name = "tiny"', 'name = "tiny"\nlineup = "standard"').replace(
+        "random", "round-robin"
+    )
+    path.write_text(text.replace('label = "round-robin"', 'label = "mine"'), encoding="utf-8")
+    labels = [entry.label for entry in load_scenario(str(path)).entries]
+    assert labels[:2] == ["random", "round-robin"]
+    assert labels[-2:] == ["mine", "round-robin again"]
+    path.write_text(text.replace("standard", "best"), encoding="utf-8")
+    with pytest.raises(BadInputError, match="lineup: unknown 'best'; known: standard, regions"):
+        load_scenario(str(path))
+
+
+def test_every_scenario_stands_under_a_heading() -> None:
+    shelves = grouped()
+    assert sum(len(scenarios) for scenarios in shelves.values()) == len(packaged())
+    assert list(shelves) == list(GROUPS)
+
+
+@pytest.mark.parametrize("name", sorted(packaged()))
+def test_a_packaged_scenario_can_be_measured_here(name: str) -> None:
+    """Not more requests per second than two cores can send and serve, in a run of at most a minute or so, even if all
+    of its events are played; events end early enough to see what comes after them."""
+    scenario = load_scenario(name)
+    for entry in scenario.entries:
+        load = scenario.load_of(entry)
+        if load.mode == "open":
+            assert max(load.mean_rate, load.peak or 0) <= 1500
+            assert 20 <= load.duration <= 60
+    for event in scenario.events:
+        assert event.lasts is None or event.at + event.lasts < scenario.load.duration
+    assert scenario.quickened().load.duration <= 20
+
+
 def test_an_unknown_scenario_lists_the_known_ones() -> None:
     """The message is of use."""
-    with pytest.raises(BadInputError, match="known: homogeneous, regions, steady"):
+    with pytest.raises(BadInputError, match=r"known: bursts, cold-start, .* unequal-speeds, or a path"):
         load_scenario("region")
 
 
@@ -149,9 +194,7 @@ def test_the_balancer_is_told_everything_in_toml() -> None:
 
     scenario = load_scenario("regions")
     entry = next(entry for entry in scenario.entries if entry.label == "single-region")
-    places = places_of(scenario)
-    addresses = [("127.0.0.1", 9000 + number) for number in range(len(places))]
-    parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, addresses))
+    parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
     assert parsed["policy"] == {"name": "single-region", "region": "emea"}
     assert parsed["seed"] == 7
     assert parsed["endpoints"][2] == {
@@ -175,8 +218,7 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     assert scenario.told_to(entry) == told
     assert scenario.mechanisms_of(entry).ejection.window == 30.0
     assert scenario.mechanisms_of(scenario.entries[1]).ejection.failures == 3
-    places = places_of(scenario)
-    parsed = tomllib.loads(balancer_config(scenario, entry, 7, places, [("127.0.0.1", 9)] * len(places)))
+    parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
     assert {key: parsed[key] for key in told} == told
 
 
@@ -205,9 +247,7 @@ def test_workers_differ_in_speed_weight_and_connections() -> None:
     argv = " ".join(worker_argv(scenario, scenario.regions[0], 1, seed=9))
     assert "--speed 0.5" in argv
     assert "--keep-alive 4s --tls 1.3" in argv
-    addresses = [("127.0.0.1", 9000), ("127.0.0.1", 9001)]
-    config = balancer_config(scenario, scenario.entries[0], 7, places_of(scenario), addresses)
-    parsed = tomllib.loads(config)
+    parsed = tomllib.loads(balancer_config(scenario, scenario.entries[0], 7, endpoints_of(scenario)))
     assert [endpoint["weight"] for endpoint in parsed["endpoints"]] == [2, 1]
     assert parsed["endpoints"][0]["address"] == "https://127.0.0.1:9000"
     assert parsed["upstream_tls"] == {"verify": False}

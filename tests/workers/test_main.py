@@ -72,6 +72,25 @@ async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers, ready
     assert json.loads((await healed.communicate())[0])["down"] is False
 
 
+async def test_a_worker_that_starts_down_listens_from_sighup_on(run_workers: RunWorkers) -> None:
+    """It is ready all the same: whoever sends the signal need not wait for an interpreter."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        process = await run_workers("serve", "--service", "fixed:1ms", "--start-down", "--port", str(port))
+        assert process.stdout is not None
+        assert f" ready on http://127.0.0.1:{port} ".encode() in await process.stdout.readline()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    process.send_signal(signal.SIGHUP)
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            break
+        except ConnectionRefusedError:
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -92,6 +111,7 @@ async def test_sighup_heals_a_worker_that_is_down(run_workers: RunWorkers, ready
         (("serve", "--time-scale", "0"), "--time-scale"),
         (("serve", "--host", "256.1.1.1", "--port", "0"), "--host"),
         (("serve", "--colour", "red"), "--colour"),
+        (("serve", "--start-down"), "--start-down needs a --port"),
         (("fault",), "URL"),
         (("fault", "http://127.0.0.1:1", "--hang", "2"), "'--hang': 2.0 is not in the range 0<=x<=1"),
         (("fault", "http://127.0.0.1:1", "--heal", "--slow", "2"), "--heal goes with no other option"),

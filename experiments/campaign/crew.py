@@ -1,0 +1,82 @@
+"""Who stands in a fleet, and what each process of it is told: command lines, endpoints, the balancer's file.
+
+Rule of this file: pure. Every key of a scenario that concerns a process is said to it here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.campaign.scenario import Entry, Region, Scenario
+from experiments.load.samples import Place
+from experiments.processes import program
+
+TLS = {2: "1.3", 3: "1.2"}
+"""Round trips that setting a connection up takes -> what a worker speaks so that it takes them."""
+
+
+def places_of(scenario: Scenario) -> tuple[Place, ...]:
+    """Every worker of the scenario, region by region."""
+    pairs = zip(scenario.workers, scenario.region_of_each, strict=True)
+    return tuple(Place(worker=worker, region=region) for worker, region in pairs)
+
+
+def crew(scenario: Scenario) -> list[tuple[Region, int]]:
+    """(region, number inside the region) of every worker, in the order of `places_of`."""
+    return [(region, number) for region in scenario.regions for number in range(region.workers)]
+
+
+def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
+    """The command line of one worker; port 0 is any free one."""
+    options = {
+        "region": region.name,
+        "name": f"{region.name}-{number}",
+        "port": str(port),
+        "rtt": f"{region.rtt * 1e3:g}ms",
+        "service": region.service,
+        "slots": str(region.slots),
+        "queue": str(region.queue),
+        "seed": str(seed),
+        "time-scale": f"{scenario.time_scale:g}",
+        "speed": f"{region.speed_of(number):g}",
+    }
+    if region.idle_timeout is not None:
+        options["keep-alive"] = f"{region.idle_timeout:g}s"
+    if region.setup_rtts in TLS:
+        options["tls"] = TLS[region.setup_rtts]
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return [*program("workers"), "serve", *flags]
+
+
+def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequence[dict[str, Any]]) -> str:
+    """The balancer's TOML file for one entry."""
+    lines = ['listen = "127.0.0.1:0"', f"home_region = {toml(scenario.home_region)}", f"seed = {seed}"]
+    lines += [f"policy = {toml(entry.policy.model_dump())}"]
+    lines += [f"{key} = {toml(value)}" for key, value in scenario.told_to(entry).items()]
+    if any(region.setup_rtts in TLS for region in scenario.regions):
+        lines += ["upstream_tls = { verify = false }"]
+    for endpoint in endpoints:
+        lines += ["[[endpoints]]", *(f"{key} = {toml(value)}" for key, value in endpoint.items())]
+    return "\n".join(lines) + "\n"
+
+
+def endpoint_of(place: Place, region: Region, number: int, address: tuple[str, int]) -> dict[str, Any]:
+    """Worker `number` of its region, as an endpoint of the balancer."""
+    scheme = "https" if region.setup_rtts in TLS else "http"
+    return {
+        "id": place.worker,
+        "region": place.region,
+        "address": f"{scheme}://{address[0]}:{address[1]}",
+        "weight": region.weight_of(number),
+    }
+
+
+def toml(value: object) -> str:
+    """A value as TOML on one line; JSON's strings, numbers and booleans are TOML's too."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    return json.dumps(value)

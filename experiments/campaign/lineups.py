@@ -1,0 +1,56 @@
+"""Line-ups: the policies that a scenario lets compete when it names none of its own, each in one place.
+
+Rule of this file: `lineup = "standard"` in a scenario is short for these entries, which stand in `campaign.json` one by
+one. A line-up ends with an A/A twin of the baseline. A policy that is not installed is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from policies import registry
+
+TWIN = "round-robin"
+
+STANDARD = (
+    "random",
+    "round-robin",
+    "least-in-flight",
+    "latency-weighted",
+    "least-time",
+    "peak-ewma",
+    "reported-load",
+    "c3",
+    "prequal",
+    "join-idle-queue",
+    "steelyard",
+)
+REGIONS = (
+    "random",
+    "round-robin",
+    "region-round-robin",
+    "region-aware",
+    "least-in-flight",
+    "latency-weighted",
+    "peak-ewma",
+    "c3",
+    "prequal",
+    "steelyard",
+)
+LINEUPS = {"standard": STANDARD, "regions": REGIONS}
+
+
+def expanded(raw: Any) -> Any:
+    """A scenario as it was read, `lineup` replaced by its entries, before those of the file's own.
+
+    Raises ValueError for a line-up that nobody knows.
+    """
+    if not isinstance(raw, dict) or "lineup" not in raw:
+        return raw
+    rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
+    if raw["lineup"] not in LINEUPS:
+        raise ValueError(f"lineup: unknown {raw['lineup']!r}; known: {', '.join(LINEUPS)}")
+    names = [name for name in LINEUPS[raw["lineup"]] if name in registry.TABLE]
+    entries = [{"label": name, "policy": name} for name in names]
+    twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
+    return {**rest, "entries": [*entries, *raw.get("entries", ()), twin]}

@@ -1,0 +1,117 @@
+"""The events of a scenario, played on live workers while the load runs.
+
+Rule of this file: what is to be the matter with whom, and when, is the timeline's business; here it is only made so, by
+the workers' switches, the balancer's control interface and signals. What could not be done speaks against the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.campaign.fleet import Fleet
+from experiments.campaign.timeline import WELL, Step, Trouble
+from experiments.control import obeyed, url_of
+from experiments.errors import ExperimentError
+
+LISTENS_WITHIN = 2.0
+"""Seconds for a worker whose interpreter has been waiting to open its door."""
+
+
+class Playing:
+    """Plays a fleet's timeline, each worker's steps in their order. `mishaps` are, in words, what could not be done."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._tasks: list[asyncio.Task[None]] = []
+        self.mishaps: list[str] = []
+
+    def begin(self, started_at: float) -> None:
+        """The load starts, at this instant of `time.monotonic()`."""
+        for worker in range(len(self._fleet.places)):
+            steps = [step for step in self._fleet.steps if step.worker == worker]
+            self._tasks.append(asyncio.ensure_future(self._play(worker, steps, started_at)))
+
+    async def end(self) -> tuple[str, ...]:
+        """The load is over, and so are the events; the mishaps."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return tuple(self.mishaps)
+
+    async def _play(self, worker: int, steps: Sequence[Step], started_at: float) -> None:
+        before = self._fleet.trouble_at_first(worker)
+        for step in steps:
+            await asyncio.sleep(max(0.0, started_at + step.at - time.monotonic()))
+            try:
+                await self._change(worker, before, step.trouble, step.at)
+            except (ExperimentError, OSError) as error:
+                self.mishaps.append(f"event at {step.at:g} s failed: {error}")
+            before = step.trouble
+
+    async def _change(self, worker: int, before: Trouble, after: Trouble, at: float) -> None:
+        """Make it so: who goes drains first, and who comes is there before it is sent anything."""
+        if after.is_draining and not before.is_draining:
+            await self._order("PATCH", worker, {"state": "draining"})
+        if after.is_gone and not before.is_gone:
+            await self._fleet.end(worker, gently=after.is_gentle)
+        if before.is_gone and not after.is_gone:
+            self._fleet.bring_back(worker)
+            await listening(self._fleet.workers[worker].address)
+        known = {} if before.is_gone else faults_of(before)
+        if not after.is_gone and not same(faults_of(after, at), known):
+            url = url_of(self._fleet.workers[worker].address, "/-/faults")
+            await obeyed("PUT", url, faults_of(after, at))
+        if before.is_draining and not after.is_draining:
+            await self._order("PATCH", worker, {"state": "up"})
+        if before.is_absent and not after.is_absent:
+            url = url_of(self._fleet.balancer.address, "/-/endpoints")
+            await obeyed("POST", url, self._fleet.endpoint(worker))
+        if after.is_absent and not before.is_absent:
+            await self._order("DELETE", worker)
+
+    async def _order(self, method: str, worker: int, body: dict[str, Any] | None = None) -> None:
+        path = f"/-/endpoints/{self._fleet.places[worker].worker}"
+        await obeyed(method, url_of(self._fleet.balancer.address, path), body)
+
+
+def faults_of(trouble: Trouble, now: float = 0.0) -> dict[str, Any]:
+    """What a worker's /-/faults takes, `now` seconds into the run; empty when nothing is the matter there."""
+    said = {
+        "slow": (trouble.slow, WELL.slow),
+        "fail": (trouble.fail, WELL.fail),
+        "hang": (trouble.hang, WELL.hang),
+        "reset": (trouble.reset, WELL.reset),
+        "unhealthy": (trouble.is_unhealthy, WELL.is_unhealthy),
+        "rtt": (trouble.rtt, WELL.rtt),
+    }
+    faults: dict[str, Any] = {name: value for name, (value, usual) in said.items() if value != usual}
+    if trouble.pause is not None:
+        faults |= {"pause": trouble.pause.length, "every": trouble.pause.every}
+        faults["after"] = max(0.0, trouble.pause.since - now)
+    return faults
+
+
+def same(these: dict[str, Any], those: dict[str, Any]) -> bool:
+    """Whether a worker would notice no difference: pauses that have begun keep their phase."""
+    return {**these, "after": 0.0} == {**those, "after": 0.0}
+
+
+async def listening(address: tuple[str, int]) -> None:
+    """Wait until somebody takes connections there. Raises OSError when nobody does in time."""
+    give_up_at = time.monotonic() + LISTENS_WITHIN
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(*address)
+        except ConnectionRefusedError:
+            if time.monotonic() > give_up_at:
+                raise
+            await asyncio.sleep(0.005)
+        else:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+            return

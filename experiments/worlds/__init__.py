@@ -1,0 +1,1 @@
+"""Two worlds: the same scenarios measured on real processes and simulated, side by side."""

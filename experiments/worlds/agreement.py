@@ -1,0 +1,226 @@
+"""Do the two worlds agree? Share per worker, mean, 99th percentile, and who comes before whom.
+
+Rules of this file: pure, from runs alone. Only blocks count whose measured run is valid, and of the simulation the same
+blocks. A figure that rests on no valid run is shown and not judged. A miss is a miss, whatever the interval says:
+the interval is there to tell a wrong model from too few requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from experiments.campaign import statistics
+from experiments.campaign.comparison import EQUAL_WITHIN, Interval, noise, paired_interval
+from experiments.campaign.results import Results
+from experiments.load.samples import Floats, Run
+
+BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10}
+"""The greatest distance of a simulated figure from the measured one that is still agreement."""
+
+MEASURED, SIMULATED = 0, 1
+Worlds = tuple[dict[int, float], dict[int, float]]
+"""Block -> value, measured and simulated."""
+
+
+def mean(latency: Floats) -> float:
+    """Of nothing there is none."""
+    return float(np.mean(latency)) if len(latency) else math.nan
+
+
+def p99(latency: Floats) -> float:
+    return statistics.percentile(latency, 99)
+
+
+LATENCY: dict[str, Callable[[Floats], float]] = {"mean": mean, "p99": p99}
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One figure in both worlds, in seconds; of shares the two whose distance is greatest.
+
+    `distance` is simulated over measured, less 1; of shares the difference in parts of an even share. `is_met` is None
+    where it cannot be said.
+    """
+
+    quantity: str
+    measured: float
+    simulated: float
+    distance: float
+    is_met: bool | None
+    interval: Interval | None = None
+    has_few: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entry of a scenario: its agreements, and the failures in parts of a hundred. `fault`: why it is not judged."""
+
+    label: str
+    policy: str
+    blocks: int
+    agreements: tuple[Agreement, ...]
+    failed_measured: float
+    failed_simulated: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """Two entries by their 99th percentiles: `first` over `second`, in each world.
+
+    `is_apart` says whether measuring keeps them apart beyond noise; `is_same` whether simulating does on the same side.
+    """
+
+    first: str
+    second: str
+    measured: Interval
+    simulated: Interval
+    is_apart: bool
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One scenario in both worlds."""
+
+    name: str
+    question: str
+    rows: tuple[Row, ...]
+    duels: tuple[Duel, ...]
+    orders: tuple[tuple[str, ...], tuple[str, ...]]
+    """Labels from the best 99th percentile on: measured, simulated."""
+
+    @property
+    def ranking_is_met(self) -> bool | None:
+        """Whether all that measuring keeps apart comes in the same order; None where it keeps nobody apart."""
+        apart = [duel for duel in self.duels if duel.is_apart]
+        return all(duel.is_same for duel in apart) if apart else None
+
+
+def chapter_of(measured: Results, simulated: Results) -> Chapter:
+    """Hold the results of one scenario against each other."""
+    scenario = measured.scenario
+    twin = scenario.twins[1] if scenario.twins else None
+    entries = [entry for entry in measured.entries() if entry.label != twin]
+    pairs = {entry.label: paired_runs(measured, simulated, entry.label) for entry in entries}
+    rows = tuple(
+        row_of(entry.label, entry.policy.name, *pairs[entry.label], scenario.seed) for entry in entries
+    )
+    values = {label: (values_of(ours), values_of(theirs)) for label, (ours, theirs) in pairs.items()}
+    floor = floor_of(measured)
+    duels = tuple(duel_of(a, b, values, floor, scenario.seed) for a, b in combinations(values, 2))
+    orders = order_of(values, MEASURED), order_of(values, SIMULATED)
+    return Chapter(scenario.name, scenario.question, rows, duels, orders)
+
+
+def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list[Run], list[Run]]:
+    """Runs of both worlds block by block: of the valid measured ones, or of all where none is valid."""
+    theirs = {run.facts.block: run for run in simulated.runs_of(label)}
+    ours = [run for run in measured.runs_of(label) if run.facts.block in theirs]
+    kept = [run for run in ours if run.facts.is_valid] or ours
+    return kept, [theirs[run.facts.block] for run in kept]
+
+
+def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Row:
+    """One entry. Nothing is judged without a valid run in both worlds."""
+    if not ours:
+        return Row(label, policy, 0, (), math.nan, math.nan, "no block has a run in both worlds")
+    fault = fault_of(ours, theirs)
+    found = (
+        share_agreement(ours, theirs),
+        *(latency_agreement(name, ours, theirs, seed) for name in LATENCY),
+    )
+    agreements = tuple(replace(one, is_met=None) if fault else one for one in found)
+    return Row(label, policy, len(ours), agreements, failed(ours), failed(theirs), fault)
+
+
+def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
+    """Why the pair is not judged; empty when it is."""
+    for world, runs in (("measured", ours), ("simulated", theirs)):
+        invalid = [run for run in runs if not run.facts.is_valid]
+        if invalid:
+            return f"no valid {world} run: {invalid[0].facts.invalid_reasons[0]}"
+    return ""
+
+
+def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
+    """The worker whose shares lie furthest apart. In parts of an even share, for who gets little has little to say."""
+    measured, simulated = statistics.share_per_worker(ours), statistics.share_per_worker(theirs)
+    worst = max(measured, key=lambda worker: abs(simulated[worker] - measured[worker]))
+    distance = (simulated[worst] - measured[worst]) * len(measured)
+    is_met = abs(distance) <= BOUNDS["share"]
+    return Agreement("share", measured[worst], simulated[worst], distance, is_met)
+
+
+def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Agreement:
+    """Of successes: all blocks together, with the interval of the ratio over blocks."""
+    measured, simulated = (LATENCY[name](statistics.success_latency(runs)) for runs in (ours, theirs))
+    distance = simulated / measured - 1
+    pairs = ([LATENCY[name](statistics.success_latency([run])) for run in runs] for runs in (theirs, ours))
+    interval, _ = paired_interval(*pairs, seed)
+    is_met = None if math.isnan(distance) else abs(distance) <= BOUNDS[name]
+    has_few = name == "p99" and statistics.has_few_beyond(len(statistics.success_latency(ours)), 99)
+    return Agreement(name, measured, simulated, distance, is_met, interval, has_few)
+
+
+def failed(runs: Sequence[Run]) -> float:
+    """Failures in parts of a hundred of all requests."""
+    return statistics.statistics_row(runs).ko_percent
+
+
+def floor_of(results: Results) -> Interval | None:
+    """The 99th percentile of the A/A pair over its original: what measuring twice differs by."""
+    if results.scenario.twins is None:
+        return None
+    original, twin = (values_of(results.runs_of(label)) for label in results.scenario.twins)
+    blocks = sorted(original.keys() & twin.keys())
+    if not blocks:
+        return None
+    return paired_interval([twin[n] for n in blocks], [original[n] for n in blocks], results.scenario.seed)[0]
+
+
+def duel_of(first: str, second: str, values: Mapping[str, Worlds], floor: Interval | None, seed: int) -> Duel:
+    """Two entries, block by block in each world."""
+    measured, simulated = (
+        ratio_of(values[first][world], values[second][world], seed) for world in (MEASURED, SIMULATED)
+    )
+    is_apart = stands_apart(measured, floor)
+    is_same = (measured.ratio > 1) == (simulated.ratio > 1)
+    return Duel(first, second, measured, simulated, is_apart, is_same)
+
+
+def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) -> Interval:
+    """One entry over another, over the blocks that both have."""
+    blocks = sorted(ours.keys() & theirs.keys())
+    if not blocks:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    return paired_interval([ours[n] for n in blocks], [theirs[n] for n in blocks], seed)[0]
+
+
+def stands_apart(interval: Interval, floor: Interval | None) -> bool:
+    """Whether two are apart: more than 5 %, more than an A/A pair, and the interval has no 1 in it."""
+    if interval.blocks < 2 or math.isnan(interval.low):
+        return False
+    is_clear = interval.low > 1 or interval.high < 1
+    return is_clear and abs(math.log(interval.ratio)) > max(EQUAL_WITHIN, noise(floor) if floor else 0.0)
+
+
+def values_of(runs: Sequence[Run]) -> dict[int, float]:
+    """Block -> 99th percentile of the successes of its valid run, seconds."""
+    found = {run.facts.block: p99(statistics.success_latency([run])) for run in runs if run.facts.is_valid}
+    return {block: value for block, value in found.items() if value > 0}
+
+
+def order_of(values: Mapping[str, Worlds], world: int) -> tuple[str, ...]:
+    """Labels by the geometric mean of their 99th percentiles; who has none is left out."""
+    means = {
+        label: float(np.mean(np.log([*pair[world].values()])))
+        for label, pair in values.items()
+        if pair[world]
+    }
+    return tuple(sorted(means, key=means.__getitem__))

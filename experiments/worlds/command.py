@@ -1,0 +1,107 @@
+"""`experiments worlds`: the same scenarios measured and simulated, and a page that says where they differ.
+
+Rule of this file: it decides nothing by itself. Options become a sitting; the page comes from the sitting's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from experiments.bench.command import names_in
+from experiments.terminal import BOUND_MISSED, STOPPED, tell
+
+EPILOG = """\b
+Examples:
+  experiments worlds                                     six scenarios, five policies, four blocks: two hours
+  experiments worlds --quick                             one short block of each: nothing to believe, in eight minutes
+  experiments worlds --scenarios gc-pauses,bursts --policies random,prequal --blocks 8
+  experiments worlds --out results/worlds                goes on where it was stopped; simulates everything anew
+  experiments worlds --out results/worlds --mend         measures again what came out invalid
+  experiments worlds --out results/worlds --redraw       only the page, from the files
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--scenarios", default="", metavar="A,B,…", help="Names from `experiments list`.  [default: six]"
+)
+@click.option("--policies", default="", metavar="A,B,…", help="Policies or entries.  [default: five]")
+@click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is measured.  [default: 4]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A directory for the results, new or of a sitting before.",
+)
+@click.option("--quick", is_flag=True, help="One short block: an impression, and for tests.")
+@click.option("--mend", is_flag=True, help="Measure again what came out invalid.")
+@click.option(
+    "--redraw", is_flag=True, help="Neither measure nor simulate: the page from the files of --out."
+)
+@click.option("--check", is_flag=True, help="Exit code 1 when a figure is missed.")
+def worlds(
+    scenarios: str,
+    policies: str,
+    blocks: int | None,
+    out: Path | None,
+    quick: bool,
+    mend: bool,
+    redraw: bool,
+    check: bool,
+) -> int:
+    """Measure scenarios on real processes, simulate them, and show where the two worlds differ."""
+    if redraw and out is None:
+        raise click.UsageError("--redraw: name the directory with --out")
+    if quick and blocks is not None:
+        raise click.UsageError("--quick and --blocks: a quick sitting has one block")
+    console = Console()
+    directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    if not redraw:
+        try:
+            sit(names_in(scenarios), names_in(policies), blocks, quick, mend, directory, console)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            console.print("[yellow]Stopped.[/] Nothing was left running; the same --out goes on from here.")
+            return STOPPED
+    return present(directory, console, check)
+
+
+def sit(
+    scenarios: list[str],
+    policies: list[str],
+    blocks: int | None,
+    quick: bool,
+    mend: bool,
+    directory: Path,
+    console: Console,
+) -> None:
+    """Measure and simulate. Raises ExperimentError."""
+    from experiments.simulator.run import (
+        simulate,
+    )  # these and the figures are half a second that --help does not need
+    from experiments.worlds.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
+
+    chosen = policies or list(known_policies())
+    made = tuple(scenario_of(name, chosen, blocks, quick) for name in scenarios or SCENARIOS)
+    command = shlex.join(["experiments", *sys.argv[1:]])
+    conduct(Sitting(made, directory, command, mend), console, simulate)
+
+
+def present(directory: Path, console: Console, check: bool) -> int:
+    """Write the page and print its essence."""
+    from experiments.worlds.page import write_page
+    from experiments.worlds.tables import every_verdict, headline, lines_of
+
+    with console.status("Drawing the page"):
+        chapters = write_page(directory)
+    for is_met, line in lines_of(chapters):
+        tell(console, is_met, line)
+    console.print(Text(f"{headline(chapters)}.", style="bold"))
+    console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
+    return BOUND_MISSED if check and False in every_verdict(chapters) else 0

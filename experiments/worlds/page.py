@@ -1,0 +1,121 @@
+"""The page of two worlds: tables, figures, the same as JSON and Markdown, from the files of a sitting alone.
+
+Rule of this file: `write_page` may be called as often as one likes; the same runs give the same page.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from experiments.campaign.results import Results
+from experiments.errors import BadInputError
+from experiments.report.html import page, picture_html, section, table_html
+from experiments.report.pages import Drawing, save_drawing
+from experiments.report.tables import Table
+from experiments.worlds import figure
+from experiments.worlds.agreement import Chapter, chapter_of
+from experiments.worlds.sitting import read
+from experiments.worlds.tables import chapter_table, headline, overview, ranking_table
+
+TITLE = "Do the simulator and the real thing say the same?"
+
+
+def write_page(directory: Path) -> list[Chapter]:
+    """Write worlds.html, worlds.md, worlds.json and figures beside the runs. Raises BadInputError."""
+    pairs = read(directory)
+    chapters = [chapter_of(measured, simulated) for measured, simulated in pairs]
+    tables = [overview(chapters), ranking_table(chapters), *map(chapter_table, chapters)]
+    try:
+        pictures = [save_drawing(each, directory / "figures") for each in drawings(chapters, pairs)]
+        parts = [head(chapters), *map(table_section, tables[:2]), *map(picture_html, pictures)]
+        parts += [*map(table_section, tables[2:]), section("Method", method(pairs))]
+        write(directory / "worlds.html", page(TITLE, parts))
+        write(directory / "worlds.md", markdown(chapters, tables))
+        write(
+            directory / "worlds.json", json.dumps(plain([asdict(one) for one in chapters]), indent=2) + "\n"
+        )
+    except OSError as error:
+        raise BadInputError(f"{directory}: the page cannot be written: {error.strerror}") from None
+    return chapters
+
+
+def write(path: Path, text: str) -> None:
+    """UTF-8 with plain line ends."""
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results]]) -> list[Drawing]:
+    """Both figures."""
+    return [
+        Drawing(
+            "agreement",
+            "Simulated over measured",
+            "Each point is a policy in a scenario. In the grey band the two worlds agree; grey hollow points rest "
+            "on no valid run and are not judged.",
+            lambda sheet: figure.scatter(chapters, sheet),
+        ),
+        Drawing(
+            "distributions",
+            "Whole distributions",
+            "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
+            "leaves the solid one, the model lacks something.",
+            lambda sheet: figure.distributions(pairs, sheet),
+        ),
+    ]
+
+
+def head(chapters: Sequence[Chapter]) -> str:
+    """The question and the answer."""
+    return (
+        f'<header><p class="eyebrow">Steelyard experiment · two worlds</p><h1>{escape(TITLE)}</h1></header>\n'
+        f'<div class="verdict"><strong>{escape(headline(chapters))}.</strong></div>'
+    )
+
+
+def table_section(table: Table) -> str:
+    """A table under its heading."""
+    return section(table.title, table_html(table))
+
+
+def method(pairs: Sequence[tuple[Results, Results]]) -> str:
+    """What a doubter would ask, as a list."""
+    first = pairs[0][0].campaign
+    blocks = sorted({results.scenario.blocks for results, _ in pairs})
+    lines = [
+        f"Repeat it: {first.command}",
+        "The same scenario files, seeds, arrivals, policies and router in both worlds; the simulator works workers, "
+        "network and client out. Nothing in it was fitted to these runs.",
+        f"Blocks: {', '.join(map(str, blocks))}. Of the simulation the blocks count whose measured run is valid.",
+        f"Measured from {first.started_at} on {first.machine}.",
+        "Versions: " + ", ".join(f"{name} {version}" for name, version in first.versions.items()) + ".",
+    ]
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def markdown(chapters: Sequence[Chapter], tables: Sequence[Table]) -> str:
+    """The tables for a pull request."""
+    parts = [f"# {TITLE}\n\n**{headline(chapters)}.**\n"]
+    for table in tables:
+        rows = [
+            table.columns,
+            ["---"] * len(table.columns),
+            *([cell.text for cell in row] for row in table.rows),
+        ]
+        lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        parts.append(f"## {table.title}\n\n{table.note.strip()}\n\n{lines}\n")
+    return "\n".join(parts)
+
+
+def plain(value: Any) -> Any:
+    """Fit for JSON: what is no number is null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,101 @@
+"""Events on live workers: what is said to whom, and one run in which workers come, go and fail."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.campaign.blocks import plan_block
+from experiments.campaign.fleet import returns_of
+from experiments.campaign.playable import require_playable
+from experiments.campaign.playing import faults_of, listening, same
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.timeline import WELL, Pause, Trouble, timeline
+from experiments.campaign.trial import run_trial
+from experiments.errors import BadInputError
+from experiments.load.samples import Kind
+
+EVENTS: list[dict[str, Any]] = [
+    {"at": 1.0, "lasts": 1.0, "target": "here-0", "kind": "down"},
+    {"at": 1.0, "target": "here-1", "kind": "add"},
+    {"at": 2.5, "target": "here-1", "kind": "fail"},
+    {"at": 2.0, "lasts": 1.0, "target": "here-2", "kind": "restart", "value": 0.2},
+    {"at": 0.0, "target": "here-3", "kind": "pause", "value": 0.2, "every": 0.5},
+]
+RAW: dict[str, Any] = {
+    "name": "tiny",
+    "question": "What then?",
+    "baseline": "round-robin",
+    "home_region": "here",
+    "warmup": 4,
+    "load": {"mode": "open", "rate": 60.0, "duration": 4.0},
+    "regions": [{"name": "here", "workers": 4, "rtt": 0.002, "service": "fixed:5ms", "slots": 4}],
+    "events": EVENTS,
+    "entries": [{"label": "round-robin", "policy": "round-robin"}],
+}
+
+
+def test_only_what_is_the_matter_is_said() -> None:
+    assert faults_of(WELL) == {}
+    assert faults_of(Trouble(slow=2.0, is_unhealthy=True)) == {"slow": 2.0, "unhealthy": True}
+    assert faults_of(Trouble(rtt=0.0)) == {"rtt": 0.0}
+    assert faults_of(Trouble(is_draining=True, is_absent=True)) == {}
+
+
+def test_a_pause_is_said_with_its_phase_and_keeps_it() -> None:
+    """0.3 s after the event begins; said again later it is the same to the worker."""
+    trouble = Trouble(pause=Pause(length=0.1, every=2.0, since=10.3))
+    assert faults_of(trouble, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
+    assert same(faults_of(trouble, now=10.0), faults_of(trouble, now=50.0))
+    assert not same(faults_of(trouble), {})
+
+
+def test_who_returns_has_somebody_waiting() -> None:
+    """One process for each return: killed once, restarted once, and nobody for who never goes."""
+    scenario = Scenario.model_validate(RAW)
+    assert returns_of(timeline(scenario, 1), 4) == [1, 0, 1, 0]
+
+
+async def test_nobody_listening_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        address = sock.getsockname()
+        await listening(address)
+    monkeypatch.setattr("experiments.campaign.playing.LISTENS_WITHIN", 0.0)
+    with pytest.raises(ConnectionRefusedError):
+        await listening(address)
+
+
+def test_a_worker_without_a_link_cannot_be_moved_away() -> None:
+    raw = {**RAW, "regions": [{**RAW["regions"][0], "rtt": 0}]}
+    require_playable(Scenario.model_validate(raw))
+    raw["events"] = [{"at": 1.0, "kind": "rtt", "value": 0.1}]
+    with pytest.raises(BadInputError, match=r"events\.0: rtt cannot change where a region's rtt is 0"):
+        require_playable(Scenario.model_validate(raw))
+
+
+async def test_workers_come_go_and_fail_in_one_run() -> None:
+    """Nothing could not be done; who was added answers only then, who was killed and restarted answers again, and who
+    fails is seen by clients. Nothing is said of when, which is the machine's business, but of before and after."""
+    scenario = Scenario.model_validate(RAW)
+    (planned,) = plan_block(scenario, 0)
+    run = await asyncio.wait_for(run_trial(scenario, planned, lambda ledger: None), 60)
+    reasons = " ".join(run.facts.invalid_reasons)
+    assert "event" not in reasons
+    assert "died" not in reasons
+    samples = run.samples
+    first, added = samples.worker == 0, samples.worker == 1
+    assert len(samples) == 240
+    assert np.nanmin(samples.first_byte_at[added]) > 1.0
+    assert np.any(samples.first_byte_at[first] < 1.0)
+    assert np.any(samples.sent_at[first] > 2.0)
+    assert np.any(samples.sent_at[samples.worker == 2] > 3.0)
+    failed = samples.status == 500
+    assert np.any(failed)
+    assert np.all(added[failed])
+    assert np.all(samples.kind[failed] == Kind.ERROR_STATUS)
+    assert np.nanmin(samples.first_byte_at[failed]) > 2.5
+    assert np.nanmax(samples.latency[samples.worker == 3]) > 0.05
