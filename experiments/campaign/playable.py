@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from experiments.campaign.fleet import TLS
 from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
+from experiments.simulator.oracles import is_oracle
 
 ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
 
@@ -26,6 +27,9 @@ def complaints(scenario: Scenario) -> Iterator[str]:
         yield f"staleness = {scenario.staleness:g}: {ONLY_SIMULATED}"
     if scenario.balancers > 1:
         yield f"balancers = {scenario.balancers}: {ONLY_SIMULATED}"
+    for entry in scenario.entries:
+        if is_oracle(entry.policy.name):
+            yield f"policy '{entry.policy.name}': {ONLY_SIMULATED}"
     if scenario.events:
         yield f"events: {ONLY_SIMULATED}"
     for number, region in enumerate(scenario.regions):

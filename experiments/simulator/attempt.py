@@ -25,8 +25,8 @@ _OK: Final = OutcomeKind.OK
 class Attempt(Event):
     """`number` is the request's. `kind` and `status` are what will come back, at `due_at`, which may be put off.
     `is_over`: it was settled. `is_loser`: another attempt has answered the request. `rival` is the one that runs beside
-    it; `is_fresh`: it had a connection of its own opened. `sent_at` is when a connection took it; `work` is the seconds of
-    its service, known where workers report."""
+    it; `is_fresh`: it had a connection of its own opened. `sent_at` is when a connection took it; `work` is the seconds
+    of its service, known where workers report."""
 
     __slots__ = (
         "assignment",

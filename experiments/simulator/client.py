@@ -51,7 +51,9 @@ class Client:
     `area` is the integral of the requests that are in the system; by Little's law the sum of their latencies.
     """
 
-    def __init__(self, clock: VirtualClock, agenda: Agenda, demand: Demand, timeout: float, overhead: float) -> None:
+    def __init__(
+        self, clock: VirtualClock, agenda: Agenda, demand: Demand, timeout: float, overhead: float
+    ) -> None:
         self.clock = clock
         self.timeout = timeout
         self.units: list[Unit] = []

@@ -13,8 +13,7 @@ import numpy as np
 
 from experiments.load.samples import Floats, Kind, Samples
 
-OPEN: Final = 5
-"""`Kind.UNFINISHED`."""
+OPEN: Final = int(Kind.UNFINISHED)
 
 NOBODY: Final = -1
 
@@ -55,6 +54,3 @@ class Columns:
     def _first_bytes(self, status: np.ndarray[tuple[int], np.dtype[np.int64]], ended: Floats) -> Floats:
         """Answers are small: first and last byte come together."""
         return ended if status.all() else np.where(status > 0, ended, np.nan)
-
-
-assert Kind.UNFINISHED == OPEN

@@ -5,6 +5,7 @@ Rule of this file: made from a model and a seed, and nothing else.
 
 from __future__ import annotations
 
+from math import ceil, inf
 from random import Random
 
 from experiments.simulator.client import Client
@@ -24,15 +25,14 @@ from policies.router import Router
 from policies.slow_start import SlowStart
 from workers.service import Profile
 
-STOPPING = frozenset(("pause", "down"))
-"""Faults for which it must be known who is at a worker."""
-
 
 class Fleet:
-    """`workers` by id, in the model's order; `units` are the balancers."""
+    """`workers` by id, in the model's order; `units` are the balancers. `label` sets the randomness of what decides
+    apart from that of another run under the same seed: of a twin, for one."""
 
-    def __init__(self, model: Model, seed: int, clock: VirtualClock, agenda: Agenda) -> None:
+    def __init__(self, model: Model, seed: int, label: str, clock: VirtualClock, agenda: Agenda) -> None:
         self.model = model
+        self._stream = f"{seed}:{label}"
         self._seed = seed
         self._clock = clock
         self._agenda = agenda
@@ -40,14 +40,25 @@ class Fleet:
         self.demand = Demand(self._profiles, model.balancers, seed)
         self.client = Client(clock, agenda, self.demand, model.timeout, model.overhead)
         self.workers = {worker.id: self._worker(worker, n) for n, worker in enumerate(model.workers)}
-        self._present = {worker.id for worker in model.workers if not worker.starts_absent}
+        self._by_number = list(self.workers.values())
+        self._present = {worker.id for worker in model.workers} - self._absent_at_first()
         self.units = [self._unit(number) for number in range(model.balancers)]
         self._posts: dict[tuple[int, str], Post] = {}
         self.client.units = self.units
+        self.began_at = 0.0
         self.connect()
 
+    def worker(self, number: int) -> Worker:
+        """The one of that number in the model."""
+        return self._by_number[number]
+
+    def _absent_at_first(self) -> set[str]:
+        steps = self.model.steps
+        return {self._by_number[s.worker].id for s in steps if s.at <= 0 and s.trouble.is_absent}
+
     def _worker(self, worker: WorkerModel, number: int) -> Worker:
-        faults = {fault.kind for fault in self.model.faults if fault.worker == worker.id}
+        steps = [step.trouble for step in self.model.steps if step.worker == number]
+        is_stopped = any(trouble.pause is not None or trouble.is_gone for trouble in steps)
         return Worker(
             worker,
             number,
@@ -56,7 +67,8 @@ class Fleet:
             self.demand,
             self._seed,
             reports=self.model.reports,
-            is_tracked=self.model.reports or worker.discipline == "shared" or bool(faults & STOPPING),
+            is_tracked=self.model.reports or worker.discipline == "shared" or is_stopped,
+            staleness=self.model.staleness or 0.0,
         )
 
     @property
@@ -78,9 +90,9 @@ class Fleet:
 
     def _unit(self, number: int) -> Unit:
         model, rules = self.model, self.model.mechanisms
-        rng = Random(f"{self._seed}:policy:{number}")
+        rng = Random(f"{self._stream}:policy:{number}")
         fitness = Fitness(
-            Random(f"{self._seed}:fitness:{number}"),
+            Random(f"{self._stream}:fitness:{number}"),
             ejection=rules.ejection,
             panic=Panic(rules.panic),
             slow_start=SlowStart(rules.slow_start, rules.slow_start_least),
@@ -90,8 +102,8 @@ class Fleet:
             self.endpoints(),
             policy,
             self._clock,
-            Random(f"{self._seed}:fallback:{number}"),
-            time_budget=float("inf"),
+            Random(f"{self._stream}:fallback:{number}"),
+            time_budget=inf,
             in_flight_limit=rules.in_flight,
             fitness=fitness,
         )
@@ -114,6 +126,12 @@ class Fleet:
             unit.router.replace(self.endpoints())
         self.connect()
 
+    def set_enabled(self, worker: str, is_enabled: bool) -> None:
+        """Every balancer is told to send it requests, or no new ones."""
+        for unit in self.units:
+            if worker in self._present:
+                unit.router.set_enabled(worker, is_enabled)
+
     def connect(self) -> None:
         """Every balancer has a post at every worker that it knows."""
         for number, unit in enumerate(self.units):
@@ -131,5 +149,7 @@ class Fleet:
 
 
 def most_in_flight(model: Model, worker: WorkerModel) -> int | None:
-    """A central queue gives a worker as many as it has slots."""
-    return worker.slots if model.policy["name"] == "oracle-central-queue" else worker.max_in_flight
+    """A central queue gives a worker as many as it has slots, and as many more as keep it busy from afar."""
+    if model.policy["name"] != "oracle-central-queue":
+        return worker.max_in_flight
+    return worker.slots * (1 + ceil(worker.rtt * worker.speed / worker.service.mean))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from random import Random
 
+from experiments.campaign.timeline import Pause, Trouble
 from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.model import CheckModel, FaultModel
+from experiments.simulator.model import CheckModel
 from experiments.simulator.unit import Unit
 from experiments.simulator.worker import Worker
 from policies.checks import Verdict
@@ -96,44 +97,60 @@ class Check(Event):
         self._agenda.add(max(now, verdict.due_at), self)
 
 
-class Fault(Event):
-    """A worker becomes unwell, or well again."""
+class Change(Event):
+    """From now on something else is the matter with a worker."""
 
-    def __init__(self, fleet: Fleet, model: FaultModel, is_over: bool) -> None:
+    def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: Agenda) -> None:
         self._fleet = fleet
-        self._model = model
-        self._is_over = is_over
+        self._worker = worker
+        self._trouble = trouble
+        self._agenda = agenda
 
     def happen(self, now: float) -> None:
-        model, worker = self._model, self._fleet.workers[self._model.worker]
-        match model.kind:
-            case "slow":
-                worker.slow = 1.0 if self._is_over else model.value
-            case "fail":
-                worker.fail, worker.fail_status = self._share, model.status
-            case "hang":
-                worker.hang = self._share
-            case "reset":
-                worker.reset = self._share
-            case "unhealthy":
-                worker.is_unhealthy = not self._is_over
-            case "rtt":
-                worker.link(worker.model.rtt if self._is_over else model.value)
-            case "pause":
-                if not self._is_over:
-                    worker.pause(now, now + model.lasts)
-            case "down":
-                if self._is_over:
-                    worker.is_down = False
-                else:
-                    worker.go_down(now)
-            case "add":
-                self._fleet.set_present(worker.id, not self._is_over)
-            case "remove":
-                self._fleet.set_present(worker.id, self._is_over)
+        worker, trouble, before = self._worker, self._trouble, self._worker.trouble
+        worker.trouble = trouble
+        worker.slow, worker.fail, worker.hang, worker.reset = (
+            trouble.slow,
+            trouble.fail,
+            trouble.hang,
+            trouble.reset,
+        )
+        worker.is_unhealthy = trouble.is_unhealthy or trouble.is_draining
+        if trouble.rtt != before.rtt:
+            worker.link(worker.model.rtt if trouble.rtt is None else trouble.rtt)
+        if trouble.is_gone != before.is_gone:
+            self._go_or_return(now)
+        if trouble.is_absent != before.is_absent:
+            self._fleet.set_present(worker.id, not trouble.is_absent)
+        if trouble.is_draining != before.is_draining and not trouble.is_absent:
+            self._fleet.set_enabled(worker.id, not trouble.is_draining)
+        if trouble.pause is not None and trouble.pause != before.pause:
+            pause = Paused(worker, trouble.pause, self._agenda)
+            self._agenda.add(max(now, self._fleet.began_at + trouble.pause.since), pause)
         worker.judge()
         worker.look_again(now)
 
-    @property
-    def _share(self) -> float:
-        return 0.0 if self._is_over else self._model.value
+    def _go_or_return(self, now: float) -> None:
+        if not self._trouble.is_gone:
+            self._worker.is_down = False
+        elif self._trouble.is_gentle:
+            self._worker.leave()
+        else:
+            self._worker.go_down(now)
+
+
+class Paused(Event):
+    """A worker stands still, once or again and again while that is the matter with it."""
+
+    def __init__(self, worker: Worker, pause: Pause, agenda: Agenda) -> None:
+        self._worker = worker
+        self._pause = pause
+        self._agenda = agenda
+
+    def happen(self, now: float) -> None:
+        pause = self._pause
+        if self._worker.trouble.pause != pause:
+            return
+        self._worker.pause(now, now + pause.length)
+        if pause.every:
+            self._agenda.add(now + pause.every, self)

@@ -90,4 +90,3 @@ class Hedges:
         """The textbook's hedge: one more, elsewhere, whatever it costs."""
         if not attempt.is_over:
             self._unit.race(attempt, frozenset((attempt.assignment.state.id,)), now)
-

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
+from experiments.campaign.timeline import Step
 from policies.checks import CheckRules
 from policies.ejection import EjectionRules
 from workers.service import Exponential, Profile
 
 Discipline = Literal["fifo", "shared"]
-FaultKind = Literal["slow", "pause", "fail", "hang", "reset", "down", "unhealthy", "rtt", "add", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,6 @@ class WorkerModel:
     idle_timeout: float = inf
     weight: float = 1.0
     max_in_flight: int | None = None
-    starts_absent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FaultModel:
-    """From `at` on, for `lasts` seconds, `worker` is unwell. `value` is the factor of slow, the share of requests of
-    fail, hang and reset, the new round trip in seconds of rtt."""
-
-    at: float
-    lasts: float
-    worker: str
-    kind: FaultKind
-    value: float = 1.0
-    status: int = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,7 @@ class HedgeModel:
 class CheckModel:
     """As `checks` of the balancer's configuration."""
 
-    rules: CheckRules = CheckRules()
+    rules: CheckRules = field(default_factory=CheckRules)
     timeout: float = 1.0
 
 
@@ -114,8 +100,9 @@ class Mechanisms:
 class Model:
     """The whole. `policy` is a name and options; `staleness` is how old a balancer's knowledge of the others' requests
     is at most: None, they know nothing of each other. `overhead` seconds go by in balancer and generator beside all
-    that is modelled; `timeout` is the client's. `home` is the region that requests come from, `keys` how many different
-    keys they have (0: none), each as likely as its rank to the power of −`key_skew`."""
+    that is modelled; `timeout` is the client's. `steps` are what befalls workers when, by their number. `home` is the
+    region that requests come from, `keys` how many different keys they have (0: none), each as likely as its rank to
+    the power of −`key_skew`."""
 
     workers: tuple[WorkerModel, ...]
     policy: Mapping[str, Any]
@@ -125,8 +112,8 @@ class Model:
     overhead: float = 0.0
     home: str | None = None
     mechanisms: Mechanisms = Mechanisms()
-    faults: tuple[FaultModel, ...] = ()
+    steps: tuple[Step, ...] = ()
     keys: int = 0
     key_skew: float = 0.0
     reports: bool = False
-    """Whether answers carry what the worker says of its load."""
+    """Whether answers carry what the worker says of its load; it is up to `staleness` old."""

@@ -7,12 +7,12 @@ Rule of this file: an oracle is a policy like any other, made with the workers t
 | `oracle-least-work` | the worker at which this request would begin first, and then end first |
 | `oracle-least-work-of-two` | the same of `choices` drawn at random |
 | `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one line |
-| `oracle-static-split` | the shares that are best for the given rate among those that never change, each worker taken for an M/M/1 queue |
+| `oracle-static-split` | the best shares for the given rate of those that never change, each worker an M/M/1 |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -32,27 +32,41 @@ if TYPE_CHECKING:
 
 
 class LeastWork:
-    """The least remaining work, connection and way included, of all or of a few drawn at random."""
+    """The least remaining work of all. Of those on the way to a worker the mean is taken."""
 
-    def __init__(self, workers: Mapping[str, Worker], rng: Random, choices: int = 0) -> None:
+    def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(endpoints)."""
+        return self._least(available, now)
+
+    def _least(self, drawn: Sequence[EndpointState], now: float) -> EndpointState:
+        return min(drawn, key=lambda state: self._price(self._workers[state.id], now))
+
+    def _price(self, worker: Worker, now: float) -> float:
+        service = worker.model.service.mean * worker.pace
+        ahead = worker.remaining(now) + worker.coming * service / worker.model.slots
+        return worker.rtt + service + max(0.0, ahead - worker.half)
+
+
+class LeastWorkOfFew(LeastWork):
+    """The same of `choices` drawn at random: what Hellemans and Van Houdt worked out."""
+
+    def __init__(self, workers: Mapping[str, Worker], rng: Random, *, choices: int = 2) -> None:
+        super().__init__(workers, rng)
         self._sample = rng.sample
         self._choices = choices
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints), or O(choices)."""
-        choices = self._choices
-        drawn = self._sample(available, choices) if 0 < choices < len(available) else available
-        return min(drawn, key=lambda state: self._price(self._workers[state.id], now))
-
-    def _price(self, worker: Worker, now: float) -> float:
-        return worker.rtt + worker.remaining(now) + worker.model.service.mean * worker.pace
+        """O(choices)."""
+        return self._least(self._sample(available, min(self._choices, len(available))), now)
 
 
 class CentralQueue:
-    """Whoever has a slot free, the quickest first. Every endpoint is bounded by its slots, see `bounded`."""
+    """Whoever has a slot free, the quickest first. Endpoints are bounded for it, see `most_in_flight`."""
 
-    def __init__(self, workers: Mapping[str, Worker]) -> None:
+    def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
@@ -66,7 +80,7 @@ class CentralQueue:
 class StaticSplit:
     """Drawn with shares that never change."""
 
-    def __init__(self, workers: Mapping[str, Worker], rng: Random, rate: float) -> None:
+    def __init__(self, workers: Mapping[str, Worker], rng: Random, *, rate: float) -> None:
         mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
         shares, _ = static_split(mu, rate, [w.rtt for w in workers.values()])
         self._until = dict(zip(workers, accumulate(shares), strict=True))
@@ -79,10 +93,10 @@ class StaticSplit:
 
 
 ORACLES: dict[str, Callable[..., Policy]] = {
-    "oracle-least-work": lambda workers, rng: LeastWork(workers, rng),
-    "oracle-least-work-of-two": lambda workers, rng, choices=2: LeastWork(workers, rng, choices),
-    "oracle-central-queue": lambda workers, rng: CentralQueue(workers),
-    "oracle-static-split": lambda workers, rng, rate: StaticSplit(workers, rng, rate),
+    "oracle-least-work": LeastWork,
+    "oracle-least-work-of-two": LeastWorkOfFew,
+    "oracle-central-queue": CentralQueue,
+    "oracle-static-split": StaticSplit,
 }
 
 

@@ -40,7 +40,9 @@ class Post:
     same from the requests: by Little's law they are equal.
     """
 
-    def __init__(self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool_idle: float) -> None:
+    def __init__(
+        self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool_idle: float
+    ) -> None:
         self.unit = unit
         self.worker = worker
         self.state = state
@@ -89,6 +91,7 @@ class Post:
 
     def lease(self, attempt: Attempt, now: float) -> None:
         """A connection for it, now or later."""
+        self.worker.coming += 1
         idle = self._idle
         if attempt.is_fresh:
             self._open(attempt, now)

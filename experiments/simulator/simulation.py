@@ -16,7 +16,7 @@ from experiments.simulator.clock import Agenda, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.fleet import Fleet
-from experiments.simulator.happenings import Check, Fault, Gossip, Tick
+from experiments.simulator.happenings import Change, Check, Gossip, Tick
 from experiments.simulator.model import Model
 
 TOLERANCE: Final = 1e-6
@@ -26,11 +26,11 @@ TOLERANCE: Final = 1e-6
 class Simulation:
     """One run of one model. `fleet` is what stands; `columns` what became of the last requests."""
 
-    def __init__(self, model: Model, seed: int) -> None:
+    def __init__(self, model: Model, seed: int, label: str = "") -> None:
         self.clock = VirtualClock()
         self.agenda = Agenda()
         self.model = model
-        self.fleet = Fleet(model, seed, self.clock, self.agenda)
+        self.fleet = Fleet(model, seed, label, self.clock, self.agenda)
         self.columns = Columns(0)
         self._seed = seed
         self._begin_happenings()
@@ -63,13 +63,12 @@ class Simulation:
         self.start = self.clock.at
         self.fleet.client.begin(self.columns, instants, self.start)
 
-    def start_faults(self) -> None:
-        """The model's faults count from now on."""
-        for fault in self.model.faults:
-            at = self.clock.at + fault.at
-            self.agenda.add(at, Fault(self.fleet, fault, is_over=False))
-            if fault.lasts < inf:
-                self.agenda.add(at + fault.lasts, Fault(self.fleet, fault, is_over=True))
+    def begin_steps(self) -> None:
+        """What befalls workers is counted from now on."""
+        self.fleet.began_at = self.clock.at
+        for step in self.model.steps:
+            change = Change(self.fleet, self.fleet.worker(step.worker), step.trouble, self.agenda)
+            self.agenda.add(self.clock.at + step.at, change)
 
     def _go(self) -> Columns:
         """Until every request has ended, and nothing is in flight that nobody waits for."""
@@ -98,7 +97,10 @@ def turn(clock: VirtualClock, agenda: Agenda, fleet: Fleet) -> None:
 def audit(fleet: Fleet) -> None:
     """Flow conservation, Little's law and utilisation, of everything. Raises AuditError."""
     client = fleet.client
-    must(client.sent == client.count and client.left == 0, f"{client.count - client.sent} requests were not sent")
+    must(
+        client.sent == client.count and client.left == 0,
+        f"{client.count - client.sent} requests were not sent",
+    )
     must(client.error() < TOLERANCE, f"Little's law of the whole is missed by {client.error():g}")
     routed = 0
     for unit in fleet.units:
@@ -107,7 +109,10 @@ def audit(fleet: Fleet) -> None:
     settled = 0
     for post in fleet.every_post():
         settled += post.settled
-        must(post.routed == post.settled, f"{post.state.id}: {post.routed} went there, {post.settled} came back")
+        must(
+            post.routed == post.settled,
+            f"{post.state.id}: {post.routed} went there, {post.settled} came back",
+        )
         must(post.error() < TOLERANCE, f"{post.state.id}: Little's law is missed by {post.error():g}")
     must(routed == settled, f"{routed} were routed, {settled} settled")
     for worker in fleet.workers.values():

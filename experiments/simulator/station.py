@@ -16,8 +16,8 @@ FULL: Final = -1.0
 
 
 class Slots:
-    """First come, first served by `count` slots; at most `queue` wait. Admission is arithmetic, as in `workers.service`,
-    of which this is the same rule, made for being compiled: a start is known on arrival.
+    """First come, first served by `count` slots; at most `queue` wait. Admission is arithmetic, as in
+    `workers.service`, of which this is the same rule, made for being compiled: a start is known on arrival.
 
     `work` is the seconds of service ever admitted, `idle` those that slots stood free between two services. `lost` is
     what was taken away again, `stopped` what pauses have added.

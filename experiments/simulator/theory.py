@@ -64,13 +64,17 @@ LEAST_WORK_OF_TWO = {0.5: 1.1507, 0.7: 1.3742, 0.9: 2.0503}
 SIGMETRICS 2018: solved numerically)."""
 
 
-def static_split(mu: Sequence[float], rate: float, rtt: Sequence[float] | None = None) -> tuple[list[float], float]:
+def static_split(
+    mu: Sequence[float], rate: float, rtt: Sequence[float] | None = None
+) -> tuple[list[float], float]:
     """How a Poisson stream is best split, for good, over M/M/1 servers of rates `mu`, `rtt` away: rates, and the mean
     time. Where α is the price of one request more, λ_i = μ_i − √(μ_i/(α − r_i)) where that is positive."""
     trips = rtt if rtt is not None else [0.0] * len(mu)
 
     def split(price: float) -> list[float]:
-        return [m - sqrt(m / (price - r)) if price > r + 1 / m else 0.0 for m, r in zip(mu, trips, strict=True)]
+        return [
+            m - sqrt(m / (price - r)) if price > r + 1 / m else 0.0 for m, r in zip(mu, trips, strict=True)
+        ]
 
     low, high = 0.0, 1.0
     while sum(split(high)) < rate:

@@ -157,9 +157,7 @@ class Unit:
         assignment = attempt.assignment
         attempt.post.leaving(assignment.routed_at, now)
         first_byte_at = now if status else None
-        outcome = Outcome(
-            kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report
-        )
+        outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
         self._settle(assignment, outcome)
 
     # --- what went wrong
@@ -199,10 +197,8 @@ class Unit:
     def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
         """There is no answer, and there will be none."""
         self._count_out(attempt, kind, 0, now)
-        if kind is _REFUSED:
-            may_retry = self._has_another_try(attempt, False)
-        else:
-            may_retry = self._may_repeat(attempt, False, now)
+        is_known = kind is not _REFUSED  # to a worker: only what nobody has worked on costs no budget
+        may_retry = (self._may_repeat if is_known else self._has_another_try)(attempt, False, now)
         if may_retry:
             self._retry(attempt, now, is_fresh=True)
         else:
@@ -241,9 +237,14 @@ class Unit:
         tried = facts.tried | {attempt.assignment.state.id}
         number = attempt.number
         attempts = self._client.attempts[number]
-        self.send(number, RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=tried), now, is_fresh)
+        self.send(
+            number,
+            RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=tried),
+            now,
+            is_fresh,
+        )
 
-    def _has_another_try(self, attempt: Attempt, needs_other: bool) -> bool:
+    def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
         attempts = self._client.attempts[attempt.number]
         if attempts > self._retry_limit:
             return False
@@ -255,7 +256,7 @@ class Unit:
         budget = self._budget
         return (
             budget is not None
-            and self._has_another_try(attempt, needs_other)
+            and self._has_another_try(attempt, needs_other, now)
             and budget.take(self.requests, now)
         )
 

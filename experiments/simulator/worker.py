@@ -10,6 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from experiments.campaign.timeline import WELL
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.demand import BATCH, Demand
@@ -53,6 +54,7 @@ class Worker:
         *,
         reports: bool,
         is_tracked: bool,
+        staleness: float,
     ) -> None:
         self.id = model.id
         self.number = number
@@ -73,13 +75,19 @@ class Worker:
         self.present: dict[Attempt, None] = {}
         self.hung: dict[Attempt, None] = {}
         self.posts: list[Post] = []
-        self.arrived = self.done = self.refused = self.broken = 0
+        self.coming = self.arrived = self.done = self.refused = self.broken = 0
         self.slots = Slots(model.slots, model.queue)
-        self.shared: Shared | None = Shared(model.slots, model.queue) if model.discipline == "shared" else None
+        self.shared: Shared | None = (
+            Shared(model.slots, model.queue) if model.discipline == "shared" else None
+        )
         self._by_number: dict[int, Attempt] = {}
         self._version = 0
         self._rng = Random(f"{seed}:{model.id}:faults")
         self._reports = reports
+        self.trouble = WELL
+        self._staleness = staleness
+        self._snapshot: ReportedLoad | None = None
+        self._snapshot_at = 0.0
         self._utilization = self._told_at = self._told_busy = 0.0
 
     # --- a request
@@ -87,6 +95,7 @@ class Worker:
     def arrive(self, attempt: Attempt, now: float) -> None:
         """A request is here."""
         self.arrived += 1
+        self.coming -= self.rtt > 0.0
         if self.is_unwell and self._strikes(attempt, now):
             return
         seconds = self._work_of(attempt) * self.pace
@@ -120,7 +129,7 @@ class Worker:
         self.done += 1
         self.present.pop(attempt, None)
         if self._reports:
-            attempt.report = ReportedLoad(len(self.present), attempt.work, self.utilization(now))
+            attempt.report = self._report(attempt, now)
         self._answer(attempt, now)
 
     def _answer(self, attempt: Attempt, now: float) -> None:
@@ -171,6 +180,14 @@ class Worker:
         self._expect()
 
     # --- what it says of itself
+
+    def _report(self, attempt: Attempt, now: float) -> ReportedLoad:
+        """What it says of itself, as of now or of a little while ago."""
+        report = self._snapshot
+        if report is None or now - self._snapshot_at >= self._staleness:
+            report = ReportedLoad(len(self.present), attempt.work, self.utilization(now))
+            self._snapshot, self._snapshot_at = report, now
+        return report
 
     def utilization(self, now: float) -> float:
         """Share of its slots in use, over about the last second."""
@@ -246,5 +263,11 @@ class Worker:
             self.shared.clear(now)
             self._by_number.clear()
             self._version += 1
+        for post in self.posts:
+            post.drop_idle()
+
+    def leave(self) -> None:
+        """It ends what it has, and takes nothing new."""
+        self.is_down = True
         for post in self.posts:
             post.drop_idle()
