@@ -102,7 +102,7 @@ class Router:
             if not is_sound:
                 fault = f"picked {state!r}, which was not on offer"
                 state = self._demote(facts, available, now, NOT_ON_OFFER, fault)
-            elif self._now() - now > self._time_budget:
+            elif self._time_budget < inf and self._now() - now > self._time_budget:
                 fault = f"took over {self._time_budget * 1e3:g} ms"
                 state = self._demote(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight

@@ -23,10 +23,10 @@ _OK: Final = OutcomeKind.OK
 
 
 class Attempt(Event):
-    """`number` is the request's. `kind` and `status` are what will come back, at `due_at`, which may be put off.
-    `is_over`: it was settled. `is_loser`: another attempt has answered the request. `rival` is the one that runs beside
-    it; `is_fresh`: it had a connection of its own opened. `sent_at` is when a connection took it; `work` is the seconds
-    of its service, known where workers report."""
+    """`number` is the request's, `tries` how many attempts it has had. `kind` and `status` are what will come back, at
+    `due_at`, which may be put off. `is_over`: it was settled. `is_loser`: another attempt has answered the request.
+    `rival` is the one that runs beside it; `is_fresh`: it had a connection of its own opened. `sent_at` is when a
+    connection took it; `work` is the seconds of its service, known where workers report."""
 
     __slots__ = (
         "assignment",
@@ -44,6 +44,7 @@ class Attempt(Event):
         "sent_at",
         "stage",
         "status",
+        "tries",
         "work",
     )
 
@@ -55,6 +56,7 @@ class Attempt(Event):
         self.sent_at = now
         self.due_at = self.work = self.ended_at = 0.0
         self.stage = ARRIVING
+        self.tries = 1
         self.status = 200
         self.kind = _OK
         self.is_over = self.is_loser = self.is_fresh = False

@@ -6,14 +6,13 @@ event of its own, so that a failure that takes no time cannot nest.
 
 from __future__ import annotations
 
-from array import array
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from experiments.load.samples import Floats
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event, VirtualClock
-from experiments.simulator.columns import OPEN, Columns
+from experiments.simulator.columns import OK, Columns, code_of
 from experiments.simulator.demand import BATCH, Demand
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ class Deadline(Event):
 class Client:
     """`units` are where requests enter. `left` are still to end; `open` holds the attempt that each is waiting for.
 
+    `flying` counts attempts that no router has settled. `open` is kept where there are timeouts, the oldest first.
     `area` is the integral of the requests that are in the system; by Little's law the sum of their latencies.
     """
 
@@ -63,25 +63,22 @@ class Client:
         self._next_event = Next(self)
         self._deadline = Deadline(self)
         self._deadline_is_set = False
-        self.begin(Columns(0), None, 0.0)
+        self.has_timeouts = timeout < inf
+        self.flying = 0
+        self.begin(Columns(0, None, 0.0), None, 0.0)
 
     def begin(self, columns: Columns, instants: Floats | None, start: float) -> None:
         """Requests of `columns` are next: at `instants` after `start`, or one for each that ends."""
         self.columns = columns
-        self.due: array[float] = columns.due
-        self.attempts: array[int] = columns.attempts
-        self._ended: array[float] = columns.ended
-        self._kind: array[int] = columns.kind
-        self._status: array[int] = columns.status
-        self._worker: array[int] = columns.worker
-        self.open: list[Attempt | None] = [None] * columns.count
+        self.open: dict[int, Event] = {}
+        self._due: dict[int, float] = {}
         self.left = self.count = columns.count
-        self.sent = self._oldest = self._promised = 0
+        self.sent = self._promised = 0
         self._instants = instants
         self._start = start
         self._is_closed = instants is None
         self._batch: list[float] = []
-        self.area = self.latencies = 0.0
+        self.area = 0.0
         self._present = 0
         self._changed_at = start
         self._demand.begin()
@@ -108,14 +105,17 @@ class Client:
         demand = self._demand
         if number >= demand.until:
             demand.renew()
-        self.due[number] = now
+        if self._is_closed:
+            self.columns.put_due(now)
         present = self._present
         self.area += present * (now - self._changed_at)
         self._changed_at = now
         self._present = present + 1
-        if self.timeout < inf and not self._deadline_is_set:
-            self._deadline_is_set = True
-            self._agenda.add(now + self.timeout, self._deadline)
+        if self.has_timeouts:
+            self._due[number] = now
+            if not self._deadline_is_set:
+                self._deadline_is_set = True
+                self._agenda.add(now + self.timeout, self._deadline)
         units = self.units
         if len(units) == 1:
             units[0].start(number, now)
@@ -124,18 +124,24 @@ class Client:
 
     def is_open(self, number: int) -> bool:
         """Whether its client still waits."""
-        return self._kind[number] == OPEN
+        return not self.has_timeouts or number in self._due
 
-    def ended(self, number: int, kind: int, status: int, worker: int, now: float) -> None:
+    def served(self, number: int, worker: int, now: float) -> None:
+        """The client has a good answer, at the first attempt: as `ended`, for nearly all."""
+        self.columns.put(number, now, OK, worker)
+        self._count_out(number, now)
+
+    def ended(self, number: int, kind: int, status: int, worker: int, attempts: int, now: float) -> None:
         """The client has its answer, or none."""
-        self._ended[number] = now
-        self._kind[number] = kind
-        self._status[number] = status
-        self._worker[number] = worker
-        self.open[number] = None
+        self.columns.put(number, now, code_of(kind, status, attempts), worker)
+        self._count_out(number, now)
+
+    def _count_out(self, number: int, now: float) -> None:
+        if self.has_timeouts:
+            del self._due[number]
+            self.open.pop(number, None)
         present = self._present
         self.area += present * (now - self._changed_at)
-        self.latencies += now - self.due[number]
         self._changed_at = now
         self._present = present - 1
         self.left -= 1
@@ -145,24 +151,24 @@ class Client:
 
     def give_up(self, now: float) -> None:
         """The deadline of the oldest."""
-        number, kind = self._oldest, self._kind
         self._deadline_is_set = False
-        while number < self.sent:
-            if kind[number] == OPEN:
-                if self.due[number] + self.timeout > now:
-                    self._deadline_is_set = True
-                    self._agenda.add(self.due[number] + self.timeout, self._deadline)
-                    break
-                self._time_out(number, now)
-            number += 1
-        self._oldest = number
+        while self._due:
+            number, due = next(iter(self._due.items()))
+            if due + self.timeout > now:
+                self._deadline_is_set = True
+                self._agenda.add(due + self.timeout, self._deadline)
+                break
+            self._time_out(number, now)
 
     def _time_out(self, number: int, now: float) -> None:
-        attempt = self.open[number]
-        if attempt is not None:
+        """It gives up. That it waited for a turn shows when its turn comes."""
+        attempt, attempts = self.open.get(number), 0
+        if isinstance(attempt, Attempt):
+            attempts = attempt.tries
             attempt.post.unit.abandon(attempt, now)
-        self.ended(number, TIMEOUT, 0, -1, now)
+        self.ended(number, TIMEOUT, 0, -1, attempts, now)
 
     def error(self) -> float:
         """By how much, relatively, Little's law is missed."""
-        return abs(self.area - self.latencies) / (1.0 + self.latencies)
+        latencies = float(self.columns.latencies.sum())
+        return abs(self.area - latencies) / (1.0 + latencies)

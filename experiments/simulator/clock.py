@@ -6,7 +6,8 @@ which they were put down. So a run is a function of its model and its seed.
 
 from __future__ import annotations
 
-from heapq import heappush
+from collections import deque
+from heapq import heappop, heappush
 
 
 class VirtualClock:
@@ -29,13 +30,40 @@ class Event:
 
 
 class Agenda:
-    """What is to happen: a heap of (instant, number, event). The number breaks ties, so events are never compared."""
+    """What is to happen: a heap of instants, and the event of each.
+
+    Instants alone are compared, which costs a fraction of comparing tuples. Events of one instant, which are rare,
+    stand in a line of their own.
+    """
 
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, Event]] = []
-        self.count = 0
+        self.instants: list[float] = []
+        self._events: dict[float, Event] = {}
+        self._more: dict[float, deque[Event]] = {}
 
     def add(self, at: float, event: Event) -> None:
         """Let `event` happen at the instant `at`."""
-        self.count = count = self.count + 1
-        heappush(self.heap, (at, count, event))
+        events = self._events
+        if at in events:
+            line = self._more.get(at)
+            if line is None:
+                self._more[at] = deque((event,))
+            else:
+                line.append(event)
+        else:
+            events[at] = event
+            heappush(self.instants, at)
+
+    def take(self) -> Event:
+        """The next event; its instant is `instants[0]`. Where several have one, the first that was put down."""
+        instants = self.instants
+        if self._more and instants[0] in self._more:
+            return self._take_first(instants[0])
+        return self._events.pop(heappop(instants))
+
+    def _take_first(self, at: float) -> Event:
+        line, event = self._more[at], self._events[at]
+        self._events[at] = line.popleft()
+        if not line:
+            del self._more[at]
+        return event

@@ -6,7 +6,6 @@ counts one twice, ends with an error and not with a table.
 
 from __future__ import annotations
 
-from heapq import heappop
 from math import inf
 from random import Random
 from typing import Final
@@ -31,7 +30,7 @@ class Simulation:
         self.agenda = Agenda()
         self.model = model
         self.fleet = Fleet(model, seed, label, self.clock, self.agenda)
-        self.columns = Columns(0)
+        self.columns = Columns(0, None, 0.0)
         self._seed = seed
         self._begin_happenings()
 
@@ -59,8 +58,8 @@ class Simulation:
         return self._go()
 
     def _begin(self, count: int, instants: Floats | None) -> None:
-        self.columns = Columns(count)
         self.start = self.clock.at
+        self.columns = Columns(count, instants, self.start)
         self.fleet.client.begin(self.columns, instants, self.start)
 
     def begin_steps(self) -> None:
@@ -73,19 +72,19 @@ class Simulation:
     def _go(self) -> Columns:
         """Until every request has ended, and nothing is in flight that nobody waits for."""
         turn(self.clock, self.agenda, self.fleet)
+        self.columns.flush()
         audit(self.fleet)
         return self.columns
 
 
 def turn(clock: VirtualClock, agenda: Agenda, fleet: Fleet) -> None:
     """The loop: the next event or the next request, whichever is sooner; of one instant, events come first."""
-    client, heap = fleet.client, agenda.heap
+    client, instants = fleet.client, agenda.instants
     next_at = client.next_at()
-    while client.left > 0 or fleet.in_flight > 0:
-        if heap and heap[0][0] <= next_at:
-            entry = heappop(heap)
-            clock.at = entry[0]
-            entry[2].happen(entry[0])
+    while client.left > 0 or client.flying > 0:
+        if instants and instants[0] <= next_at:
+            clock.at = now = instants[0]
+            agenda.take().happen(now)
         elif next_at < inf:
             clock.at = next_at
             client.arrive(next_at)

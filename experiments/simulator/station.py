@@ -6,13 +6,15 @@ are added up on the way, so that utilisation can be checked against what went in
 
 from __future__ import annotations
 
-from collections import deque
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
 FULL: Final = -1.0
 """What `admit` says when there is no room."""
+
+FORGOTTEN: Final = 1000
+"""Starts that lie in the past and are kept all the same: to take out each by itself costs more."""
 
 
 class Slots:
@@ -30,15 +32,18 @@ class Slots:
         self.admitted = 0
         self.free_at = 0.0  # of the only slot, or of the one that is free first
         self._free = [0.0] * count  # a heap, used where there are several
-        self._starts: deque[float] = deque()  # of those that wait
+        self._is_bounded = queue < inf
+        self._starts: list[float] = []  # of those that wait, the first at `_first`
+        self._first = 0
 
     def admit(self, now: float, seconds: float) -> float:
         """When a request that brings so much work will be served; `FULL` if it cannot even wait."""
         free_at = self.free_at
         if free_at > now:
-            if self.waiting(now) >= self.queue:
-                return FULL
-            self._starts.append(free_at)
+            if self._is_bounded:
+                if self.waiting(now) >= self.queue:
+                    return FULL
+                self._starts.append(free_at)
         else:
             self.idle += now - free_at
             free_at = now
@@ -54,10 +59,16 @@ class Slots:
 
     def waiting(self, now: float) -> int:
         """How many have not begun."""
-        starts = self._starts
-        while starts and starts[0] <= now:
-            starts.popleft()
-        return len(starts)
+        starts, first = self._starts, self._first
+        end = len(starts)
+        while first < end and starts[first] <= now:
+            first += 1
+        if first > FORGOTTEN:
+            del starts[:first]
+            end -= first
+            first = 0
+        self._first = first
+        return end - first
 
     def remaining(self, now: float) -> float:
         """Seconds until a request that came now would begin."""
@@ -83,13 +94,15 @@ class Slots:
                 self.idle += until - free_at
                 free.append(until)
         self._set(free)
-        self._starts = deque(start + later for start in self._starts if start > now)
+        self._starts = [start + later for start in self._starts if start > now]
+        self._first = 0
 
     def clear(self, now: float) -> None:
         """All that was here is gone."""
         self.lost += sum(free_at - now for free_at in self._all_free() if free_at > now)
         self._set([free_at if free_at < now else now for free_at in self._all_free()])
         self._starts.clear()
+        self._first = 0
 
     def _set(self, free: list[float]) -> None:
         heapify(free)

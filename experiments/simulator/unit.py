@@ -14,7 +14,7 @@ from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.post import Post
 from policies.errors import NoEndpointAvailable
-from policies.facts import NOBODY, Outcome, OutcomeKind, RequestFacts
+from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.retry_budget import RetryBudget
 from policies.router import Router
 
@@ -37,9 +37,9 @@ GATEWAY_TIMEOUT: Final = 504
 class Waiting(Event):
     """A request for which no endpoint has room. It happens when it has waited for too long."""
 
-    def __init__(self, unit: Unit, number: int, tried: frozenset[str], is_fresh: bool) -> None:
+    def __init__(self, unit: Unit, number: int, facts: RequestFacts, is_fresh: bool) -> None:
         self.number = number
-        self.tried = tried
+        self.facts = facts
         self.is_fresh = is_fresh
         self.waits = True
         self._unit = unit
@@ -106,16 +106,18 @@ class Unit:
         try:
             assignment = self._route(facts)
         except NoEndpointAvailable:
-            self._wait(number, facts.tried, is_fresh, now)
+            self._wait(number, facts, is_fresh, now)
             return
         client = self._client
         post = self.posts[assignment.state.order]
-        attempts = client.attempts[number]
-        client.attempts[number] = attempts + 1
-        attempt = Attempt(post, assignment, number, attempts == 0, now)
-        client.open[number] = attempt
+        attempt = Attempt(post, assignment, number, facts.attempt == 0, now)
+        client.flying += 1
         post.entered(now)
-        if self.hedges is not None and attempts == 0:
+        if client.has_timeouts:
+            client.open[number] = attempt
+        if facts.attempt:
+            attempt.tries = facts.attempt + 1
+        elif self.hedges is not None:
             self.hedges.watch(attempt, now)
         self.dispatch(post, attempt, now, is_fresh)
 
@@ -148,11 +150,15 @@ class Unit:
             self._returned_otherwise(attempt, kind, status, now)
             return
         self._count_out(attempt, kind, status, now)
-        self._client.ended(attempt.number, 0, status, post.worker.number, now)
+        if attempt.tries == 1:
+            self._client.served(attempt.number, post.worker.number, now)
+        else:
+            self._client.ended(attempt.number, 0, status, post.worker.number, attempt.tries, now)
 
     def _count_out(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
         """It is over, and the router learns from it."""
         attempt.is_over = True
+        self._client.flying -= 1
         attempt.ended_at = now
         assignment = attempt.assignment
         attempt.post.leaving(assignment.routed_at, now)
@@ -180,10 +186,17 @@ class Unit:
             rival.is_loser = True
             self.hedges_won += not attempt.is_first
             self._count_out(attempt, kind, status, now)
-            self._client.ended(attempt.number, kind is not _OK, status, attempt.post.worker.number, now)
+            self._client.ended(
+                attempt.number, kind is not _OK, status, attempt.post.worker.number, attempt.tries, now
+            )
         else:
             self._count_out(attempt, kind, status, now)
-            self._client.open[attempt.number] = rival
+            self._stands_for(attempt.number, rival)
+
+    def _stands_for(self, number: int, attempt: Attempt) -> None:
+        """The request waits for this attempt."""
+        if self._client.has_timeouts:
+            self._client.open[number] = attempt
 
     def _erred(self, attempt: Attempt, status: int, now: float) -> None:
         """The worker has answered, with an error."""
@@ -192,7 +205,7 @@ class Unit:
         if may_repeat:
             self._retry(attempt, now, is_fresh=False)
         else:
-            self._client.ended(attempt.number, 1, status, attempt.post.worker.number, now)
+            self._client.ended(attempt.number, 1, status, attempt.post.worker.number, attempt.tries, now)
 
     def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
         """There is no answer, and there will be none."""
@@ -202,7 +215,7 @@ class Unit:
         if may_retry:
             self._retry(attempt, now, is_fresh=True)
         else:
-            self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, now)
+            self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
 
     def overdue(self, attempt: Attempt, is_final: bool, now: float) -> None:
         """The worker has had its time."""
@@ -210,7 +223,7 @@ class Unit:
             self._end_loser(attempt, now)
         elif is_final:
             self._count_out(attempt, _TIMEOUT, 0, now)
-            self._client.ended(attempt.number, 1, GATEWAY_TIMEOUT, -1, now)
+            self._client.ended(attempt.number, 1, GATEWAY_TIMEOUT, -1, attempt.tries, now)
         elif attempt.rival is None and self._may_repeat(attempt, True, now):
             self._count_out(attempt, _TIMEOUT, 0, now)
             self._retry(attempt, now, is_fresh=False)
@@ -219,7 +232,7 @@ class Unit:
         rival = attempt.rival
         if rival is not None:
             attempt.rival = rival.rival = None
-            self._client.open[attempt.number] = rival
+            self._stands_for(attempt.number, rival)
         self._count_out(attempt, _TIMEOUT, 0, now)
 
     def abandon(self, attempt: Attempt, now: float) -> None:
@@ -235,17 +248,11 @@ class Unit:
         self.retried += 1
         facts = attempt.assignment.facts
         tried = facts.tried | {attempt.assignment.state.id}
-        number = attempt.number
-        attempts = self._client.attempts[number]
-        self.send(
-            number,
-            RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=tried),
-            now,
-            is_fresh,
-        )
+        facts = RequestFacts(region=facts.region, key=facts.key, attempt=attempt.tries, tried=tried)
+        self.send(attempt.number, facts, now, is_fresh)
 
     def _has_another_try(self, attempt: Attempt, needs_other: bool, now: float) -> bool:
-        attempts = self._client.attempts[attempt.number]
+        attempts = attempt.tries
         if attempts > self._retry_limit:
             return False
         tried = attempt.assignment.facts.tried | {attempt.assignment.state.id}
@@ -264,9 +271,7 @@ class Unit:
 
     def race(self, late: Attempt, avoided: frozenset[str], now: float) -> None:
         """Ask somebody who is not `avoided`, too; whoever answers first has it."""
-        client, number = self._client, late.number
-        attempts = client.attempts[number]
-        facts = late.assignment.facts
+        facts, attempts = late.assignment.facts, late.tries
         try:
             assignment = self._route(
                 RequestFacts(region=facts.region, key=facts.key, attempt=attempts, tried=avoided)
@@ -274,22 +279,25 @@ class Unit:
         except NoEndpointAvailable:
             return
         self.hedged += 1
-        client.attempts[number] = attempts + 1
         post = self.posts[assignment.state.order]
-        second = Attempt(post, assignment, number, False, now)
+        second = Attempt(post, assignment, late.number, False, now)
+        self._client.flying += 1
+        late.tries = second.tries = attempts + 1
         late.rival, second.rival = second, late
         post.entered(now)
         self.dispatch(post, second, now, False)
 
     # --- nobody has room
 
-    def _wait(self, number: int, tried: frozenset[str], is_fresh: bool, now: float) -> None:
+    def _wait(self, number: int, facts: RequestFacts, is_fresh: bool, now: float) -> None:
         if not self.router.has_fit or self._waiting >= self._rules.queue:
-            self._client.ended(number, 1, UNAVAILABLE, -1, now)
+            self._client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
             return
-        waiting = Waiting(self, number, tried, is_fresh)
+        waiting = Waiting(self, number, facts, is_fresh)
         self._waiting += 1
         self._line.append(waiting)
+        if self._client.has_timeouts:
+            self._client.open.pop(number, None)
         if self._rules.queue_timeout < self._client.timeout:
             self._agenda.add(now + self._rules.queue_timeout, waiting)
 
@@ -299,7 +307,7 @@ class Unit:
             waiting.waits = False
             self._waiting -= 1
             if self._client.is_open(waiting.number):
-                self._client.ended(waiting.number, 1, UNAVAILABLE, -1, now)
+                self._client.ended(waiting.number, 1, UNAVAILABLE, -1, waiting.facts.attempt, now)
 
     def _serve(self) -> None:
         """There is room again."""
@@ -311,8 +319,4 @@ class Unit:
             waiting.waits = False
             self._waiting -= 1
             if self._client.is_open(waiting.number):
-                facts = self._plain
-                if waiting.tried is not NOBODY:
-                    attempts = self._client.attempts[waiting.number]
-                    facts = RequestFacts(region=self._home, attempt=attempts, tried=waiting.tried)
-                self.send(waiting.number, facts, self._client.clock.at, waiting.is_fresh)
+                self.send(waiting.number, waiting.facts, self._client.clock.at, waiting.is_fresh)
