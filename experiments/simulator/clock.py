@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
+from typing import Final
+
+_push: Final = heappush
+_pop: Final = heappop
 
 
 class VirtualClock:
@@ -52,14 +56,14 @@ class Agenda:
                 line.append(event)
         else:
             events[at] = event
-            heappush(self.instants, at)
+            _push(self.instants, at)
 
     def take(self) -> Event:
         """The next event; its instant is `instants[0]`. Where several have one, the first that was put down."""
         instants = self.instants
         if self._more and instants[0] in self._more:
             return self._take_first(instants[0])
-        return self._events.pop(heappop(instants))
+        return self._events.pop(_pop(instants))
 
     def _take_first(self, at: float) -> Event:
         line, event = self._more[at], self._events[at]

@@ -62,11 +62,18 @@ class Post:
         self.setup = worker.rtt * worker.setup_rtts
         self.keep = min(self._pool_idle, worker.idle_timeout - worker.rtt)
         self.is_linked = worker.rtt > 0.0
+        self.state.connections = self if self.is_linked else None
 
     @property
-    def idle(self) -> int:
-        """Connections that wait for a request, as far as the balancer knows."""
-        return len(self._idle)
+    def is_warm(self) -> bool:
+        """Whether a request that is sent now finds a connection; what policies are told."""
+        idle = self._idle
+        return bool(idle) and self.unit.clock.at - idle[-1] <= self.keep
+
+    @property
+    def connect_time(self) -> float:
+        """Seconds that opening one took; 0 before the first."""
+        return self.setup if self.opened_in_all else 0.0
 
     def entered(self, now: float) -> None:
         """The router has counted one more in."""

@@ -13,6 +13,8 @@ from typing import Final
 FULL: Final = -1.0
 """What `admit` says when there is no room."""
 
+_replace: Final = heapreplace
+
 FORGOTTEN: Final = 1000
 """Starts that lie in the past and are kept all the same: to take out each by itself costs more."""
 
@@ -53,7 +55,7 @@ class Slots:
         if self.count == 1:
             self.free_at = finish_at
         else:
-            heapreplace(self._free, finish_at)
+            _replace(self._free, finish_at)
             self.free_at = self._free[0]
         return finish_at
 

@@ -14,7 +14,7 @@ from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.post import Post
 from policies.errors import NoEndpointAvailable
-from policies.facts import Outcome, OutcomeKind, RequestFacts
+from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.retry_budget import RetryBudget
 from policies.router import Router
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from experiments.simulator.client import Client
     from experiments.simulator.demand import Keys
     from experiments.simulator.hedges import Hedges
+    from policies.state import EndpointState
 
 _OK: Final = OutcomeKind.OK
 _ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
@@ -62,6 +63,24 @@ class Overdue(Event):
             self._attempt.post.unit.overdue(self._attempt, self._is_final, now)
 
 
+class Probe(Event):
+    """A question after a worker's load: there, and back."""
+
+    def __init__(self, post: Post, sent_at: float) -> None:
+        self._post = post
+        self._sent_at = sent_at
+        self._load: ReportedLoad | None = None
+
+    def happen(self, now: float) -> None:
+        """It has arrived, at either end."""
+        post = self._post
+        if self._load is None:
+            self._load = post.worker.report(now)
+            post.agenda.add(now + post.worker.half, self)
+        else:
+            post.unit.router.probed(post.state, self._load, now - self._sent_at, now)
+
+
 class Unit:
     """One balancer. `posts` are its connections to each worker, in the router's order; `requests`, `retried`, `hedged`
     and `hedges_won` count as in the balancer's status."""
@@ -70,6 +89,7 @@ class Unit:
         self, router: Router, agenda: Agenda, client: Client, mechanisms: Mechanisms, home: str | None
     ) -> None:
         self.router = router
+        self.clock = client.clock
         self._route = router.route
         self._settle = router.settle
         self._agenda = agenda
@@ -90,6 +110,7 @@ class Unit:
         self._may_fill = mechanisms.in_flight is not None
         self._has_limits = mechanisms.first_byte < client.timeout or mechanisms.attempt < client.timeout
         router.on_available = self._serve
+        router.on_probe = self._probe
 
     # --- a request
 
@@ -287,6 +308,13 @@ class Unit:
         post.entered(now)
         self.dispatch(post, second, now, False)
 
+    def _probe(self, state: EndpointState) -> None:
+        """The policy asks a worker how it does, beside any request."""
+        post = self.posts[state.order]
+        worker, now = post.worker, self.clock.at
+        if not worker.is_down and worker.hang < 1.0:
+            self._agenda.add(now + worker.half, Probe(post, now))
+
     # --- nobody has room
 
     def _wait(self, number: int, facts: RequestFacts, is_fresh: bool, now: float) -> None:
@@ -319,4 +347,4 @@ class Unit:
             waiting.waits = False
             self._waiting -= 1
             if self._client.is_open(waiting.number):
-                self.send(waiting.number, waiting.facts, self._client.clock.at, waiting.is_fresh)
+                self.send(waiting.number, waiting.facts, self.clock.at, waiting.is_fresh)

@@ -87,7 +87,7 @@ class Worker:
         self.trouble = WELL
         self._staleness = staleness
         self._snapshot: ReportedLoad | None = None
-        self._snapshot_at = 0.0
+        self._snapshot_at = self._last_service = 0.0
         self._utilization = self._told_at = self._told_busy = 0.0
 
     # --- a request
@@ -129,7 +129,8 @@ class Worker:
         self.done += 1
         self.present.pop(attempt, None)
         if self._reports:
-            attempt.report = self._report(attempt, now)
+            self._last_service = attempt.work
+            attempt.report = self.report(now)
         self._answer(attempt, now)
 
     def _answer(self, attempt: Attempt, now: float) -> None:
@@ -181,11 +182,11 @@ class Worker:
 
     # --- what it says of itself
 
-    def _report(self, attempt: Attempt, now: float) -> ReportedLoad:
+    def report(self, now: float) -> ReportedLoad:
         """What it says of itself, as of now or of a little while ago."""
         report = self._snapshot
         if report is None or now - self._snapshot_at >= self._staleness:
-            report = ReportedLoad(len(self.present), attempt.work, self.utilization(now))
+            report = ReportedLoad(len(self.present), self._last_service, self.utilization(now))
             self._snapshot, self._snapshot_at = report, now
         return report
 
