@@ -59,6 +59,14 @@ HOT = [
     "balancer/connections/upstream.py",
     "balancer/requests/stickiness.py",
     "balancer/requests/waiting.py",
+    "experiments/simulator/attempt.py",
+    "experiments/simulator/client.py",
+    "experiments/simulator/clock.py",
+    "experiments/simulator/post.py",
+    "experiments/simulator/simulation.py",
+    "experiments/simulator/station.py",
+    "experiments/simulator/unit.py",
+    "experiments/simulator/worker.py",
 ]
 """Policies stay interpreted: the registry reads their options from their signatures, and they are yours to write."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,16 @@ import click
 from rich.console import Console
 
 from experiments.bench.command import bench
-from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.options import campaign_options, chosen_scenario, default_directory
 from experiments.campaign.playable import complaints
-from experiments.campaign.scenario import Scenario
-from experiments.campaign.shelf import DEFAULT, grouped, load_scenario, packaged
-from experiments.errors import BadInputError, ExperimentError
+from experiments.campaign.shelf import DEFAULT, grouped, packaged
+from experiments.errors import ExperimentError
 from experiments.log.command import from_log
 from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
 from experiments.scaling.command import processes
 from experiments.shares.command import shares
+from experiments.simulator.command import simulate
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
 from experiments.worlds.command import worlds
@@ -36,6 +35,7 @@ Examples:
   experiments run --policies random,region-aware --blocks 8
   experiments run steady --rate 120 --duration 20
   experiments run my-scenario.toml --out results/first
+  experiments simulate steady --blocks 20       the same in virtual time
   experiments report results/first              redraw from files alone
 """
 STOPPED = 130
@@ -49,30 +49,12 @@ def cli() -> None:
 
 @cli.command(epilog=EPILOG)
 @click.argument("scenario", default=DEFAULT)
-@click.option(
-    "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
-)
-@click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop.")
-@click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, open loop.")
-@click.option("--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds per run, open loop.")
-@click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict.")
-@click.option("--seed", type=click.IntRange(min=0), help="Of order, arrivals, demand and policies.")
-@click.option(
-    "--time-scale",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds that 1 s of the scenario takes.",
-)
-@click.option("--out", type=click.Path(path_type=Path), help="A new directory for results.")
-@click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict.")
+@campaign_options
 def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -> int:
     """Run SCENARIO (default: regions), a name from `experiments list` or a TOML file."""
     from experiments.campaign.session import conduct
 
-    wanted = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
-    if policies is not None and not wanted:
-        raise BadInputError("--policies: name at least one, separated by commas")
-    chosen = overridden(load_scenario(scenario), Overrides(policies=wanted, **options))
+    chosen = chosen_scenario(scenario, policies, options)
     command = shlex.join(["experiments", *sys.argv[1:]])
     return conduct(chosen, command, out or default_directory(chosen))
 
@@ -107,12 +89,8 @@ cli.add_command(rolling)
 cli.add_command(shares)
 cli.add_command(processes)
 cli.add_command(reproduce)
+cli.add_command(simulate)
 cli.add_command(worlds)
-
-
-def default_directory(scenario: Scenario) -> Path:
-    """`results/regions-20260101-120000`, local time, for people who look for it an hour later."""
-    return Path("results") / f"{scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 def main() -> None:

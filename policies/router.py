@@ -63,6 +63,7 @@ class Router:
         self.fitness = fitness if fitness is not None else Fitness(rng)
         self._in_force = InForce(policy, fallback if fallback is not None else LeastInFlight(rng))
         self._time_budget = time_budget
+        self._is_timed = time_budget < inf
         self._limit = inf if in_flight_limit is None else in_flight_limit
         self._concurrency = concurrency
         self.in_flight = 0
@@ -102,7 +103,7 @@ class Router:
             if not is_sound:
                 fault = f"picked {state!r}, which was not on offer"
                 state = self._demote(facts, available, now, NOT_ON_OFFER, fault)
-            elif self._now() - now > self._time_budget:
+            elif self._is_timed and self._now() - now > self._time_budget:
                 fault = f"took over {self._time_budget * 1e3:g} ms"
                 state = self._demote(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight

@@ -33,6 +33,7 @@ Examples:
   experiments bench --policies least-in-flight,random --peers nginx,aiohttp
   experiments bench --case get1m --pin split
   experiments bench --case all --check          every case; exit code 1 when a bound is missed
+  experiments bench --simulator                 simulated requests per second, beside SimPy
 """
 
 
@@ -92,8 +93,15 @@ class Seconds(click.ParamType[float]):
 )
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+@click.option("--simulator", is_flag=True, help="Measure the simulator beside SimPy instead, nothing else.")
 def bench(
-    case: str, others: str, policies: str | None, file: Path | None, check: bool, **options: Any
+    case: str,
+    others: str,
+    policies: str | None,
+    file: Path | None,
+    check: bool,
+    simulator: bool,
+    **options: Any,
 ) -> int:
     """Measure what a forwarded request costs: ours, other proxies, the obvious way, the floor.
 
@@ -104,6 +112,10 @@ def bench(
     endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
     """
     must_be_writable("--json", file)
+    if simulator:
+        from experiments.simulator.speed import REQUESTS, ROUNDS, bench_simulator
+
+        return bench_simulator(REQUESTS, options["blocks"] or ROUNDS, file, check=check)
     chosen = peers.chosen(names_in(others))
     named = known_policies(names_in(policies)) if policies is not None else None
     cases = [CASES[case]] if case != ALL else list(CASES.values())

@@ -19,7 +19,7 @@ from experiments.campaign.results import Campaign, PlannedRun, save_campaign, sa
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.trial import Interrupted, run_trial, versions
 from experiments.load.ledger import Ledger
-from experiments.load.samples import Run
+from experiments.load.samples import Run, World
 
 
 class Observer(Protocol):
@@ -46,9 +46,10 @@ def plan_block(scenario: Scenario, block: int) -> list[PlannedRun]:
     ]
 
 
-def prepare(scenario: Scenario, command: str, directory: Path) -> Campaign:
+def prepare(scenario: Scenario, command: str, directory: Path, world: World = "measured") -> Campaign:
     """Write down what is about to be done. Raises BadInputError when the directory cannot be used."""
     campaign = Campaign(
+        world=world,
         scenario=scenario,
         command=command,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),

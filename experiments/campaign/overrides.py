@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from experiments.campaign.scenario import Entry, PolicySpec, Scenario
 from experiments.campaign.shelf import first_complaint
 from experiments.errors import BadInputError
+from experiments.simulator.oracles import is_oracle
 from policies import registry
 from policies.errors import PoliciesError
 
@@ -92,7 +93,7 @@ def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
     by_policy = [entry for entry in entries if entry.policy.name == name and entry.twin_of is None]
     if by_label or by_policy:
         return by_label or by_policy
-    if name not in registry.known():
+    if name not in registry.known() and not is_oracle(name):
         labels = ", ".join(dict.fromkeys([*(entry.label for entry in entries), *registry.known()]))
         raise BadInputError(f"--policies: unknown {name!r}; known: {labels}")
     return [Entry(label=name, policy=PolicySpec(name=name))]
@@ -106,6 +107,8 @@ def checked(raw: dict[str, Any]) -> Scenario:
         complaint = first_complaint(error)
         raise BadInputError(f"--{complaint.removeprefix('load.').replace('_', '-', 1)}") from None
     for entry in scenario.entries:
+        if is_oracle(entry.policy.name):
+            continue
         options = {key: value for key, value in entry.policy.model_dump().items() if key != "name"}
         try:
             registry.make(entry.policy.name, options, Random(0), f"entries.{entry.label}.policy")

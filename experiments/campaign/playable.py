@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from experiments.campaign.crew import TLS, places_of
 from experiments.campaign.scenario import Region, Scenario
 from experiments.errors import BadInputError
+from experiments.simulator.oracles import is_oracle
 
 ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
 
@@ -27,6 +28,9 @@ def complaints(scenario: Scenario) -> Iterator[str]:
     if scenario.balancers > 1:
         yield f"balancers = {scenario.balancers}: {ONLY_SIMULATED}"
     yield from too_near(scenario)
+    for entry in scenario.entries:
+        if is_oracle(entry.policy.name):
+            yield f"policy '{entry.policy.name}': {ONLY_SIMULATED}"
     for number, region in enumerate(scenario.regions):
         if region.discipline != "fifo":
             yield f"regions.{number}.discipline = {region.discipline!r}: {ONLY_SIMULATED}"

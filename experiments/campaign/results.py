@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import Run, load_run, save_run
+from experiments.load.samples import Run, World, load_run, save_run
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"
@@ -41,6 +41,7 @@ class Campaign(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    world: World = "measured"
     scenario: Scenario
     command: str = Field(description="command line that repeats the campaign")
     started_at: str = Field(description="UTC, ISO 8601")

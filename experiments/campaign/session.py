@@ -86,7 +86,8 @@ def present(directory: Path, console: Console) -> int:
     with console.status("Drawing the report"):
         summary = write_report(directory)
     console.print(terminal_table(statistics_table(summary), console.width))
-    console.print(Text(f"{summary.verdict.headline}.", style="bold"))
+    mark = "" if summary.world == "measured" else "Simulated. "
+    console.print(Text(f"{mark}{summary.verdict.headline}.", style="bold"))
     for sentence in summary.verdict.sentences:
         console.print(Text(sentence))
     complain(summary, console)

@@ -18,6 +18,7 @@ from experiments.campaign.run_summary import RunSummary, summarise_run, values_p
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.thresholds import Judgement, judge, parse_threshold
 from experiments.campaign.verdict import Verdict, conclude
+from experiments.load.samples import World
 
 MEASURES = ("throughput", "p99", "mean")
 
@@ -47,6 +48,7 @@ class EntrySummary:
 class Summary:
     """Everything that the outputs show."""
 
+    world: World
     scenario: Scenario
     command: str
     started_at: str
@@ -76,6 +78,7 @@ def summarise(results: Results) -> Summary:
     comparisons, floors = compared(results)
     entries = tuple(summarise_entry(results, entry) for entry in results.entries())
     return Summary(
+        world=campaign.world,
         scenario=scenario,
         command=campaign.command,
         started_at=campaign.started_at,

@@ -25,6 +25,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
+World = Literal["measured", "simulated"]
+"""Where a run took place: among real processes, or in virtual time."""
+
 
 class Kind(IntEnum):
     """How a request ended, as the client saw it. The numbers are written to files: append, never renumber."""
@@ -53,6 +56,7 @@ class RunFacts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = FORMAT
+    world: World = Field(default="measured", description="by real processes, or in virtual time")
     label: str = Field(description="the entry's label, unique in its scenario")
     policy: dict[str, Any] = Field(description="policy name and options as the balancer got them")
     mode: Literal["open", "closed"]

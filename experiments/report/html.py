@@ -58,11 +58,16 @@ def header(summary: Summary) -> str:
     kind = "verdict" if summary.verdict.has_verdict else "verdict none"
     sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in summary.verdict.sentences)
     return (
-        f'<header><p class="eyebrow">Steelyard experiment · {escape(summary.scenario.name)}</p>'
+        f'<header><p class="eyebrow">Steelyard {kind_of(summary)} · {escape(summary.scenario.name)}</p>'
         f"<h1>{escape(summary.scenario.question)}</h1></header>\n"
         f'<div class="{kind}"><strong>{escape(summary.verdict.headline)}</strong>{sentences}</div>'
         f"{warnings(summary)}"
     )
+
+
+def kind_of(summary: Summary) -> str:
+    """What the page is about."""
+    return "experiment" if summary.world == "measured" else "simulation: simulated, not measured"
 
 
 def warnings(summary: Summary) -> str:

@@ -30,7 +30,17 @@ def method_lines(summary: Summary) -> list[str]:
         f"Started {summary.started_at} on {summary.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + ".",
     ]
-    return [*source_line(scenario), *lines, *scale_line(scenario)]
+    return [*world_line(summary), *source_line(scenario), *lines, *scale_line(scenario)]
+
+
+def world_line(summary: Summary) -> list[str]:
+    """That nothing was measured, if nothing was."""
+    if summary.world == "measured":
+        return []
+    return [
+        "Simulated: the balancer's own policies and mechanisms in virtual time; workers, network and clients are "
+        "worked out. Nothing was measured."
+    ]
 
 
 def source_line(scenario: Scenario) -> list[str]:

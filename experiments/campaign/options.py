@@ -1,0 +1,62 @@
+"""The options of a campaign, which a measured and a simulated one have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.shelf import load_scenario
+from experiments.errors import BadInputError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.option(
+        "--policies", metavar="A,B,…", help="Only these entries, by label or policy name; or any policy."
+    ),
+    click.option("--requests", type=click.IntRange(min=1), help="Requests per run, closed loop."),
+    click.option("--batch", type=click.IntRange(min=1), help="Requests kept outstanding, closed loop."),
+    click.option(
+        "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second, open loop."
+    ),
+    click.option(
+        "--duration", type=click.FloatRange(min=0, min_open=True), help="Seconds per run, open loop."
+    ),
+    click.option(
+        "--blocks", type=click.IntRange(min=1), help="How often every entry is run; 8 give a verdict."
+    ),
+    click.option("--seed", type=click.IntRange(min=0), help="Of order, arrivals, demand and policies."),
+    click.option(
+        "--time-scale",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Seconds that 1 s of the scenario takes.",
+    ),
+    click.option("--out", type=click.Path(path_type=Path), help="A new directory for results."),
+    click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict."),
+)
+
+
+def campaign_options(command: Command) -> Command:
+    """Give a command all of them, in this order."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def chosen_scenario(scenario: str, policies: str | None, given: dict[str, Any]) -> Scenario:
+    """What the command line asks for. Raises BadInputError."""
+    wanted = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
+    if policies is not None and not wanted:
+        raise BadInputError("--policies: name at least one, separated by commas")
+    return overridden(load_scenario(scenario), Overrides(policies=wanted, **given))
+
+
+def default_directory(scenario: Scenario) -> Path:
+    """`results/regions-20260101-120000`, local time, for people who look for it an hour later."""
+    return Path("results") / f"{scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

@@ -1,0 +1,155 @@
+"""Everything that stands while a simulation runs: workers, balancers, and which worker each balancer knows.
+
+Rule of this file: made from a model and a seed, and nothing else.
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf
+from random import Random
+
+from experiments.simulator.client import Client
+from experiments.simulator.clock import Agenda, VirtualClock
+from experiments.simulator.demand import Demand, Keys
+from experiments.simulator.hedges import Hedges
+from experiments.simulator.model import Model, WorkerModel
+from experiments.simulator.oracles import make_policy
+from experiments.simulator.post import Post
+from experiments.simulator.unit import Unit
+from experiments.simulator.worker import Worker
+from policies.facts import Endpoint
+from policies.fitness import Fitness
+from policies.hedging import Hedging
+from policies.panic import Panic
+from policies.router import Router
+from policies.slow_start import SlowStart
+from workers.service import Profile
+
+
+class Fleet:
+    """`workers` by id, in the model's order; `units` are the balancers. `label` sets the randomness of what decides
+    apart from that of another run under the same seed: of a twin, for one."""
+
+    def __init__(self, model: Model, seed: int, label: str, clock: VirtualClock, agenda: Agenda) -> None:
+        self.model = model
+        self._stream = f"{seed}:{label}"
+        self._seed = seed
+        self._clock = clock
+        self._agenda = agenda
+        self._profiles: list[Profile] = list(dict.fromkeys(worker.service for worker in model.workers))
+        self.demand = Demand(self._profiles, model.balancers, seed)
+        self.client = Client(clock, agenda, self.demand, model.timeout, model.overhead)
+        self.workers = {worker.id: self._worker(worker, n) for n, worker in enumerate(model.workers)}
+        self._by_number = list(self.workers.values())
+        self._present = {worker.id for worker in model.workers} - self._absent_at_first()
+        self.units = [self._unit(number) for number in range(model.balancers)]
+        self._posts: dict[tuple[int, str], Post] = {}
+        self.client.units = self.units
+        self.began_at = 0.0
+        self.connect()
+
+    def worker(self, number: int) -> Worker:
+        """The one of that number in the model."""
+        return self._by_number[number]
+
+    def _absent_at_first(self) -> set[str]:
+        steps = self.model.steps
+        return {self._by_number[s.worker].id for s in steps if s.at <= 0 and s.trouble.is_absent}
+
+    def _worker(self, worker: WorkerModel, number: int) -> Worker:
+        steps = [step.trouble for step in self.model.steps if step.worker == number]
+        is_stopped = any(trouble.pause is not None or trouble.is_gone for trouble in steps)
+        return Worker(
+            worker,
+            number,
+            self._profiles.index(worker.service),
+            self._agenda,
+            self.demand,
+            self._seed,
+            reports=self.model.reports,
+            is_tracked=self.model.reports or worker.discipline == "shared" or is_stopped,
+            staleness=self.model.staleness or 0.0,
+        )
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that some router has not settled."""
+        return sum(unit.router.in_flight for unit in self.units)
+
+    def every_post(self) -> list[Post]:
+        """All there ever were."""
+        return [post for worker in self.workers.values() for post in worker.posts]
+
+    def endpoints(self) -> list[Endpoint]:
+        """Those that are configured now."""
+        return [
+            Endpoint(one.id, f"http://{one.id}", one.region, one.weight, most_in_flight(self.model, one))
+            for one in self.model.workers
+            if one.id in self._present
+        ]
+
+    def _unit(self, number: int) -> Unit:
+        model, rules = self.model, self.model.mechanisms
+        rng = Random(f"{self._stream}:policy:{number}")
+        fitness = Fitness(
+            Random(f"{self._stream}:fitness:{number}"),
+            ejection=rules.ejection,
+            panic=Panic(rules.panic),
+            slow_start=SlowStart(rules.slow_start, rules.slow_start_least),
+        )
+        policy = make_policy(model, self.workers, rng)
+        router = Router(
+            self.endpoints(),
+            policy,
+            self._clock,
+            Random(f"{self._stream}:fallback:{number}"),
+            time_budget=inf,
+            in_flight_limit=rules.in_flight,
+            fitness=fitness,
+        )
+        unit = Unit(router, self._agenda, self.client, rules, model.home)
+        if rules.hedging is not None:
+            hedge = rules.hedging
+            hedging = Hedging(hedge.quantile, hedge.share, hedge.least)
+            unit.hedges = Hedges(unit, self._agenda, hedging, hedge.after)
+        if model.keys:
+            unit.keys = Keys(model.keys, model.key_skew, self._seed)
+        return unit
+
+    def set_present(self, worker: str, is_present: bool) -> None:
+        """It is configured from now on, or no more."""
+        if is_present:
+            self._present.add(worker)
+        else:
+            self._present.discard(worker)
+        for unit in self.units:
+            unit.router.replace(self.endpoints())
+        self.connect()
+
+    def set_enabled(self, worker: str, is_enabled: bool) -> None:
+        """Every balancer is told to send it requests, or no new ones."""
+        for unit in self.units:
+            if worker in self._present:
+                unit.router.set_enabled(worker, is_enabled)
+
+    def connect(self) -> None:
+        """Every balancer has a post at every worker that it knows."""
+        for number, unit in enumerate(self.units):
+            unit.posts = [self._post(number, unit, state.id) for state in unit.router.states]
+
+    def _post(self, number: int, unit: Unit, worker_id: str) -> Post:
+        state = unit.router.find(worker_id)
+        post = self._posts.get((number, worker_id))
+        if post is None or post.state is not state:
+            worker = self.workers[worker_id]
+            post = Post(unit, worker, state, self._agenda, self.model.mechanisms.pool_idle)
+            self._posts[number, worker_id] = post
+            worker.posts.append(post)
+        return post
+
+
+def most_in_flight(model: Model, worker: WorkerModel) -> int | None:
+    """A central queue gives a worker as many as it has slots, and as many more as keep it busy from afar."""
+    if model.policy["name"] != "oracle-central-queue":
+        return worker.max_in_flight
+    return worker.slots * (1 + ceil(worker.rtt * worker.speed / worker.service.mean))

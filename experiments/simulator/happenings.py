@@ -1,0 +1,156 @@
+"""What happens beside requests: faults, checks, ticks, and what balancers hear of each other.
+
+Rule of this file: an event that repeats puts itself down again. These alone would go on for ever, so a run ends with
+its requests and not with its agenda.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from experiments.campaign.timeline import Pause, Trouble
+from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.fleet import Fleet
+from experiments.simulator.model import CheckModel
+from experiments.simulator.unit import Unit
+from experiments.simulator.worker import Worker
+from policies.checks import Verdict
+from policies.state import EndpointState
+
+LOOK_EVERY = 2.0
+"""Seconds from one look at an endpoint that could not be reached to the next, as in the balancer."""
+
+
+class Tick(Event):
+    """Once a second each router does what is due, and looks whether who could not be reached can be again."""
+
+    def __init__(self, unit: Unit, workers: dict[str, Worker], agenda: Agenda) -> None:
+        self._unit = unit
+        self._workers = workers
+        self._agenda = agenda
+        self._count = 0
+
+    def happen(self, now: float) -> None:
+        router = self._unit.router
+        router.tick()
+        self._count += 1
+        if self._count % int(LOOK_EVERY) == 0 and router.fitness.census.out[None]:
+            for state in router.states:
+                if state.record.is_unreachable and not self._workers[state.id].is_down:
+                    router.readmit(state.id)
+        self._agenda.add(now + 1.0, self)
+
+
+class Gossip(Event):
+    """Every so often each balancer hears how many requests the others have at each worker."""
+
+    def __init__(self, units: list[Unit], every: float, agenda: Agenda) -> None:
+        self._units = units
+        self._every = every
+        self._agenda = agenda
+
+    def happen(self, now: float) -> None:
+        here = [{state.id: state.in_flight_here for state in unit.router.states} for unit in self._units]
+        for unit, own in zip(self._units, here, strict=True):
+            for state in unit.router.states:
+                state.hear(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
+        self._agenda.add(now + self._every, self)
+
+
+class Check(Event):
+    """A balancer's active checks of one worker: sent when due, judged when answered."""
+
+    def __init__(
+        self, unit: Unit, state: EndpointState, worker: Worker, model: CheckModel, rng: Random, agenda: Agenda
+    ) -> None:
+        self._unit = unit
+        self._id = state.id
+        self._worker = worker
+        self._timeout = model.timeout
+        self._verdict = Verdict(model.rules, rng, 0.0)
+        self._agenda = agenda
+        self._is_out = False
+        self._fault: str | None = None
+        agenda.add(self._verdict.due_at, self)
+
+    def happen(self, now: float) -> None:
+        if self._is_out:
+            self._judge(now)
+        else:
+            self._send(now)
+
+    def _send(self, now: float) -> None:
+        worker = self._worker
+        self._is_out = True
+        waits = worker.rtt
+        self._fault = "no connection" if worker.is_down else "unhealthy" if worker.is_unhealthy else None
+        if worker.hang >= 1 or waits > self._timeout:
+            self._fault, waits = "no answer", self._timeout
+        self._agenda.add(now + waits, self)
+
+    def _judge(self, now: float) -> None:
+        self._is_out = False
+        verdict, router = self._verdict, self._unit.router
+        if verdict.record(self._fault, now) and any(state.id == self._id for state in router.states):
+            is_reachable = self._fault != "no connection"
+            router.set_healthy(self._id, verdict.is_healthy, is_reachable=is_reachable)
+        self._agenda.add(max(now, verdict.due_at), self)
+
+
+class Change(Event):
+    """From now on something else is the matter with a worker."""
+
+    def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: Agenda) -> None:
+        self._fleet = fleet
+        self._worker = worker
+        self._trouble = trouble
+        self._agenda = agenda
+
+    def happen(self, now: float) -> None:
+        worker, trouble, before = self._worker, self._trouble, self._worker.trouble
+        worker.trouble = trouble
+        worker.slow, worker.fail, worker.hang, worker.reset = (
+            trouble.slow,
+            trouble.fail,
+            trouble.hang,
+            trouble.reset,
+        )
+        worker.is_unhealthy = trouble.is_unhealthy or trouble.is_draining
+        if trouble.rtt != before.rtt:
+            worker.link(worker.model.rtt if trouble.rtt is None else trouble.rtt)
+        if trouble.is_gone != before.is_gone:
+            self._go_or_return(now)
+        if trouble.is_absent != before.is_absent:
+            self._fleet.set_present(worker.id, not trouble.is_absent)
+        if trouble.is_draining != before.is_draining and not trouble.is_absent:
+            self._fleet.set_enabled(worker.id, not trouble.is_draining)
+        if trouble.pause is not None and trouble.pause != before.pause:
+            pause = Paused(worker, trouble.pause, self._agenda)
+            self._agenda.add(max(now, self._fleet.began_at + trouble.pause.since), pause)
+        worker.judge()
+        worker.look_again(now)
+
+    def _go_or_return(self, now: float) -> None:
+        if not self._trouble.is_gone:
+            self._worker.is_down = False
+        elif self._trouble.is_gentle:
+            self._worker.leave()
+        else:
+            self._worker.go_down(now)
+
+
+class Paused(Event):
+    """A worker stands still, once or again and again while that is the matter with it."""
+
+    def __init__(self, worker: Worker, pause: Pause, agenda: Agenda) -> None:
+        self._worker = worker
+        self._pause = pause
+        self._agenda = agenda
+
+    def happen(self, now: float) -> None:
+        pause = self._pause
+        if self._worker.trouble.pause != pause:
+            return
+        self._worker.pause(now, now + pause.length)
+        if pause.every:
+            self._agenda.add(now + pause.every, self)

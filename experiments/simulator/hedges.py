@@ -1,0 +1,92 @@
+"""Who is late, and who is asked beside him.
+
+Rule of this file: the balancer's own rules and budget (`policies/hedging.py`), its wheel of 5 ms, its choice of the
+second; or, for theory, a hedge after a fixed time, at the next instant rather than the next tick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from experiments.simulator.attempt import Attempt
+from experiments.simulator.clock import Agenda, Event
+from policies.hedging import Hedging
+
+if TYPE_CHECKING:
+    from experiments.simulator.unit import Unit
+
+TICK: Final = 0.005
+"""Seconds of a bucket, as in the balancer."""
+
+
+class Bucket(Event):
+    """Attempts that will be late at about the same instant."""
+
+    def __init__(self, hedges: Hedges, tick: int) -> None:
+        self.attempts: list[Attempt] = []
+        self._hedges = hedges
+        self._tick = tick
+
+    def happen(self, now: float) -> None:
+        """Look at all of them."""
+        self._hedges.turn(self._tick, now)
+
+
+class Late(Event):
+    """An attempt that is late at an instant of its own."""
+
+    def __init__(self, hedges: Hedges, attempt: Attempt) -> None:
+        self._hedges = hedges
+        self._attempt = attempt
+
+    def happen(self, now: float) -> None:
+        """Ask a second one, if the first has not answered."""
+        self._hedges.ask(self._attempt, now)
+
+
+class Hedges:
+    """One balancer's. With `after` nothing is learned and nothing is bounded."""
+
+    def __init__(self, unit: Unit, agenda: Agenda, hedging: Hedging, after: float | None) -> None:
+        self.hedging = hedging
+        self._unit = unit
+        self._agenda = agenda
+        self._after = after
+        self._wheel: dict[int, Bucket] = {}
+
+    def watch(self, attempt: Attempt, now: float) -> None:
+        """It has just been routed: look at it when it is late."""
+        if self._after is not None:
+            self._agenda.add(now + self._after, Late(self, attempt))
+            return
+        tick = int((now + self.hedging.wait(attempt.assignment.state.region)) / TICK) + 1
+        bucket = self._wheel.get(tick)
+        if bucket is None:
+            bucket = self._wheel[tick] = Bucket(self, tick)
+            self._agenda.add(tick * TICK, bucket)
+        bucket.attempts.append(attempt)
+
+    def turn(self, tick: int, now: float) -> None:
+        """All who stand in a bucket: in time, late, or neither."""
+        for attempt in self._wheel.pop(tick).attempts:
+            state = attempt.assignment.state
+            if not attempt.is_over:
+                self.hedging.judge(state, None, now)
+                self._hedge(attempt, now)
+            elif attempt.status:
+                self.hedging.judge(state, attempt.ended_at - attempt.assignment.routed_at, now)
+
+    def _hedge(self, attempt: Attempt, now: float) -> None:
+        if attempt.rival is not None or attempt.is_loser:
+            return
+        router = self._unit.router
+        others = self.hedging.others(attempt.assignment.state, router.available)
+        if others and router.has_room and self.hedging.take(now):
+            wanted = {state.id for state in others}
+            avoided = frozenset(state.id for state in router.available if state.id not in wanted)
+            self._unit.race(attempt, avoided, now)
+
+    def ask(self, attempt: Attempt, now: float) -> None:
+        """The textbook's hedge: one more, elsewhere, whatever it costs."""
+        if not attempt.is_over:
+            self._unit.race(attempt, frozenset((attempt.assignment.state.id,)), now)

@@ -1,0 +1,120 @@
+"""Policies that know what no balancer can: the bounds that others are measured by. In the simulator only.
+
+Rule of this file: an oracle is a policy like any other, made with the workers themselves in its hands.
+
+| name | rule |
+|---|---|
+| `oracle-least-work` | the worker at which this request would begin first, and then end first |
+| `oracle-least-work-of-two` | the same of `choices` drawn at random |
+| `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one line |
+| `oracle-static-split` | the best shares for the given rate of those that never change, each worker an M/M/1 |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import BadInputError
+from experiments.simulator.theory import static_split
+from policies import registry
+from policies.available import Available
+from policies.errors import BadPolicyOption, PoliciesError
+from policies.facts import RequestFacts
+from policies.policy import Policy
+from policies.state import EndpointState
+
+if TYPE_CHECKING:
+    from experiments.simulator.model import Model
+    from experiments.simulator.worker import Worker
+
+
+class LeastWork:
+    """The least remaining work of all. Of those on the way to a worker the mean is taken."""
+
+    def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
+        self._workers = workers
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(endpoints)."""
+        return self._least(available, now)
+
+    def _least(self, drawn: Sequence[EndpointState], now: float) -> EndpointState:
+        return min(drawn, key=lambda state: self._price(self._workers[state.id], now))
+
+    def _price(self, worker: Worker, now: float) -> float:
+        service = worker.model.service.mean * worker.pace
+        ahead = worker.remaining(now) + worker.coming * service / worker.model.slots
+        return worker.rtt + service + max(0.0, ahead - worker.half)
+
+
+class LeastWorkOfFew(LeastWork):
+    """The same of `choices` drawn at random: what Hellemans and Van Houdt worked out."""
+
+    def __init__(self, workers: Mapping[str, Worker], rng: Random, *, choices: int = 2) -> None:
+        super().__init__(workers, rng)
+        self._sample = rng.sample
+        self._choices = choices
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(choices)."""
+        return self._least(self._sample(available, min(self._choices, len(available))), now)
+
+
+class CentralQueue:
+    """Whoever has a slot free, the quickest first. Endpoints are bounded for it, see `most_in_flight`."""
+
+    def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
+        self._workers = workers
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(endpoints)."""
+        return min(available, key=lambda state: self._price(self._workers[state.id]))
+
+    def _price(self, worker: Worker) -> float:
+        return worker.rtt + worker.model.service.mean * worker.pace
+
+
+class StaticSplit:
+    """Drawn with shares that never change."""
+
+    def __init__(self, workers: Mapping[str, Worker], rng: Random, *, rate: float) -> None:
+        mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
+        shares, _ = static_split(mu, rate, [w.rtt for w in workers.values()])
+        self._until = dict(zip(workers, accumulate(shares), strict=True))
+        self._random = rng.random
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        """O(endpoints)."""
+        drawn = self._random() * max(self._until.values())
+        return next((state for state in available if drawn < self._until[state.id]), available[-1])
+
+
+ORACLES: dict[str, Callable[..., Policy]] = {
+    "oracle-least-work": LeastWork,
+    "oracle-least-work-of-two": LeastWorkOfFew,
+    "oracle-central-queue": CentralQueue,
+    "oracle-static-split": StaticSplit,
+}
+
+
+def is_oracle(name: str) -> bool:
+    """Whether a policy of that name is known to the simulator alone."""
+    return name in ORACLES
+
+
+def make_policy(model: Model, workers: Mapping[str, Worker], rng: Random) -> Policy:
+    """The policy that the model names. Raises BadInputError."""
+    spec: dict[str, Any] = dict(model.policy)
+    name = spec.pop("name")
+    if name in ORACLES:
+        try:
+            return ORACLES[name](workers, rng, **spec)
+        except TypeError as error:
+            raise BadInputError(f"policy '{name}': {error}") from None
+    try:
+        return registry.make(name, spec, rng)
+    except (PoliciesError, BadPolicyOption) as error:
+        raise BadInputError(str(error)) from None

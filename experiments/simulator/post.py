@@ -1,0 +1,158 @@
+"""What one balancer has at one worker: connections, and an account of its requests there.
+
+Rule of this file: as the balancer's own pool. The newest idle connection is used first; who finds none waits for one
+that is being opened, or for one that is given back sooner. The balancer is taken to have learned how long the worker
+keeps idle connections, so none is used that the worker may have closed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from experiments.simulator.attempt import Attempt
+from experiments.simulator.clock import Agenda, Event
+from policies.facts import OutcomeKind
+
+if TYPE_CHECKING:
+    from experiments.simulator.unit import Unit
+    from experiments.simulator.worker import Worker
+    from policies.state import EndpointState
+
+
+class Opening(Event):
+    """A connection that will stand; for `attempt`, or for whoever waits then."""
+
+    def __init__(self, post: Post, attempt: Attempt | None) -> None:
+        self._post = post
+        self._attempt = attempt
+
+    def happen(self, now: float) -> None:
+        """The handshake is over, one way or the other."""
+        self._post.opened(self._attempt, now)
+
+
+class Post:
+    """`is_linked`: connections cost something here. `keep` is for how many seconds an idle one is trusted, `setup` how
+    many a new one takes. `opened_in_all` and `reused` count.
+
+    `area` is the integral of what is in flight, in request-seconds, told from the router's own count; `sojourns` the
+    same from the requests: by Little's law they are equal.
+    """
+
+    def __init__(
+        self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool_idle: float
+    ) -> None:
+        self.unit = unit
+        self.worker = worker
+        self.state = state
+        self.agenda = agenda
+        self.area = self.sojourns = self._changed_at = 0.0
+        self.routed = self.settled = 0
+        self._pool_idle = pool_idle
+        self._idle: list[float] = []  # since when, the newest last
+        self._waiting: deque[Attempt] = deque()
+        self._unclaimed = 0
+        self.opened_in_all = self.reused = 0
+        self.relink()
+
+    def relink(self) -> None:
+        """The link is another than before."""
+        worker = self.worker
+        self.setup = worker.rtt * worker.setup_rtts
+        self.keep = min(self._pool_idle, worker.idle_timeout - worker.rtt)
+        self.is_linked = worker.rtt > 0.0
+        self.state.connections = self if self.is_linked else None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a request that is sent now finds a connection; what policies are told."""
+        idle = self._idle
+        return bool(idle) and self.unit.clock.at - idle[-1] <= self.keep
+
+    @property
+    def connect_time(self) -> float:
+        """Seconds that opening one took; 0 before the first."""
+        return self.setup if self.opened_in_all else 0.0
+
+    def entered(self, now: float) -> None:
+        """The router has counted one more in."""
+        state = self.state
+        self.area += (state.in_flight - state.elsewhere - 1) * (now - self._changed_at)
+        self._changed_at = now
+        self.routed += 1
+
+    def leaving(self, since: float, now: float) -> None:
+        """The router is about to count one out that came at `since`."""
+        state = self.state
+        self.area += (state.in_flight - state.elsewhere) * (now - self._changed_at)
+        self._changed_at = now
+        self.sojourns += now - since
+        self.settled += 1
+
+    def error(self) -> float:
+        """By how much, relatively, Little's law is missed."""
+        return abs(self.area - self.sojourns) / (1.0 + self.sojourns)
+
+    # --- connections
+
+    def lease(self, attempt: Attempt, now: float) -> None:
+        """A connection for it, now or later."""
+        self.worker.coming += 1
+        idle = self._idle
+        if attempt.is_fresh:
+            self._open(attempt, now)
+        elif idle and now - idle[-1] <= self.keep:
+            idle.pop()
+            self.reused += 1
+            self._depart(attempt, now)
+        else:
+            idle.clear()  # who lies below has lain there for longer
+            if len(self._waiting) >= self._unclaimed:
+                self._unclaimed += 1
+                self._open(None, now)
+            self._waiting.append(attempt)
+
+    def _open(self, attempt: Attempt | None, now: float) -> None:
+        self.agenda.add(now + self.setup, Opening(self, attempt))
+
+    def opened(self, attempt: Attempt | None, now: float) -> None:
+        """A connection stands, or the worker has refused it."""
+        if attempt is None:
+            self._unclaimed -= 1
+            attempt = self._first_waiting()
+        if self.worker.is_down:
+            if attempt is not None and not attempt.is_over:
+                attempt.kind = OutcomeKind.REFUSED
+                self.unit.returned(attempt, now)
+            return
+        self.opened_in_all += 1
+        if attempt is None or attempt.is_over:
+            self.give_back(now)
+        else:
+            self._depart(attempt, now)
+
+    def _first_waiting(self) -> Attempt | None:
+        waiting = self._waiting
+        while waiting:
+            attempt = waiting.popleft()
+            if not attempt.is_over:
+                return attempt
+        return None
+
+    def give_back(self, now: float) -> None:
+        """An answer is whole: whoever waits may have its connection."""
+        attempt = self._first_waiting()
+        if attempt is None:
+            self._idle.append(now)
+        else:
+            self.reused += 1
+            self._depart(attempt, now)
+
+    def drop_idle(self) -> None:
+        """The worker has closed them all."""
+        self._idle.clear()
+
+    def _depart(self, attempt: Attempt, now: float) -> None:
+        attempt.sent_at = now
+        self.agenda.add(now + self.worker.half, attempt)

@@ -1,0 +1,112 @@
+"""One simulated run: what a measured one would be, from the same scenario.
+
+Rule of this file: `simulate` is a pure function of its arguments. What it returns is a `Run` as any other, so every
+statistic, table and figure takes it; its `world` says what it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from experiments.campaign.fleet import places_of
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.statistics import achieved_rate
+from experiments.campaign.trial import first_connections, versions, warm_requests
+from experiments.load.arrivals import first_instants
+from experiments.load.samples import Run, RunFacts, Samples
+from experiments.simulator.simulation import Simulation
+from experiments.simulator.translation import model_of
+
+
+def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """Simulate `entry` under the `seed` of its block. Raises BadInputError, SimulationError."""
+    model = model_of(scenario, entry, seed)
+    simulation = Simulation(model, seed, entry.label)
+    warm_up(simulation, scenario, entry)
+    load = scenario.load_of(entry)
+    simulation.begin_steps()
+    if load.mode == "closed":
+        columns = simulation.closed(load.batch, load.planned)
+    else:
+        columns = simulation.open(first_instants(load, seed, scenario.time_scale))
+    places = places_of(scenario)
+    names = list(dict.fromkeys(place.region for place in places))
+    samples = columns.samples(simulation.start, model.overhead, [names.index(p.region) for p in places])
+    return Run(facts_of(scenario, entry, block, order, seed, samples, simulation), samples)
+
+
+def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
+    """As before a measured run, through the balancer and at the load's own width; kept out of the samples."""
+    if scenario.warmup:
+        count = warm_requests(scenario, entry)
+        simulation.closed(min(first_connections(scenario, entry), count), count)
+
+
+def facts_of(
+    scenario: Scenario,
+    entry: Entry,
+    block: int,
+    order: int,
+    seed: int,
+    samples: Samples,
+    simulation: Simulation,
+) -> RunFacts:
+    """The same facts as of a measured run."""
+    load, scale = scenario.load_of(entry), scenario.time_scale
+    is_open = load.mode == "open"
+    requests = len(samples)
+    return RunFacts(
+        world="simulated",
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode=load.mode,
+        batch=None if is_open else load.batch,
+        offered_rate=requests / load.duration / scale if is_open else None,
+        achieved_rate=achieved_rate(samples),
+        requests=requests,
+        warmup_requests=warm_requests(scenario, entry) if scenario.warmup else 0,
+        block=block,
+        order=order,
+        seed=seed,
+        timeout=scenario.timeout * scale,
+        time_scale=scale,
+        places=places_of(scenario),
+        invalid_reasons=faults(simulation, samples),
+        status=status_of(simulation),
+        versions=versions(),
+    )
+
+
+def status_of(simulation: Simulation) -> dict[str, Any]:
+    """What the balancers would say of themselves, all of them together."""
+    units = simulation.fleet.units
+    routers = [unit.router for unit in units]
+    posts = simulation.fleet.every_post()
+    return {
+        "policy": {
+            "name": simulation.model.policy["name"],
+            "routed": sum(router.routed for router in routers),
+            "demoted": sum(router.demoted for router in routers),
+            "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
+        },
+        "requests": sum(unit.requests for unit in units),
+        "retried": sum(unit.retried for unit in units),
+        "hedged": sum(unit.hedged for unit in units),
+        "hedges_won": sum(unit.hedges_won for unit in units),
+        "connections": {
+            "opened": sum(p.opened_in_all for p in posts),
+            "reused": sum(p.reused for p in posts),
+        },
+    }
+
+
+def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
+    """Why the run must not be believed: another policy stood in for the one simulated."""
+    routers = [unit.router for unit in simulation.fleet.units]
+    demoted = sum(router.demoted for router in routers)
+    if not demoted and bool(np.isfinite(samples.ended_at).all()):
+        return ()
+    fault = next((router.last_fault for router in routers if router.last_fault), None)
+    return (f"the policy failed {demoted} times and was stood in for: {fault}",)

@@ -1,0 +1,45 @@
+"""A sitting with the simulator: carry a campaign out in virtual time, then report on it as on any other.
+
+Rule of this file: a simulated campaign leaves the same directory as a measured one, and says what it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from experiments.campaign import blocks
+from experiments.campaign.progress import run_line
+from experiments.campaign.results import Campaign, save_result
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.session import present, stopped
+from experiments.simulator.run import simulate
+
+
+def conduct(scenario: Scenario, command: str, directory: Path) -> int:
+    """Simulate the scenario into `directory`; returns the exit code. Raises ExperimentError."""
+    console = Console()
+    campaign = blocks.prepare(scenario, command, directory, world="simulated")
+    console.print(f"[bold]{scenario.question}[/]", highlight=False)
+    console.print(f"Simulated: {len(campaign.plan)} runs in virtual time into {directory}", highlight=False)
+    try:
+        carry_out(campaign, directory, console)
+    except KeyboardInterrupt:
+        return stopped(directory, console)
+    return present(directory, console)
+
+
+def carry_out(campaign: Campaign, directory: Path, console: Console) -> None:
+    """Every run of the plan, one after the other."""
+    entries = {entry.label: entry for entry in campaign.scenario.entries}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("simulating", total=len(campaign.plan))
+        for number, planned in enumerate(campaign.plan, 1):
+            entry = entries[planned.label]
+            run = simulate(campaign.scenario, entry, planned.block, planned.order, planned.seed)
+            save_result(run, planned, directory)
+            progress.advance(task)
+            console.print(run_line(campaign, number, run), highlight=False)

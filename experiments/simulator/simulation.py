@@ -1,0 +1,145 @@
+"""A model in virtual time: begun, run, and audited.
+
+Rule of this file: what must be true of every run is looked at after every run. A simulator that loses a request, or
+counts one twice, ends with an error and not with a table.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+from random import Random
+from typing import Final
+
+from experiments.load.samples import Floats
+from experiments.simulator.clock import Agenda, VirtualClock
+from experiments.simulator.columns import Columns
+from experiments.simulator.errors import AuditError, StuckError
+from experiments.simulator.fleet import Fleet
+from experiments.simulator.happenings import Change, Check, Gossip, Tick
+from experiments.simulator.model import Model
+
+TOLERANCE: Final = 1e-6
+"""What sums of millions of floats may differ by, relatively."""
+
+
+class Simulation:
+    """One run of one model. `fleet` is what stands; `columns` what became of the last requests."""
+
+    def __init__(self, model: Model, seed: int, label: str = "") -> None:
+        self.clock = VirtualClock()
+        self.agenda = Agenda()
+        self.model = model
+        self.fleet = Fleet(model, seed, label, self.clock, self.agenda)
+        self.columns = Columns(0, None, 0.0)
+        self._seed = seed
+        self._begin_happenings()
+
+    def _begin_happenings(self) -> None:
+        model, fleet = self.model, self.fleet
+        for number, unit in enumerate(fleet.units):
+            if model.mechanisms.need_ticks or hasattr(unit.router.policy, "tick"):
+                self.agenda.add(1.0, Tick(unit, fleet.workers, self.agenda))
+            if model.mechanisms.checks is not None:
+                rng = Random(f"{self._seed}:checks:{number}")
+                for state in unit.router.states:
+                    Check(unit, state, fleet.workers[state.id], model.mechanisms.checks, rng, self.agenda)
+        if model.staleness is not None and len(fleet.units) > 1:
+            self.agenda.add(model.staleness, Gossip(fleet.units, model.staleness, self.agenda))
+
+    def closed(self, width: int, count: int) -> Columns:
+        """`count` requests, `width` of them outstanding. Raises AuditError, StuckError."""
+        self._begin(count, None)
+        self.fleet.client.start_closed(width, self.clock.at)
+        return self._go()
+
+    def open(self, instants: Floats) -> Columns:
+        """Requests that are due at `instants`, seconds from now. Raises AuditError, StuckError."""
+        self._begin(len(instants), instants)
+        return self._go()
+
+    def _begin(self, count: int, instants: Floats | None) -> None:
+        self.start = self.clock.at
+        self.columns = Columns(count, instants, self.start)
+        self.fleet.client.begin(self.columns, instants, self.start)
+
+    def begin_steps(self) -> None:
+        """What befalls workers is counted from now on."""
+        self.fleet.began_at = self.clock.at
+        for step in self.model.steps:
+            change = Change(self.fleet, self.fleet.worker(step.worker), step.trouble, self.agenda)
+            self.agenda.add(self.clock.at + step.at, change)
+
+    def _go(self) -> Columns:
+        """Until every request has ended, and nothing is in flight that nobody waits for."""
+        with uncollected():
+            turn(self.clock, self.agenda, self.fleet)
+        self.columns.flush()
+        audit(self.fleet)
+        return self.columns
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles: a run makes objects by the million, and none of them is in a cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def turn(clock: VirtualClock, agenda: Agenda, fleet: Fleet) -> None:
+    """The loop: the next event or the next request, whichever is sooner; of one instant, events come first."""
+    client, instants = fleet.client, agenda.instants
+    next_at = client.next_at()
+    while client.left > 0 or client.flying > 0:
+        if instants and instants[0] <= next_at:
+            clock.at = now = instants[0]
+            agenda.take().happen(now)
+        elif next_at < inf:
+            clock.at = next_at
+            client.arrive(next_at)
+            next_at = client.next_at()
+        else:
+            raise StuckError(f"{client.left} requests wait for something that will never happen")
+
+
+def audit(fleet: Fleet) -> None:
+    """Flow conservation, Little's law and utilisation, of everything. Raises AuditError."""
+    client = fleet.client
+    must(
+        client.sent == client.count and client.left == 0,
+        f"{client.count - client.sent} requests were not sent",
+    )
+    must(client.error() < TOLERANCE, f"Little's law of the whole is missed by {client.error():g}")
+    routed = 0
+    for unit in fleet.units:
+        must(unit.router.in_flight == 0, f"{unit.router.in_flight} requests are in flight for ever")
+        routed += unit.router.routed
+    settled = 0
+    for post in fleet.every_post():
+        settled += post.settled
+        must(
+            post.routed == post.settled,
+            f"{post.state.id}: {post.routed} went there, {post.settled} came back",
+        )
+        must(post.error() < TOLERANCE, f"{post.state.id}: Little's law is missed by {post.error():g}")
+    must(routed == settled, f"{routed} were routed, {settled} settled")
+    for worker in fleet.workers.values():
+        ended = worker.done + worker.refused + worker.broken + len(worker.present) + len(worker.hung)
+        must(
+            worker.arrived + len(worker.hung) == ended,
+            f"{worker.id}: {worker.arrived} came, {ended} were served, refused or lost",
+        )
+        must(worker.error() < TOLERANCE, f"{worker.id}: time and work differ by {worker.error():g}")
+
+
+def must(is_so: bool, complaint: str) -> None:
+    """Raise AuditError unless it is so."""
+    if not is_so:
+        raise AuditError(complaint)

@@ -1,0 +1,100 @@
+"""Closed forms of queueing theory, against which the simulator is held.
+
+Rule of this file: arithmetic alone. Service takes 1 on average, so times are in services; `rho` is the load of one
+server, `c` servers, `n` queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, inf, log, sqrt
+
+
+def mm1_mean(rho: float) -> float:
+    """Mean time in M/M/1."""
+    return 1 / (1 - rho)
+
+
+def mm1_quantile(rho: float, q: float) -> float:
+    """The time in M/M/1 that a share `q` does not exceed."""
+    return -log(1 - q) / (1 - rho)
+
+
+def erlang_b(load: float, c: int) -> float:
+    """The share that `c` servers without a queue lose under a load of `load` servers (Erlang 1917)."""
+    blocked = 1.0
+    for k in range(1, c + 1):
+        blocked = load * blocked / (k + load * blocked)
+    return blocked
+
+
+def mmc_wait(rho: float, c: int) -> float:
+    """Mean wait in M/M/c (Erlang C)."""
+    blocked = erlang_b(rho * c, c)
+    waits = blocked / (1 - rho * (1 - blocked))
+    return waits / (c * (1 - rho))
+
+
+def mg1_wait(rho: float, c2: float) -> float:
+    """Mean wait in M/G/1, `c2` the squared coefficient of variation of service (Pollaczek, Khinchine)."""
+    return rho * (1 + c2) / (2 * (1 - rho))
+
+
+def erlang_m1_mean(rho: float, n: int) -> float:
+    """Mean time where every n-th of a Poisson stream goes to one of `n` exponential servers: Erlang-n/M/1."""
+    sigma = rho
+    for _ in range(10_000):
+        sigma = (n * rho / (n * rho + 1 - sigma)) ** n
+    return 1 / (1 - sigma)
+
+
+def power_of_d_mean(rho: float, d: int) -> float:
+    """Mean time where each joins the shortest of `d` queues drawn from very many (Mitzenmacher 1996)."""
+    total, i = 0.0, 1
+    while True:
+        term = float(rho ** ((d**i - d) / (d - 1)))
+        if term < 1e-15:
+            return total
+        total += term
+        i += 1
+
+
+LEAST_WORK_OF_TWO = {0.5: 1.1507, 0.7: 1.3742, 0.9: 2.0503}
+"""Mean time where each joins the least work of two queues drawn from very many, by load (Hellemans and Van Houdt,
+SIGMETRICS 2018: solved numerically)."""
+
+
+def static_split(
+    mu: Sequence[float], rate: float, rtt: Sequence[float] | None = None
+) -> tuple[list[float], float]:
+    """How a Poisson stream is best split, for good, over M/M/1 servers of rates `mu`, `rtt` away: rates, and the mean
+    time. Where α is the price of one request more, λ_i = μ_i − √(μ_i/(α − r_i)) where that is positive."""
+    trips = rtt if rtt is not None else [0.0] * len(mu)
+
+    def split(price: float) -> list[float]:
+        return [
+            m - sqrt(m / (price - r)) if price > r + 1 / m else 0.0 for m, r in zip(mu, trips, strict=True)
+        ]
+
+    low, high = 0.0, 1.0
+    while sum(split(high)) < rate:
+        high *= 2
+        if high == inf or high > 1e12:
+            raise ValueError(f"a rate of {rate} is more than the {sum(mu)} that all can serve")
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(split(middle)) < rate else (low, middle)
+    rates = split(high)
+    mean = sum(a / rate * (1 / (m - a) + r) for a, m, r in zip(rates, mu, trips, strict=True) if a > 0)
+    return rates, mean
+
+
+def hedged_mean(after: float) -> float:
+    """Mean time of an exponential request that a second one is sent beside `after` later, without queueing:
+    the integral of F̄(t), and from `after` on of F̄(t)·F̄(t − after)."""
+    return 1 - exp(-after) / 2
+
+
+def hedged_share(after: float) -> float:
+    """The extra load of such hedges: F̄(after)."""
+    return exp(-after)

@@ -1,0 +1,274 @@
+"""A worker: what reaches it, what it makes of that, and what is wrong with it.
+
+Rule of this file: as an emulated worker does it. A fault is looked at when a request arrives, in the order down, reset,
+hang, fail; a slow worker's requests are slow that are admitted while it is. A pause stops all that it has.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from experiments.campaign.timeline import WELL
+from experiments.simulator.attempt import RETURNING, SERVED, Attempt
+from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.demand import BATCH, Demand
+from experiments.simulator.model import WorkerModel
+from experiments.simulator.station import FULL, Shared, Slots
+from policies.facts import OutcomeKind, ReportedLoad
+
+if TYPE_CHECKING:
+    from experiments.simulator.post import Post
+
+MASK: Final = BATCH - 1
+AVERAGED_OVER: Final = 1.0
+"""Seconds over which a worker tells its utilisation."""
+
+
+class Departure(Event):
+    """The next one to leave a shared worker, unless somebody comes first: then there is a later `version`."""
+
+    def __init__(self, worker: Worker, version: int) -> None:
+        self._worker = worker
+        self._version = version
+
+    def happen(self, now: float) -> None:
+        """Somebody has been served."""
+        self._worker.departed(self._version, now)
+
+
+class Worker:
+    """`half` is one way of its link, in seconds; `pace` multiplies the work that a request brings. `arrived`, `done`,
+    `refused` and `broken` count requests. `posts` are what the balancers have here. `is_tracked`: who is `present` is
+    known at every instant, which costs an event more for each; needed for pauses, deaths and reports."""
+
+    def __init__(
+        self,
+        model: WorkerModel,
+        number: int,
+        profile: int,
+        agenda: Agenda,
+        demand: Demand,
+        seed: int,
+        *,
+        reports: bool,
+        is_tracked: bool,
+        staleness: float,
+    ) -> None:
+        self.id = model.id
+        self.number = number
+        self.model = model
+        self.rtt = model.rtt
+        self.half = model.rtt / 2
+        self.setup_rtts = model.setup_rtts
+        self.idle_timeout = model.idle_timeout
+        self.profile = profile
+        self.agenda = agenda
+        self.demand = demand
+        self.slow = 1.0
+        self.pace = 1.0 / model.speed
+        self.hang = self.fail = self.reset = 0.0
+        self.fail_status = 500
+        self.is_down = self.is_unhealthy = self.is_unwell = False
+        self.is_tracked = is_tracked
+        self.present: dict[Attempt, None] = {}
+        self.hung: dict[Attempt, None] = {}
+        self.posts: list[Post] = []
+        self.coming = self.arrived = self.done = self.refused = self.broken = 0
+        self.slots = Slots(model.slots, model.queue)
+        self.shared: Shared | None = (
+            Shared(model.slots, model.queue) if model.discipline == "shared" else None
+        )
+        self._by_number: dict[int, Attempt] = {}
+        self._version = 0
+        self._rng = Random(f"{seed}:{model.id}:faults")
+        self._reports = reports
+        self.trouble = WELL
+        self._staleness = staleness
+        self._snapshot: ReportedLoad | None = None
+        self._snapshot_at = self._last_service = 0.0
+        self._utilization = self._told_at = self._told_busy = 0.0
+
+    # --- a request
+
+    def arrive(self, attempt: Attempt, now: float) -> None:
+        """A request is here."""
+        self.arrived += 1
+        self.coming -= self.rtt > 0.0
+        if self.is_unwell and self._strikes(attempt, now):
+            return
+        seconds = self._work_of(attempt) * self.pace
+        if self._reports:
+            attempt.work = seconds
+        if self.shared is not None:
+            self._share(attempt, seconds, now)
+            return
+        finish_at = self.slots.admit(now, seconds)
+        if finish_at == FULL:
+            self._refuse(attempt, 503, now)
+            return
+        if self.is_tracked:
+            self.present[attempt] = None
+            attempt.stage = SERVED
+        else:
+            self.done += 1
+            attempt.stage = RETURNING
+            finish_at += self.half
+        attempt.due_at = finish_at
+        self.agenda.add(finish_at, attempt)
+
+    def _work_of(self, attempt: Attempt) -> float:
+        number, demand = attempt.number, self.demand
+        if attempt.is_first and number >= demand.until - BATCH:
+            return demand.seconds[self.profile][number & MASK]
+        return demand.another(self.profile)
+
+    def served(self, attempt: Attempt, now: float) -> None:
+        """Its service is over: the answer sets out, with a report."""
+        self.done += 1
+        self.present.pop(attempt, None)
+        if self._reports:
+            self._last_service = attempt.work
+            attempt.report = self.report(now)
+        self._answer(attempt, now)
+
+    def _answer(self, attempt: Attempt, now: float) -> None:
+        attempt.stage = RETURNING
+        attempt.due_at = at = now + self.half
+        self.agenda.add(at, attempt)
+
+    def _refuse(self, attempt: Attempt, status: int, now: float) -> None:
+        self.refused += 1
+        attempt.kind = OutcomeKind.ERROR_STATUS
+        attempt.status = status
+        self._answer(attempt, now)
+
+    def _break(self, attempt: Attempt, now: float) -> None:
+        self.broken += 1
+        attempt.kind = OutcomeKind.RESET
+        attempt.status = 0
+        self._answer(attempt, now)
+
+    # --- processor sharing
+
+    def _share(self, attempt: Attempt, seconds: float, now: float) -> None:
+        shared = self.shared
+        assert shared is not None
+        number = shared.admitted
+        if not shared.enter(now, seconds, number):
+            self._refuse(attempt, 503, now)
+            return
+        self._by_number[number] = attempt
+        self.present[attempt] = None
+        self._expect()
+
+    def _expect(self) -> None:
+        """Somebody came, went or was stopped: the next to leave may be another, at another instant."""
+        shared = self.shared
+        assert shared is not None
+        self._version += 1
+        if self._by_number:
+            self.agenda.add(shared.next_at(), Departure(self, self._version))
+
+    def departed(self, version: int, now: float) -> None:
+        """As was expected by `version`, if that is the last one."""
+        shared = self.shared
+        if version != self._version or shared is None:
+            return
+        attempt = self._by_number.pop(shared.leave(now))
+        self.served(attempt, now)
+        self._expect()
+
+    # --- what it says of itself
+
+    def report(self, now: float) -> ReportedLoad:
+        """What it says of itself, as of now or of a little while ago."""
+        report = self._snapshot
+        if report is None or now - self._snapshot_at >= self._staleness:
+            report = ReportedLoad(len(self.present), self._last_service, self.utilization(now))
+            self._snapshot, self._snapshot_at = report, now
+        return report
+
+    def utilization(self, now: float) -> float:
+        """Share of its slots in use, over about the last second."""
+        elapsed = now - self._told_at
+        if elapsed > 0:
+            busy = self.slots.busy_seconds(now) if self.shared is None else self.shared.busy_seconds(now)
+            share = (busy - self._told_busy) / (elapsed * self.model.slots)
+            self._utilization += (1 - exp(-elapsed / AVERAGED_OVER)) * (share - self._utilization)
+            self._told_at, self._told_busy = now, busy
+        return self._utilization
+
+    def remaining(self, now: float) -> float:
+        """Seconds of work ahead of a request that came now: what no balancer can know."""
+        return self.slots.remaining(now) if self.shared is None else self.shared.remaining(now)
+
+    def error(self) -> float:
+        """By how much, relatively, its time and its work do not add up."""
+        return self.slots.error() if self.shared is None else self.shared.error()
+
+    # --- what is wrong with it
+
+    def _strikes(self, attempt: Attempt, now: float) -> bool:
+        """Whether a fault befalls this one."""
+        if self.is_down or (self.reset and self._rng.random() < self.reset):
+            self._break(attempt, now)
+        elif self.hang and self._rng.random() < self.hang:
+            self.hung[attempt] = None
+            self.arrived -= 1  # it is not let in before it is looked at again
+        elif self.fail and self._rng.random() < self.fail:
+            self._refuse(attempt, self.fail_status, now)
+        else:
+            return False
+        return True
+
+    def judge(self) -> None:
+        """Other faults are in force than before."""
+        self.pace = self.slow / self.model.speed
+        self.is_unwell = self.is_down or self.hang > 0 or self.fail > 0 or self.reset > 0
+
+    def look_again(self, now: float) -> None:
+        """The hung ones meet what is in force now."""
+        hung, self.hung = self.hung, {}
+        for attempt in hung:
+            if not attempt.is_over:
+                self.arrive(attempt, now)
+
+    def link(self, rtt: float) -> None:
+        """It is so far away from now on, in seconds there and back."""
+        self.rtt, self.half = rtt, rtt / 2
+        for post in self.posts:
+            post.relink()
+
+    def pause(self, now: float, until: float) -> None:
+        """It does nothing until then. Only where it is tracked."""
+        if self.shared is not None:
+            self.shared.pause(now, until)
+            self._expect()
+            return
+        self.slots.pause(now, until)
+        for attempt in self.present:
+            attempt.due_at += until - now
+
+    def go_down(self, now: float) -> None:
+        """All that is here is lost, and every connection with it. Only where it is tracked."""
+        self.is_down = True
+        self.arrived += len(self.hung)
+        for attempt in [*self.present, *self.hung]:
+            self._break(attempt, now)
+        self.present, self.hung = {}, {}
+        if self.shared is None:
+            self.slots.clear(now)
+        else:
+            self.shared.clear(now)
+            self._by_number.clear()
+            self._version += 1
+        for post in self.posts:
+            post.drop_idle()
+
+    def leave(self) -> None:
+        """It ends what it has, and takes nothing new."""
+        self.is_down = True
+        for post in self.posts:
+            post.drop_idle()

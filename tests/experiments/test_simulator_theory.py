@@ -1,0 +1,53 @@
+"""The simulator against closed forms. Seeds are fixed, so these either always pass or never.
+
+Rule of this file: each bound is some standard errors away, so that a simulator which is right passes under nearly every
+seed, and one that is wrong by a per cent or three under none. `experiments simulate --certificate --samples 20` says
+the same with more decimals.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.simulator import theory
+from experiments.simulator.cases import Case, cases, farm, simulated, times
+
+SEED = 1
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_it_simulates_what_theory_says(case: Case) -> None:
+    """Within 1 %, or 3 % where theory has infinitely many queues."""
+    error = case.error(case.simulated(case.samples, SEED))
+    assert abs(error) <= case.bound, f"{case.name}: off by {error:+.2%}"
+
+
+def test_the_shortest_queue_of_all_lies_between_one_line_and_two_choices() -> None:
+    """Join the shortest queue is worse than M/M/n and better than two choices."""
+    model = farm(10, {"name": "least-in-flight", "choices": 10})
+    mean = times(simulated(model, 9.0, 200_000, SEED).columns).mean()
+    assert 1 + theory.mmc_wait(0.9, 10) < mean < theory.power_of_d_mean(0.9, 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "form"),
+    [
+        (4.263158, theory.mmc_wait(0.9, 2)),
+        (0.668732, theory.mmc_wait(0.9, 10)),
+        (0.021694, theory.mmc_wait(0.9, 100)),
+        (2.6006, theory.erlang_m1_mean(0.7, 2)),
+        (5.6603, theory.erlang_m1_mean(0.9, 10)),
+        (2.6141, theory.power_of_d_mean(0.9, 2)),
+        (2.0279, theory.power_of_d_mean(0.9, 3)),
+        (0.7305, theory.static_split((4.0, 4.0, 1.0), 5.4)[1]),
+    ],
+)
+def test_the_closed_forms_give_published_numbers(number: float, form: float) -> None:
+    """So that the certificate does not certify a slip of ours."""
+    assert form == pytest.approx(number, rel=1e-4)
+
+
+def test_a_static_split_leaves_a_slow_server_nearly_alone() -> None:
+    """The best shares are not proportional to speed."""
+    rates, _ = theory.static_split((4.0, 4.0, 1.0), 5.4)
+    assert rates == pytest.approx([2.56, 2.56, 0.28])
