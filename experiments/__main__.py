@@ -27,6 +27,7 @@ from experiments.scaling.command import processes
 from experiments.shares.command import shares
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
+from experiments.verdicts.command import verdicts
 
 EPILOG = """\b
 Examples:
@@ -102,6 +103,7 @@ cli.add_command(rolling)
 cli.add_command(shares)
 cli.add_command(processes)
 cli.add_command(reproduce)
+cli.add_command(verdicts)
 
 
 def default_directory(scenario: Scenario) -> Path:
