@@ -19,6 +19,7 @@ from experiments.bench.command import bench
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
+from experiments.compare.command import compare
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
 from experiments.reproduce.command import reproduce
@@ -36,6 +37,7 @@ Examples:
   experiments run steady --rate 120 --duration 20
   experiments run my-scenario.toml --out results/first
   experiments report results/first              redraw from files alone
+  experiments compare results/first results/second
 """
 STOPPED = 130
 THRESHOLD_FAILED = 1
@@ -104,6 +106,7 @@ cli.add_command(shares)
 cli.add_command(processes)
 cli.add_command(reproduce)
 cli.add_command(verdicts)
+cli.add_command(compare)
 
 
 def default_directory(scenario: Scenario) -> Path:
