@@ -19,6 +19,7 @@ from experiments.bench.command import bench
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
+from experiments.capacity.command import capacity
 from experiments.compare.command import compare
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
@@ -107,6 +108,7 @@ cli.add_command(processes)
 cli.add_command(reproduce)
 cli.add_command(verdicts)
 cli.add_command(compare)
+cli.add_command(capacity)
 
 
 def default_directory(scenario: Scenario) -> Path:
