@@ -20,6 +20,7 @@ from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
 from experiments.capacity.command import capacity
+from experiments.capacity.load_command import load
 from experiments.compare.command import compare
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
@@ -109,6 +110,7 @@ cli.add_command(reproduce)
 cli.add_command(verdicts)
 cli.add_command(compare)
 cli.add_command(capacity)
+cli.add_command(load)
 
 
 def default_directory(scenario: Scenario) -> Path:
