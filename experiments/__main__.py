@@ -18,6 +18,9 @@ from experiments.bench.command import bench
 from experiments.campaign.options import campaign_options, chosen_scenario, default_directory
 from experiments.campaign.playable import complaints
 from experiments.campaign.shelf import DEFAULT, grouped, packaged
+from experiments.capacity.command import capacity
+from experiments.capacity.load_command import load
+from experiments.compare.command import compare
 from experiments.errors import ExperimentError
 from experiments.log.command import from_log
 from experiments.reproduce.command import reproduce
@@ -27,6 +30,7 @@ from experiments.shares.command import shares
 from experiments.simulator.command import simulate
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
+from experiments.verdicts.command import verdicts
 from experiments.worlds.command import worlds
 
 EPILOG = """\b
@@ -37,6 +41,7 @@ Examples:
   experiments run my-scenario.toml --out results/first
   experiments simulate steady --blocks 20       the same in virtual time
   experiments report results/first              redraw from files alone
+  experiments compare results/first results/second
 """
 STOPPED = 130
 THRESHOLD_FAILED = 1
@@ -64,7 +69,11 @@ def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -
 def report(directory: Path) -> int:
     """Redraw every output of a results DIRECTORY from its files alone."""
     from experiments.campaign.session import present
+    from experiments.capacity.load_command import is_curve, present_curve
 
+    if is_curve(directory):
+        present_curve(directory, Console())
+        return 0
     return present(directory, Console())
 
 
@@ -91,6 +100,10 @@ cli.add_command(processes)
 cli.add_command(reproduce)
 cli.add_command(simulate)
 cli.add_command(worlds)
+cli.add_command(verdicts)
+cli.add_command(compare)
+cli.add_command(capacity)
+cli.add_command(load)
 
 
 def main() -> None:

@@ -62,7 +62,10 @@ class Progress:
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Say in one line what came out, whatever the console."""
         self._ended.append((planned, time.monotonic() - self._run_began_at))
-        self._console.print(run_line(self._campaign, len(self._ended), run), highlight=False)
+        left = clock(remaining(self._campaign, self._ended, 0.0))
+        self._console.print(
+            f"{run_line(self._campaign, len(self._ended), run)}  left {left}", highlight=False
+        )
 
     def panel(self) -> Group:
         """Where the campaign stands, as it is now."""
@@ -94,7 +97,7 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     load = scenario.load_of(entry)
     rate, p50, p99 = ledger.recent(time.monotonic())
-    offered = f"batch {load.batch}" if load.mode == "closed" else f"{load.rate / scenario.time_scale:.0f}/s"
+    offered = f"batch {load.batch}" if load.mode == "closed" else f"{load.mean_rate / scenario.time_scale:.0f}/s"
     return [
         ("sent", f"{len(ledger)} of {load.planned}"),
         ("offered / answered", f"{offered} / {rate:.0f}/s"),
