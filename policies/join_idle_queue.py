@@ -11,7 +11,7 @@ it may: an endpoint that came back and was in no line would have to wait for a r
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from random import Random
 
 from policies.available import Available
@@ -35,28 +35,26 @@ class JoinIdleQueue:
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._at_random = RandomChoice(rng)
-        self._line: deque[EndpointState] = deque()
-        self._in_line: set[EndpointState] = set()
-        self._aside: list[EndpointState] = []
+        self._line: OrderedDict[EndpointState, None] = OrderedDict()
+        self._aside: dict[EndpointState, None] = {}
         self._size = 0
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """New ones come in at any place, or every balancer would begin with the same."""
         self._at_random.members_changed(states, now)
         members = set(states)
-        self._line = deque(state for state in self._line if state in members)
-        self._aside = [state for state in self._aside if state in members]
-        self._in_line = {*self._line, *self._aside}
-        new = [state for state in states if state not in self._in_line and not state.in_flight]
+        for group in (self._line, self._aside):
+            for state in [state for state in group if state not in members]:
+                del group[state]
+        new = [s for s in states if s not in self._line and s not in self._aside and not s.in_flight]
         self._rng.shuffle(new)
-        self._line.extend(new)
-        self._in_line.update(new)
+        self._line.update(dict.fromkeys(new))
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Who has nothing left to do joins the line."""
-        if not state.in_flight and state not in self._in_line and state.is_member:
-            self._line.append(state)
-            self._in_line.add(state)
+        if not state.in_flight and state.is_member and state not in self._aside:
+            self._line[state] = None
+            self._line.move_to_end(state)
 
     def tick(self, now: float) -> None:
         """Who stepped aside tries again."""
@@ -81,20 +79,21 @@ class JoinIdleQueue:
         turn."""
         line = self._line
         for _ in range(len(line)):
-            state = line.popleft()
-            if state.in_flight:
-                self._in_line.discard(state)
-            elif (
-                not state.is_listed
-                or state.id in facts.tried
-                or (state.latency.failures and state.blame(now))
-            ):
-                self._aside.append(state)
-            else:
-                line.append(state)
+            state = next(iter(line))
+            if not state.in_flight and is_welcome(state, facts, now):
+                line.move_to_end(state)
                 return state
+            del line[state]
+            if not state.in_flight:
+                self._aside[state] = None
         return None
 
     def _rejoin(self) -> None:
-        self._line.extend(self._aside)
+        self._line.update(self._aside)
         self._aside.clear()
+
+
+def is_welcome(state: EndpointState, facts: RequestFacts, now: float) -> bool:
+    """Whether it may take the request, and has not just failed others."""
+    is_on_offer = state.is_listed and state.id not in facts.tried
+    return is_on_offer and not (state.latency.failures and state.blame(now))
