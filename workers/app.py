@@ -85,7 +85,7 @@ class WorkerApp:
         return response
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
-        """200 while it serves, 503 when told to be unhealthy or draining. Who hangs or stands still does so here too."""
+        """200 while it serves, 503 when told to be unhealthy or draining. Who hangs or stands still does so here."""
         await self._standstill.over()
         while self.switchboard.current.hang == 1:
             await self.switchboard.changed()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.campaign.fleet import places_of
+from experiments.campaign.crew import places_of
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.statistics import achieved_rate
 from experiments.campaign.trial import first_connections, versions, warm_requests

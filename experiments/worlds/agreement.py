@@ -161,8 +161,10 @@ def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run], see
     """Of successes: all blocks together, with the interval of the ratio over blocks."""
     measured, simulated = (LATENCY[name](statistics.success_latency(runs)) for runs in (ours, theirs))
     distance = simulated / measured - 1
-    pairs = ([LATENCY[name](statistics.success_latency([run])) for run in runs] for runs in (theirs, ours))
-    interval, _ = paired_interval(*pairs, seed)
+    entry, baseline = (
+        [LATENCY[name](statistics.success_latency([run])) for run in runs] for runs in (theirs, ours)
+    )
+    interval, _ = paired_interval(entry, baseline, seed)
     is_met = None if math.isnan(distance) else abs(distance) <= BOUNDS[name]
     has_few = name == "p99" and statistics.has_few_beyond(len(statistics.success_latency(ours)), 99)
     return Agreement(name, measured, simulated, distance, is_met, interval, has_few)

@@ -52,7 +52,8 @@ def overview(chapters: Sequence[Chapter]) -> Table:
         )
     note = (
         "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of successes, "
-        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the same order."
+        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the same "
+        "order."
     )
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
