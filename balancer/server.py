@@ -127,6 +127,7 @@ class Server:
         if self._neighbours is not None:
             self._neighbours.sweep(now)
         self.unit.discovery.tick(now)
+        self.unit.recording.tick(now)
 
     def _tell_grace(self) -> None:
         """The supervisor kills who takes longer, and reads no configuration again."""
@@ -236,6 +237,7 @@ class Server:
         await unit.pools.close()
         if unit.access_log is not None:
             unit.access_log.stop()
+        unit.recording.close()
         return is_finished
 
     async def _drained(self, grace: float) -> bool:

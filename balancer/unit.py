@@ -21,6 +21,8 @@ from balancer.endpoints.checks import Checks
 from balancer.endpoints.discovery import Discovery
 from balancer.endpoints.roster import Roster, without_reuse
 from balancer.errors import ForwardingError
+from balancer.log.journal import Journal, journal_of
+from balancer.recording.recording import Recording
 from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
@@ -35,6 +37,7 @@ from policies.sticky import StickyCounts
 if TYPE_CHECKING:
     from balancer.clients.downstream import Downstream
     from balancer.log.access_log import AccessLog
+    from balancer.recording.recorder import Recorder
     from balancer.requests.stickiness import ResponseEdits, Stickiness
     from balancer.settings.sections import PolicySpec
     from balancer.settings.sticky import StickyConfig
@@ -83,6 +86,7 @@ class Unit:
     `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
     `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
     one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
+    `journal` is told of every request that has ended, and `reads_load`: what workers say of their load is looked for.
     """
 
     def __init__(
@@ -104,7 +108,11 @@ class Unit:
         self.policy = terms.policy
         self._inner = router.policy
         self._sticky: StickyConfig | None = None
-        self.access_log = access_log
+        self._access_log = access_log
+        self._recorder: Recorder | None = None
+        self.journal: Journal | None = None
+        self.reads_load = False
+        self._see_who_asks()
         self.hedges: Hedges | None = None
         self.gate: Gate | None = None
         self.date_line = b""
@@ -136,6 +144,7 @@ class Unit:
         """A request id that no other process or run will give; without a frame of Python."""
         self.roster = Roster(self, terms)
         self.discovery = Discovery(self.roster)
+        self.recording = Recording(self, clock)
         self.adopt(terms)
 
     def adopt(self, terms: Terms) -> None:
@@ -163,6 +172,7 @@ class Unit:
         self.router.use_concurrency(terms.concurrency)
         self._adopt_hedging(terms.hedging)
         self._adopt_gate(terms)
+        self.recording.adopt(terms.record)
         if terms.sticky != self._sticky:
             self._sticky = terms.sticky
             self._use(self._inner)
@@ -210,6 +220,31 @@ class Unit:
         self.router.set_policy(
             policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
         )
+        self._see_who_asks()
+
+    @property
+    def access_log(self) -> AccessLog | None:
+        """Where requests are logged, if they are."""
+        return self._access_log
+
+    @access_log.setter
+    def access_log(self, log: AccessLog | None) -> None:
+        self._access_log = log
+        self._see_who_asks()
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where requests are recorded, while they are."""
+        return self._recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._see_who_asks()
+
+    def _see_who_asks(self) -> None:
+        self.journal = journal_of(self._access_log, self._recorder)
+        self.reads_load = self._recorder is not None or hasattr(self._inner, "observe")
 
     def trusts(self, address: str) -> bool:
         """Whether forwarding fields from this peer are believed."""

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from balancer.control.status import summary
 from policies.load import Histogram
 
-ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble"})
+ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
 """True where it is so in one process."""
 
 ALIKE = frozenset({"max_in_flight", "options"})

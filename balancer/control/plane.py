@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from balancer.clients.client import Client
 from balancer.control.endpoint_routes import EndpointRoutes
+from balancer.control.live_routes import LiveRoutes
 from balancer.control.merged import merged_metrics, merged_status
 from balancer.control.metrics import metrics_text
 from balancer.control.status import policy_status, process_status, reload_status, unit_status
@@ -91,6 +92,7 @@ class ControlPlane:
             web.put("/-/policy", put_policy),
             web.post("/-/reload", reload),
             *EndpointRoutes(self._unit, self._channel).routes(),
+            *LiveRoutes(self._unit, self._channel).routes(),
         ]
 
     async def start(self) -> None:

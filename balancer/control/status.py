@@ -52,6 +52,7 @@ def unit_status(unit: Unit) -> dict[str, Any]:
             "bytes_out": unit.tunnels.bytes_out,
         },
         "access_log": log_status(unit),
+        "recording": unit.recording.status(),
         "reload": reload_status(unit),
         "policy": policy_status(unit),
         "panic": panic_status(unit),

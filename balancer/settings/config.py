@@ -38,6 +38,7 @@ from balancer.settings.listen import HostPort, ListenAddress
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
 from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
+from balancer.settings.record import RecordConfig
 from balancer.settings.retries import HedgingConfig, RetryConfig
 from balancer.settings.sections import (
     ControlConfig,
@@ -117,6 +118,7 @@ class Settings(BaseSettings):
     slow_start: SlowStartConfig = SlowStartConfig()
     sticky: StickyConfig = StickyConfig()
     log: LogConfig = LogConfig()
+    record: RecordConfig = RecordConfig()
     control: ControlConfig = ControlConfig()
 
     @model_validator(mode="after")

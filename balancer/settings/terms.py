@@ -21,6 +21,7 @@ from balancer.settings.bounds import Limits, Timeouts
 from balancer.settings.config import Settings
 from balancer.settings.discovery import DiscoveryConfig
 from balancer.settings.queue import QueueConfig, SheddingConfig, gate_rules
+from balancer.settings.record import RecordConfig
 from balancer.settings.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.settings.sticky import StickyConfig
 from balancer.tls.contexts import ServerTls, UpstreamTls
@@ -63,6 +64,7 @@ class Terms:
     stickiness: Stickiness | None
     edits: ResponseEdits | None
     log: LogConfig
+    record: RecordConfig
     token: bytes | None
 
     def meets_clients_like(self, other: Terms) -> bool:
@@ -106,6 +108,7 @@ def terms_of(settings: Settings) -> Terms:
         stickiness=stickiness,
         edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
         log=settings.log,
+        record=settings.record,
         token=token.get_secret_value().encode() if token is not None else None,
     )
 
