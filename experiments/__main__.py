@@ -20,6 +20,7 @@ from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
 from experiments.errors import BadInputError, ExperimentError
+from experiments.live.command import live
 from experiments.log.command import from_log
 from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
@@ -97,6 +98,7 @@ def list_() -> None:
 cli.add_command(bench)
 cli.add_command(slow_clients)
 cli.add_command(from_log)
+cli.add_command(live)
 cli.add_command(storm)
 cli.add_command(rolling)
 cli.add_command(shares)

@@ -12,6 +12,7 @@ from aiohttp import web
 from pydantic import Field
 
 from balancer.control.endpoint_routes import Refused, alone, body_of, problem
+from balancer.control.status import latency_status
 from balancer.errors import LogFailed, RecordingRefused
 from balancer.processes.channel import Channel
 from balancer.settings.sections import Seconds, Section
@@ -39,10 +40,15 @@ class LiveRoutes:
         if self._channel is not None:
             ask, tell = self._channel.whole, self._channel.everywhere
         return [
+            web.get("/-/latency", ask(self._latency)),
             web.get("/-/record", ask(self._record)),
             web.post("/-/record", tell(self._start_recording)),
             web.delete("/-/record", tell(self._stop_recording)),
         ]
+
+    async def _latency(self, request: web.Request) -> web.Response:
+        """Every bucket of every histogram, for whoever takes the difference of two readings."""
+        return web.json_response(latency_status(self._unit))
 
     async def _record(self, request: web.Request) -> web.Response:
         return web.json_response(self._unit.recording.status())

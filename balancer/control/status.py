@@ -14,6 +14,7 @@ from balancer.control.connections_report import connections_status
 from balancer.control.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.routes_report import events_status, names_status, route_status, watch_status
 from balancer.requests import exchange
+from policies.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
@@ -177,6 +178,29 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
         "route": route_status(pool.route),
         "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
         "latency": summary(state.histogram),
+    }
+
+
+def latency_status(unit: Unit) -> dict[str, Any]:
+    """/-/latency: counts since the start, all of them whole numbers that only grow.
+
+    Bucket 0 holds latencies up to `shortest` seconds, each further one ends `ratio` times as far as the one before, and
+    the last has all that are longer.
+    """
+    return {
+        "shortest": SHORTEST,
+        "ratio": RATIO,
+        "requests": unit.counts.requests,
+        "errors": dict(unit.counts.errors),
+        "policy": policy_status(unit),
+        "endpoints": [
+            {
+                "id": state.id,
+                "buckets": state.histogram.counts,
+                "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+            }
+            for state in unit.router.states
+        ],
     }
 
 
