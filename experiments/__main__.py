@@ -22,6 +22,7 @@ from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.command import live
 from experiments.log.command import from_log
+from experiments.record.command import what_if
 from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
 from experiments.scaling.command import processes
@@ -99,6 +100,7 @@ cli.add_command(bench)
 cli.add_command(slow_clients)
 cli.add_command(from_log)
 cli.add_command(live)
+cli.add_command(what_if)
 cli.add_command(storm)
 cli.add_command(rolling)
 cli.add_command(shares)

@@ -81,6 +81,7 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "shares"),
         ("experiments", "reproduce"),
         ("experiments", "live"),
+        ("experiments", "what-if"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:

@@ -21,7 +21,7 @@ from balancer.settings.record import RecordConfig
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.router import Clock
+    from policies.clock import Clock
 
 
 NONE: Final = RecordConfig()

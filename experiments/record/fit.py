@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,6 +90,10 @@ class RegionFit:
     def capacity(self) -> float:
         """Requests per second that all of them serve at most."""
         return sum(self.slots / worker.mean for worker in self.workers)
+
+    def with_slots(self, slots: int | None) -> RegionFit:
+        """The same with as many slots for each worker as somebody knows; None: nobody does."""
+        return self if slots is None else replace(self, slots=slots)
 
     @property
     def requests(self) -> int:
