@@ -128,6 +128,7 @@ class Server:
             self._neighbours.sweep(now)
         self.unit.discovery.tick(now)
         self.unit.recording.tick(now)
+        self.unit.explanations.tick(now)
 
     def _tell_grace(self) -> None:
         """The supervisor kills who takes longer, and reads no configuration again."""

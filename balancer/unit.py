@@ -23,6 +23,7 @@ from balancer.endpoints.roster import Roster, without_reuse
 from balancer.errors import ForwardingError
 from balancer.log.journal import Journal, journal_of
 from balancer.recording.recording import Recording
+from balancer.requests.explaining import Explaining, Explanations
 from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
@@ -87,6 +88,7 @@ class Unit:
     `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
     one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
     `journal` is told of every request that has ended, and `reads_load`: what workers say of their load is looked for.
+    `explaining` is there while clients may be told why a request went where it went.
     """
 
     def __init__(
@@ -145,6 +147,7 @@ class Unit:
         self.roster = Roster(self, terms)
         self.discovery = Discovery(self.roster)
         self.recording = Recording(self, clock)
+        self.explanations = Explanations(router, clock.now)
         self.adopt(terms)
 
     def adopt(self, terms: Terms) -> None:
@@ -173,6 +176,7 @@ class Unit:
         self._adopt_hedging(terms.hedging)
         self._adopt_gate(terms)
         self.recording.adopt(terms.record)
+        self.explaining: Explaining | None = self.explanations.adopt(terms.explain)
         if terms.sticky != self._sticky:
             self._sticky = terms.sticky
             self._use(self._inner)

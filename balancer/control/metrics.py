@@ -74,6 +74,7 @@ class UnitCollector(Collector):
         sticky.add_metric(["kept"], unit.sticky_counts.kept)
         sticky.add_metric(["moved"], unit.sticky_counts.moved)
         yield sticky
+        yield reason_family(unit)
         yield from queue_families(unit)
         yield from panic_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
@@ -195,6 +196,14 @@ def fitness_families(unit: Unit) -> Iterator[Metric]:
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
+
+
+def reason_family(unit: Unit) -> Metric:
+    """Why requests went where they went, counted while picks are explained."""
+    family = CounterMetricFamily(f"{PREFIX}_pick_reasons", "Reasons of explained picks", labels=["reason"])
+    for reason, number in unit.explanations.reasons.items():
+        family.add_metric([reason], number)
+    return family
 
 
 def log_family(counts: LogCounts) -> Metric:

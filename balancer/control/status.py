@@ -54,6 +54,7 @@ def unit_status(unit: Unit) -> dict[str, Any]:
         },
         "access_log": log_status(unit),
         "recording": unit.recording.status(),
+        "explaining": unit.explanations.status(),
         "reload": reload_status(unit),
         "policy": policy_status(unit),
         "panic": panic_status(unit),

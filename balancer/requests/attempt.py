@@ -27,7 +27,8 @@ class Attempt:
 
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when a
     head came, if one has. `has_failed`: it is settled, and not as OK. `connection` is for the access log. `load` is
-    what the worker said of itself, where that is read.
+    what the worker said of itself, where that is read; `why` a line that tells the client why this one was asked, where
+    that is to be told.
     """
 
     # Not slots: what is not set costs nothing.
@@ -36,6 +37,7 @@ class Attempt:
     has_failed = False
     connection = NOT_CONNECTED
     load: ReportedLoad | None = None
+    why = b""
 
     def __init__(self, exchange: Forwarding, assignment: Assignment) -> None:
         self.exchange: Forwarding | None = exchange

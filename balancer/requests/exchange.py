@@ -75,6 +75,8 @@ class Exchange(Forwarding):
             attempt.load = reported_load(block)
         if unit.edits is not None:
             block = unit.edits.block_of(response, request, self._downstream.client, attempt.assignment)
+        if attempt.why:
+            block += attempt.why
         if not response.has_date:
             block += unit.date_line
         downstream = self._downstream
@@ -118,6 +120,9 @@ class Exchange(Forwarding):
             response = unit.edits.of(
                 response, request, self._downstream.client, cast(Attempt, self._attempt).assignment
             )
+        why = cast(Attempt, self._attempt).why
+        if why and status >= 200:
+            response = response.with_block(response.block + why)
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(response)
             return

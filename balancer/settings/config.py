@@ -27,6 +27,7 @@ from pydantic_settings import (
 from balancer.connections.limits import PoolLimits
 from balancer.endpoints.checks import CheckPlan
 from balancer.settings.discovery import DiscoveryConfig, check_unique
+from balancer.settings.explain import ExplainConfig
 from balancer.settings.fitness import (
     ChecksConfig,
     EjectionConfig,
@@ -119,6 +120,7 @@ class Settings(BaseSettings):
     sticky: StickyConfig = StickyConfig()
     log: LogConfig = LogConfig()
     record: RecordConfig = RecordConfig()
+    explain: ExplainConfig = ExplainConfig()
     control: ControlConfig = ControlConfig()
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ from balancer.requests.stickiness import ResponseEdits, Stickiness
 from balancer.settings.bounds import Limits, Timeouts
 from balancer.settings.config import Settings
 from balancer.settings.discovery import DiscoveryConfig
+from balancer.settings.explain import ExplainConfig
 from balancer.settings.queue import QueueConfig, SheddingConfig, gate_rules
 from balancer.settings.record import RecordConfig
 from balancer.settings.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
@@ -65,6 +66,7 @@ class Terms:
     edits: ResponseEdits | None
     log: LogConfig
     record: RecordConfig
+    explain: ExplainConfig
     token: bytes | None
 
     def meets_clients_like(self, other: Terms) -> bool:
@@ -109,6 +111,7 @@ def terms_of(settings: Settings) -> Terms:
         edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
         log=settings.log,
         record=settings.record,
+        explain=settings.explain,
         token=token.get_secret_value().encode() if token is not None else None,
     )
 
