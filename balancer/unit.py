@@ -29,10 +29,12 @@ from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
 from balancer.requests.waiting import WaitQueue
 from balancer.settings.transports import transports_of
+from policies.canary import Canary
 from policies.clock import Clock
 from policies.facts import Endpoint
 from policies.policy import Policy
 from policies.router import Router
+from policies.shadow import Shadow, Shadowed
 from policies.sticky import StickyCounts
 
 if TYPE_CHECKING:
@@ -109,6 +111,9 @@ class Unit:
         self.started_at = self.coarse_now
         self.policy = terms.policy
         self._inner = router.policy
+        self.shadows: tuple[Shadow, ...] = ()
+        self.canary: Canary | None = None
+        self._see_who_else_picks()
         self._sticky: StickyConfig | None = None
         self._access_log = access_log
         self._recorder: Recorder | None = None
@@ -220,6 +225,7 @@ class Unit:
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy
+        self._see_who_else_picks()
         stickiness = self.stickiness
         self.router.set_policy(
             policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
@@ -245,6 +251,12 @@ class Unit:
     def recorder(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
         self._see_who_asks()
+
+    def _see_who_else_picks(self) -> None:
+        policy = self._inner
+        self.shadows = policy.shadows if isinstance(policy, Shadowed) else ()
+        live = policy.live if isinstance(policy, Shadowed) else policy
+        self.canary = live if isinstance(live, Canary) else None
 
     def _see_who_asks(self) -> None:
         self.journal = journal_of(self._access_log, self._recorder)

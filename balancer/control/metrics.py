@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from balancer.control.connections_report import connection_families
+from balancer.control.policy_report import policy_families
 from balancer.control.queue_report import queue_families
 from balancer.control.routes_report import route_families
 
@@ -75,6 +76,7 @@ class UnitCollector(Collector):
         sticky.add_metric(["moved"], unit.sticky_counts.moved)
         yield sticky
         yield reason_family(unit)
+        yield from policy_families(unit)
         yield from queue_families(unit)
         yield from panic_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])

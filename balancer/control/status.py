@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from balancer.control.connections_report import connections_status
+from balancer.control.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.control.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.routes_report import events_status, names_status, route_status, watch_status
 from balancer.requests import exchange
@@ -18,10 +19,7 @@ from policies.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.load import Histogram
     from policies.state import EndpointState
-
-QUANTILES = (0.5, 0.9, 0.99)
 
 
 def unit_status(unit: Unit) -> dict[str, Any]:
@@ -115,17 +113,6 @@ def build() -> str:
     return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
-def policy_status(unit: Unit) -> dict[str, Any]:
-    """The policy in force, and how often it had to be stood in for."""
-    return {
-        "name": unit.policy.name,
-        "options": unit.policy.options,
-        "routed": unit.router.routed,
-        "demoted": unit.router.demoted,
-        "last_fault": unit.router.last_fault,
-    }
-
-
 def panic_status(unit: Unit) -> dict[str, Any]:
     """Where health is ignored now, how often that began, and how many requests were routed meanwhile."""
     panic = unit.router.fitness.panic
@@ -193,7 +180,7 @@ def latency_status(unit: Unit) -> dict[str, Any]:
         "ratio": RATIO,
         "requests": unit.counts.requests,
         "errors": dict(unit.counts.errors),
-        "policy": policy_status(unit),
+        "policy": process_policy_status(unit),
         "endpoints": [
             {
                 "id": state.id,
@@ -205,23 +192,12 @@ def latency_status(unit: Unit) -> dict[str, Any]:
     }
 
 
-def summary(histogram: Histogram) -> dict[str, float | None]:
-    """For people."""
-    count = histogram.count
-    return {
-        "count": count,
-        "mean": histogram.total / count if count else None,
-        **{f"p{q * 100:g}": histogram.quantile(q) for q in QUANTILES},
-    }
-
-
 def process_status(unit: Unit) -> dict[str, Any]:
     """The same for another process of the unit, which cannot merge quantiles: with the histograms themselves."""
     endpoints = [process_endpoint_status(unit, state) for state in unit.router.states]
-    return unit_status(unit) | {"endpoints": endpoints}
+    return unit_status(unit) | {"endpoints": endpoints, "policy": process_policy_status(unit)}
 
 
 def process_endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
     """One endpoint, in the same way."""
-    histogram = state.histogram
-    return endpoint_status(unit, state) | {"latency": {"counts": histogram.counts, "total": histogram.total}}
+    return endpoint_status(unit, state) | {"latency": raw(state.histogram)}

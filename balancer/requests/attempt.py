@@ -18,6 +18,7 @@ from policies.router import Router
 
 if TYPE_CHECKING:
     from balancer.requests.forwarding import Forwarding
+    from policies.canary import Arm
 
 OK: Final = OutcomeKind.OK
 
@@ -28,7 +29,7 @@ class Attempt:
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when a
     head came, if one has. `has_failed`: it is settled, and not as OK. `connection` is for the access log. `load` is
     what the worker said of itself, where that is read; `why` a line that tells the client why this one was asked, where
-    that is to be told.
+    that is to be told, and `arm` which of two policies has placed it, where there are two.
     """
 
     # Not slots: what is not set costs nothing.
@@ -38,6 +39,7 @@ class Attempt:
     connection = NOT_CONNECTED
     load: ReportedLoad | None = None
     why = b""
+    arm: Arm | None = None
 
     def __init__(self, exchange: Forwarding, assignment: Assignment) -> None:
         self.exchange: Forwarding | None = exchange
@@ -88,3 +90,5 @@ class Attempt:
         self.has_failed = kind is not OK
         outcome = Outcome(kind, status, self.sent_at, self.first_byte_at, now, bytes_in, bytes_out, self.load)
         router.settle(self.assignment, outcome)
+        if self.arm is not None:
+            self.arm.record(outcome, self.assignment.routed_at)

@@ -122,6 +122,8 @@ class Forwarding(Applicant):
             self._wait_for_room()
             return
         self._attempt = attempt = Attempt(self, assignment)
+        if unit.canary is not None:
+            attempt.arm = unit.canary.take()
         if explaining is not None:
             attempt.why = explaining.line
         self._attempts += 1
@@ -178,6 +180,8 @@ class Forwarding(Applicant):
         second = Attempt(self, unit.router.route(
             RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
         ))  # fmt: skip
+        if unit.canary is not None:
+            second.arm = unit.canary.take()
         self._attempts += 1
         self._tried |= {late.assignment.state.id, second.assignment.state.id}
         self._race = Race(unit, cast(Contested, self), late, second)

@@ -43,7 +43,7 @@ class Reading:
         worker_errors = sum(each["outcomes"]["error_status"] for each in told["endpoints"])
         return cls(
             at,
-            {"name": policy["name"], **policy["options"]},
+            policy["spec"],
             told["requests"],
             sum(told["errors"].values()) + worker_errors,
             {each["id"]: np.asarray(each["buckets"], dtype=np.int64) for each in told["endpoints"]},

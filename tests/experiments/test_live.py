@@ -71,7 +71,7 @@ class MadeUpUnit:
             "errors": {"timeout": self.failed},
             "policy": {
                 "name": name,
-                "options": {key: value for key, value in self.policy.items() if key != "name"},
+                "spec": self.policy,
                 "demoted": 0,
             },
             "endpoints": [
