@@ -127,6 +127,7 @@ class Server:
         if self._neighbours is not None:
             self._neighbours.sweep(now)
         self.unit.discovery.tick(now)
+        self.unit.load_probes.sweep(now)
         self.unit.recording.tick(now)
         self.unit.explanations.tick(now)
 
@@ -233,6 +234,7 @@ class Server:
         if self._sweep is not None:
             self._sweep.stop()
         unit.checks.stop()
+        unit.load_probes.stop()
         await self._control.stop()
         await unit.discovery.stop()
         await unit.pools.close()

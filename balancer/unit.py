@@ -15,6 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from balancer.clients.networks import is_within
+from balancer.connections.load_probes import LoadProbes
 from balancer.connections.pools import Pools
 from balancer.connections.route import Routes
 from balancer.endpoints.checks import Checks
@@ -146,6 +147,7 @@ class Unit:
         self.pools.replace([state.endpoint for state in router.states])
         self._tell_of_connections()
         self.checks = Checks(router, self.pools, terms.check_plan)
+        self.load_probes = LoadProbes(router, self.pools, clock.now)
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """A request id that no other process or run will give; without a frame of Python."""
@@ -176,6 +178,7 @@ class Unit:
         self.pools.tls = terms.upstream_tls
         self.pools.routes.use(terms.routes)
         self.checks.use(terms.check_plan)
+        self.load_probes.use(terms.probe_plan)
         self.router.use_fitness(terms.fitness)
         self.router.use_concurrency(terms.concurrency)
         self._adopt_hedging(terms.hedging)

@@ -19,6 +19,7 @@ from balancer.control.queue_report import queue_families
 from balancer.control.routes_report import route_families
 
 if TYPE_CHECKING:
+    from balancer.connections.load_probes import ProbeCounts
     from balancer.log.access_log import LogCounts
     from balancer.unit import ReloadCounts, Unit
     from policies.state import EndpointState
@@ -77,6 +78,8 @@ class UnitCollector(Collector):
         yield sticky
         yield reason_family(unit)
         yield from policy_families(unit)
+        yield record_family(unit)
+        yield probe_family(unit.load_probes.counts)
         yield from queue_families(unit)
         yield from panic_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
@@ -198,6 +201,23 @@ def fitness_families(unit: Unit) -> Iterator[Metric]:
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
+
+
+def record_family(unit: Unit) -> Metric:
+    """What became of the requests of the last recording."""
+    family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
+    told = unit.recording.status()
+    for result in ("written", "dropped"):
+        family.add_metric([result], told[result])
+    return family
+
+
+def probe_family(counts: ProbeCounts) -> Metric:
+    """What became of the questions for load."""
+    family = CounterMetricFamily(f"{PREFIX}_load_probes", "Load asked for out of band", labels=["result"])
+    for result in ("answered", "silent", "failed", "skipped"):
+        family.add_metric([result], getattr(counts, result))
+    return family
 
 
 def reason_family(unit: Unit) -> Metric:

@@ -92,12 +92,11 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
 def policy_families(unit: Unit) -> Iterator[Metric]:
     """Of canary and shadows, where there are such."""
     if unit.canary is not None:
-        labels = ["policy", "role"]
         latency = HistogramMetricFamily(
-            f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=labels
+            f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]
         )
         outcomes = CounterMetricFamily(
-            f"{PREFIX}_policy_outcomes", "Attempts by how they ended", labels=[*labels, "outcome"]
+            f"{PREFIX}_policy_outcomes", "Attempts by how they ended", labels=["policy", "role", "outcome"]
         )
         for arm in unit.canary.arms:
             rows = [

@@ -55,6 +55,7 @@ def unit_status(unit: Unit) -> dict[str, Any]:
         "explaining": unit.explanations.status(),
         "reload": reload_status(unit),
         "policy": policy_status(unit),
+        "load_probes": asdict(unit.load_probes.counts) | {"under_way": len(unit.load_probes.under_way)},
         "panic": panic_status(unit),
         "sticky": asdict(unit.sticky_counts) if unit.stickiness is not None else None,
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],

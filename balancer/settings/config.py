@@ -36,6 +36,7 @@ from balancer.settings.fitness import (
     fitness_of,
 )
 from balancer.settings.listen import HostPort, ListenAddress
+from balancer.settings.load_probes import LoadProbesConfig
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
 from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
@@ -114,6 +115,7 @@ class Settings(BaseSettings):
     names: NamesConfig = NamesConfig()
     watch: WatchConfig = WatchConfig()
     checks: ChecksConfig = ChecksConfig()
+    load_probes: LoadProbesConfig = LoadProbesConfig()
     ejection: EjectionConfig = EjectionConfig()
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from balancer.clients.networks import Network
 from balancer.connections.limits import PoolLimits
+from balancer.connections.load_probes import ProbePlan
 from balancer.connections.route import RoutesPlan
 from balancer.endpoints.checks import CheckPlan
 from balancer.messages.internal_fields import InternalFields
@@ -47,6 +48,7 @@ class Terms:
     retries: Retries
     hedging: Hedging | None
     check_plan: CheckPlan
+    probe_plan: ProbePlan
     fitness: Fitness
     timeouts: Timeouts
     limits: Limits
@@ -92,6 +94,7 @@ def terms_of(settings: Settings) -> Terms:
         retries=settings.retry.retries(settings.retries),
         hedging=settings.hedging.hedging(),
         check_plan=settings.check_plan(),
+        probe_plan=settings.load_probes.plan(),
         fitness=settings.fitness(),
         timeouts=_timeouts(settings),
         limits=_limits(settings),
