@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from balancer.connections.load_probes import ProbePlan
+from balancer.settings.sections import PolicySpec
 from policies import registry
 from policies.available import Available
-from policies.facts import ReportedLoad, RequestFacts
+from policies.facts import Outcome, ReportedLoad, RequestFacts
 from policies.state import EndpointState
-from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
+from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering, get, response
 
 REPORT = (b"X-Worker-In-Flight: 3", b"X-Worker-Utilization: 0.5")
 
@@ -213,3 +214,38 @@ async def test_when_the_unit_stops_nothing_is_waited_for(stage: Stage) -> None:
     assert stage.unit.load_probes.under_way
     stage.unit.load_probes.stop()
     assert stage.unit.load_probes.under_way == {}
+
+
+async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) -> None:
+    """Without a probe: whole answers, and streamed ones. A policy that does not observe costs no look at them."""
+    heard: list[ReportedLoad | None] = []
+    stream = (
+        b"HTTP/1.1 200 OK\r\nX-Worker-In-Flight: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+    )
+    worker = await stage.worker(answering(response(b"", *REPORT), stream, response()))
+    await serve(stage, worker, load_probes={})
+    assert stage.unit.reads_load is False
+
+    class Observing(Curious):
+        def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+            heard.append(outcome.reported_load)
+
+    registry.TABLE["curious"] = Observing
+    stage.unit.use_policy(PolicySpec(name="curious"))
+    client = await stage.client()
+    for _ in range(3):
+        await client.ask(get())
+    assert heard == [ReportedLoad(3, None, 0.5), ReportedLoad(9, None, None), None]
+
+
+async def test_prequal_probes_out_of_band(stage: Stage) -> None:
+    """The real policy on a real server: it has heard of both workers after a few requests."""
+    workers = [await stage.worker(reporting()) for _ in range(2)]
+    await serve(stage, *workers, policy="prequal")
+    for _ in range(10):
+        assert (await stage.ask(get())).status == 200
+        await settled(stage)
+    sent, answered, *rest = counts(stage)
+    assert answered == sent >= 2
+    assert rest[:2] == [0, 0]
+    assert all(any(b"/load" in request.line for request in worker.requests) for worker in workers)
