@@ -29,6 +29,13 @@ class LogFailed(Exception):
     exit_code = 2
 
 
+class RecordingRefused(Exception):
+    """A recording that cannot be begun. Ends the command."""
+
+    exit_code = 2
+    status = 409
+
+
 class EndpointConflict(Exception):
     """A command that does not go with the endpoints that there are."""
 

@@ -127,6 +127,9 @@ class Server:
         if self._neighbours is not None:
             self._neighbours.sweep(now)
         self.unit.discovery.tick(now)
+        self.unit.load_probes.sweep(now)
+        self.unit.recording.tick(now)
+        self.unit.explanations.tick(now)
 
     def _tell_grace(self) -> None:
         """The supervisor kills who takes longer, and reads no configuration again."""
@@ -231,11 +234,13 @@ class Server:
         if self._sweep is not None:
             self._sweep.stop()
         unit.checks.stop()
+        unit.load_probes.stop()
         await self._control.stop()
         await unit.discovery.stop()
         await unit.pools.close()
         if unit.access_log is not None:
             unit.access_log.stop()
+        unit.recording.close()
         return is_finished
 
     async def _drained(self, grace: float) -> bool:

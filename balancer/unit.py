@@ -15,26 +15,33 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from balancer.clients.networks import is_within
+from balancer.connections.load_probes import LoadProbes
 from balancer.connections.pools import Pools
 from balancer.connections.route import Routes
 from balancer.endpoints.checks import Checks
 from balancer.endpoints.discovery import Discovery
 from balancer.endpoints.roster import Roster, without_reuse
 from balancer.errors import ForwardingError
+from balancer.log.journal import Journal, journal_of
+from balancer.recording.recording import Recording
+from balancer.requests.explaining import Explaining, Explanations
 from balancer.requests.gate import Gate
 from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
 from balancer.requests.waiting import WaitQueue
 from balancer.settings.transports import transports_of
+from policies.canary import Canary
 from policies.clock import Clock
 from policies.facts import Endpoint
 from policies.policy import Policy
 from policies.router import Router
+from policies.shadow import Shadow, Shadowed
 from policies.sticky import StickyCounts
 
 if TYPE_CHECKING:
     from balancer.clients.downstream import Downstream
     from balancer.log.access_log import AccessLog
+    from balancer.recording.recorder import Recorder
     from balancer.requests.request_key import KeyOf
     from balancer.requests.stickiness import ResponseEdits, Stickiness
     from balancer.settings.sections import PolicySpec
@@ -84,6 +91,8 @@ class Unit:
     `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
     `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
     one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
+    `journal` is told of every request that has ended, and `reads_load`: what workers say of their load is looked for.
+    `explaining` is there while clients may be told why a request went where it went.
     """
 
     def __init__(
@@ -104,8 +113,15 @@ class Unit:
         self.started_at = self.coarse_now
         self.policy = terms.policy
         self._inner = router.policy
+        self.shadows: tuple[Shadow, ...] = ()
+        self.canary: Canary | None = None
+        self._see_who_else_picks()
         self._sticky: StickyConfig | None = None
-        self.access_log = access_log
+        self._access_log = access_log
+        self._recorder: Recorder | None = None
+        self.journal: Journal | None = None
+        self.reads_load = False
+        self._see_who_asks()
         self.hedges: Hedges | None = None
         self.gate: Gate | None = None
         self.date_line = b""
@@ -132,11 +148,14 @@ class Unit:
         self.pools.replace([state.endpoint for state in router.states])
         self._tell_of_connections()
         self.checks = Checks(router, self.pools, terms.check_plan)
+        self.load_probes = LoadProbes(router, self.pools, clock.now)
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """A request id that no other process or run will give; without a frame of Python."""
         self.roster = Roster(self, terms)
         self.discovery = Discovery(self.roster)
+        self.recording = Recording(self, clock)
+        self.explanations = Explanations(router, clock.now)
         self.adopt(terms)
 
     def adopt(self, terms: Terms) -> None:
@@ -161,10 +180,13 @@ class Unit:
         self.pools.tls = terms.upstream_tls
         self.pools.routes.use(terms.routes)
         self.checks.use(terms.check_plan)
+        self.load_probes.use(terms.probe_plan)
         self.router.use_fitness(terms.fitness)
         self.router.use_concurrency(terms.concurrency)
         self._adopt_hedging(terms.hedging)
         self._adopt_gate(terms)
+        self.recording.adopt(terms.record)
+        self.explaining: Explaining | None = self.explanations.adopt(terms.explain)
         if terms.sticky != self._sticky:
             self._sticky = terms.sticky
             self._use(self._inner)
@@ -208,10 +230,42 @@ class Unit:
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy
+        self._see_who_else_picks()
         stickiness = self.stickiness
         self.router.set_policy(
             policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
         )
+        self._see_who_asks()
+
+    @property
+    def access_log(self) -> AccessLog | None:
+        """Where requests are logged, if they are."""
+        return self._access_log
+
+    @access_log.setter
+    def access_log(self, log: AccessLog | None) -> None:
+        self._access_log = log
+        self._see_who_asks()
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Where requests are recorded, while they are."""
+        return self._recorder
+
+    @recorder.setter
+    def recorder(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
+        self._see_who_asks()
+
+    def _see_who_else_picks(self) -> None:
+        policy = self._inner
+        self.shadows = policy.shadows if isinstance(policy, Shadowed) else ()
+        live = policy.live if isinstance(policy, Shadowed) else policy
+        self.canary = live if isinstance(live, Canary) else None
+
+    def _see_who_asks(self) -> None:
+        self.journal = journal_of(self._access_log, self._recorder)
+        self.reads_load = self._recorder is not None or hasattr(self._inner, "observe")
 
     def trusts(self, address: str) -> bool:
         """Whether forwarding fields from this peer are believed."""

@@ -22,7 +22,9 @@ from experiments.capacity.command import capacity
 from experiments.capacity.load_command import load
 from experiments.compare.command import compare
 from experiments.errors import ExperimentError
+from experiments.live.command import live
 from experiments.log.command import from_log
+from experiments.record.command import what_if
 from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
 from experiments.scaling.command import processes
@@ -93,6 +95,8 @@ def list_() -> None:
 cli.add_command(bench)
 cli.add_command(slow_clients)
 cli.add_command(from_log)
+cli.add_command(live)
+cli.add_command(what_if)
 cli.add_command(storm)
 cli.add_command(rolling)
 cli.add_command(shares)

@@ -91,7 +91,8 @@ class WorkerApp:
             await self.switchboard.changed()
         if self.switchboard.current.unhealthy or self.is_draining:
             return self._refuse(503, "unhealthy")
-        return web.json_response({"status": "ok", "worker": self.settings.name})
+        report = self._load.standing(time.monotonic())
+        return web.json_response({"status": "ok", "worker": self.settings.name}, headers=report)
 
     async def _undergo(self, request: web.Request) -> web.StreamResponse:
         try:

@@ -39,6 +39,14 @@ class LoadReport:
             self._read_at, self._busy_seconds = now, busy_seconds
         return self._utilization
 
+    def standing(self, now: float) -> dict[str, str]:
+        """The report for who asks without being served: `X-Worker-In-Flight` counts everybody inside."""
+        return {
+            **self._identity,
+            "X-Worker-In-Flight": str(self.in_flight),
+            "X-Worker-Utilization": f"{self.utilization(now):.4f}",
+        }
+
     def headers(self, now: float, service_time: float = 0.0) -> dict[str, str]:
         """The report as it stands, for one answer."""
         return {

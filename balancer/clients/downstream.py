@@ -234,8 +234,8 @@ class Downstream(asyncio.Protocol):
         turn: Turn
         if request.target.startswith(CONTROL_PREFIX):
             turn = ControlTurn(self, self._control, request.raw, has_body)
-        elif unit.access_log is not None:
-            turn = LoggedExchange(unit, self, request, unit.access_log)
+        elif unit.journal is not None:
+            turn = LoggedExchange(unit, self, request, unit.journal)
         else:
             turn = Exchange(unit, self, request)
         if has_body:

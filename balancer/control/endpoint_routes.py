@@ -60,7 +60,7 @@ class EndpointRoutes:
 
     def routes(self) -> Iterable[web.RouteDef]:
         """What to add to the application; what one process of several does, or says, all of them do and say."""
-        ask, tell = _alone, _alone
+        ask, tell = alone, alone
         if self._channel is not None:
             ask, tell = self._channel.whole, self._channel.everywhere
         one, change = "/-/endpoints/{id}", tell(self._change)
@@ -131,7 +131,7 @@ class EndpointRoutes:
         return web.json_response(self._status(self._unit, state), status=status)
 
 
-def _alone(handler: Handler) -> Handler:
+def alone(handler: Handler) -> Handler:
     """There are no other processes."""
     return handler
 

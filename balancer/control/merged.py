@@ -17,13 +17,13 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from balancer.control.status import summary
+from balancer.control.policy_report import summary
 from policies.load import Histogram
 
-ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble"})
+ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
 """True where it is so in one process."""
 
-ALIKE = frozenset({"max_in_flight", "options"})
+ALIKE = frozenset({"max_in_flight", "options", "spec"})
 """The same in every process, or that of the first."""
 
 EACH = frozenset({"done", "refused", "endpoints"})

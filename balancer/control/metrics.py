@@ -14,10 +14,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from balancer.control.connections_report import connection_families
+from balancer.control.policy_report import policy_families
 from balancer.control.queue_report import queue_families
 from balancer.control.routes_report import route_families
 
 if TYPE_CHECKING:
+    from balancer.connections.load_probes import ProbeCounts
     from balancer.log.access_log import LogCounts
     from balancer.unit import ReloadCounts, Unit
     from policies.state import EndpointState
@@ -74,6 +76,10 @@ class UnitCollector(Collector):
         sticky.add_metric(["kept"], unit.sticky_counts.kept)
         sticky.add_metric(["moved"], unit.sticky_counts.moved)
         yield sticky
+        yield reason_family(unit)
+        yield from policy_families(unit)
+        yield record_family(unit)
+        yield probe_family(unit.load_probes.counts)
         yield from queue_families(unit)
         yield from panic_families(unit)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
@@ -195,6 +201,31 @@ def fitness_families(unit: Unit) -> Iterator[Metric]:
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
+
+
+def record_family(unit: Unit) -> Metric:
+    """What became of the requests of the last recording."""
+    family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
+    told = unit.recording.status()
+    for result in ("written", "dropped"):
+        family.add_metric([result], told[result])
+    return family
+
+
+def probe_family(counts: ProbeCounts) -> Metric:
+    """What became of the questions for load."""
+    family = CounterMetricFamily(f"{PREFIX}_load_probes", "Load asked for out of band", labels=["result"])
+    for result in ("answered", "silent", "failed", "skipped"):
+        family.add_metric([result], getattr(counts, result))
+    return family
+
+
+def reason_family(unit: Unit) -> Metric:
+    """Why requests went where they went, counted while picks are explained."""
+    family = CounterMetricFamily(f"{PREFIX}_pick_reasons", "Reasons of explained picks", labels=["reason"])
+    for reason, number in unit.explanations.reasons.items():
+        family.add_metric([reason], number)
+    return family
 
 
 def log_family(counts: LogCounts) -> Metric:

@@ -12,16 +12,18 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import HttpVersion11, web
 from pydantic import ValidationError
 
 from balancer.clients.client import Client
 from balancer.control.endpoint_routes import EndpointRoutes
+from balancer.control.live_routes import LiveRoutes
 from balancer.control.merged import merged_metrics, merged_status
 from balancer.control.metrics import metrics_text
-from balancer.control.status import policy_status, process_status, reload_status, unit_status
+from balancer.control.policy_report import policy_status, process_policy_status
+from balancer.control.status import process_status, reload_status, unit_status
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.log.lines import NOT_CONNECTED, TARGET_LIMIT, Entry
 from balancer.messages.fields import without
@@ -91,6 +93,7 @@ class ControlPlane:
             web.put("/-/policy", put_policy),
             web.post("/-/reload", reload),
             *EndpointRoutes(self._unit, self._channel).routes(),
+            *LiveRoutes(self._unit, self._channel).routes(),
         ]
 
     async def start(self) -> None:
@@ -172,10 +175,14 @@ class ControlPlane:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _policy(self, request: web.Request) -> web.Response:
-        return web.json_response(policy_status(self._unit))
+        return web.json_response(self._policy_status())
+
+    def _policy_status(self) -> dict[str, Any]:
+        alone = self._channel is None
+        return policy_status(self._unit) if alone else process_policy_status(self._unit)
 
     async def _put_policy(self, request: web.Request) -> web.Response:
-        """Body: "name", or {"name": …, option: value, …}."""
+        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration."""
         try:
             spec = PolicySpec.model_validate(await request.json())
             self._unit.use_policy(spec)
@@ -185,7 +192,7 @@ class ControlPlane:
             return web.json_response({"error": first_problem(error)}, status=422)
         except PoliciesError as error:
             return web.json_response({"error": str(error)}, status=422)
-        return web.json_response(policy_status(self._unit))
+        return web.json_response(self._policy_status())
 
     async def _reload(self, request: web.Request) -> web.Response:
         """The whole configuration again, as on SIGHUP; no body."""

@@ -11,16 +11,15 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from balancer.control.connections_report import connections_status
+from balancer.control.policy_report import policy_status, process_policy_status, raw, summary
 from balancer.control.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.routes_report import events_status, names_status, route_status, watch_status
 from balancer.requests import exchange
+from policies.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.load import Histogram
     from policies.state import EndpointState
-
-QUANTILES = (0.5, 0.9, 0.99)
 
 
 def unit_status(unit: Unit) -> dict[str, Any]:
@@ -52,8 +51,11 @@ def unit_status(unit: Unit) -> dict[str, Any]:
             "bytes_out": unit.tunnels.bytes_out,
         },
         "access_log": log_status(unit),
+        "recording": unit.recording.status(),
+        "explaining": unit.explanations.status(),
         "reload": reload_status(unit),
         "policy": policy_status(unit),
+        "load_probes": asdict(unit.load_probes.counts) | {"under_way": len(unit.load_probes.under_way)},
         "panic": panic_status(unit),
         "sticky": asdict(unit.sticky_counts) if unit.stickiness is not None else None,
         "endpoints": [endpoint_status(unit, state) for state in unit.router.states],
@@ -112,17 +114,6 @@ def build() -> str:
     return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
-def policy_status(unit: Unit) -> dict[str, Any]:
-    """The policy in force, and how often it had to be stood in for."""
-    return {
-        "name": unit.policy.name,
-        "options": unit.policy.options,
-        "routed": unit.router.routed,
-        "demoted": unit.router.demoted,
-        "last_fault": unit.router.last_fault,
-    }
-
-
 def panic_status(unit: Unit) -> dict[str, Any]:
     """Where health is ignored now, how often that began, and how many requests were routed meanwhile."""
     panic = unit.router.fitness.panic
@@ -179,23 +170,35 @@ def endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
     }
 
 
-def summary(histogram: Histogram) -> dict[str, float | None]:
-    """For people."""
-    count = histogram.count
+def latency_status(unit: Unit) -> dict[str, Any]:
+    """/-/latency: counts since the start, all of them whole numbers that only grow.
+
+    Bucket 0 holds latencies up to `shortest` seconds, each further one ends `ratio` times as far as the one before, and
+    the last has all that are longer.
+    """
     return {
-        "count": count,
-        "mean": histogram.total / count if count else None,
-        **{f"p{q * 100:g}": histogram.quantile(q) for q in QUANTILES},
+        "shortest": SHORTEST,
+        "ratio": RATIO,
+        "requests": unit.counts.requests,
+        "errors": dict(unit.counts.errors),
+        "policy": process_policy_status(unit),
+        "endpoints": [
+            {
+                "id": state.id,
+                "buckets": state.histogram.counts,
+                "outcomes": {kind.value: number for kind, number in state.outcomes.items()},
+            }
+            for state in unit.router.states
+        ],
     }
 
 
 def process_status(unit: Unit) -> dict[str, Any]:
     """The same for another process of the unit, which cannot merge quantiles: with the histograms themselves."""
     endpoints = [process_endpoint_status(unit, state) for state in unit.router.states]
-    return unit_status(unit) | {"endpoints": endpoints}
+    return unit_status(unit) | {"endpoints": endpoints, "policy": process_policy_status(unit)}
 
 
 def process_endpoint_status(unit: Unit, state: EndpointState) -> dict[str, Any]:
     """One endpoint, in the same way."""
-    histogram = state.histogram
-    return endpoint_status(unit, state) | {"latency": {"counts": histogram.counts, "total": histogram.total}}
+    return endpoint_status(unit, state) | {"latency": raw(state.histogram)}

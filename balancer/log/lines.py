@@ -18,7 +18,7 @@ from balancer.clients.client import Client
 from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
 from balancer.messages.answers import error_body
 from balancer.messages.fields import found, lines_of
-from policies.facts import Endpoint
+from policies.facts import Endpoint, ReportedLoad
 
 TARGET_LIMIT = 2048
 """Bytes of a request target that are kept: entries wait in memory, and a target may be as long as a head."""
@@ -46,7 +46,8 @@ class Entry(NamedTuple):
 
     `status` is 0 where no response began, `head` has the fields that the worker got. `arrived`: the
     head's first byte, 0 where it came in one piece, and its last. `routed_at` and `sent_at` are of the last attempt,
-    and mean nothing without an `endpoint`; `first_byte_at` is None where none came.
+    and mean nothing without an `endpoint`; `first_byte_at` is None where none came. `load` is what the worker says of
+    itself, where that is read.
     """
 
     ended_at: float
@@ -67,6 +68,7 @@ class Entry(NamedTuple):
     first_byte_at: float | None
     bytes_in: int
     bytes_out: int
+    load: ReportedLoad | None = None
 
 
 class Context(NamedTuple):

@@ -44,7 +44,7 @@ class Member:
         os.close(self.readiness)
 
     def part_of(self, settings: Settings) -> Settings:
-        """The configuration of this process: its share of the limits, and randomness of its own."""
+        """The configuration of this process: its share of the limits, and randomness and a recording of its own."""
         limits = settings.limits
         shares = {
             name: None if whole is None else share(whole, self.index, self.of)
@@ -52,4 +52,9 @@ class Member:
         }
         shares["queue"] = share(limits.queue, self.index, self.of) if limits.queue else 0
         seed = None if settings.seed is None else settings.seed + self.index
-        return settings.model_copy(update={"limits": limits.model_copy(update=shares), "seed": seed})
+        record = settings.record
+        if record.path is not None:
+            record = record.model_copy(update={"path": f"{record.path}.{self.index + 1}"})
+        return settings.model_copy(
+            update={"limits": limits.model_copy(update=shares), "seed": seed, "record": record}
+        )

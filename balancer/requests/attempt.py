@@ -13,11 +13,12 @@ from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed
 from balancer.log.lines import NOT_CONNECTED
 from policies.assignment import Assignment
-from policies.facts import Outcome, OutcomeKind
+from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.router import Router
 
 if TYPE_CHECKING:
     from balancer.requests.forwarding import Forwarding
+    from policies.canary import Arm
 
 OK: Final = OutcomeKind.OK
 
@@ -26,7 +27,9 @@ class Attempt:
     """A `Lessee`. `exchange` is None once nobody waits for it, `upstream` before it has a connection, and after.
 
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when a
-    head came, if one has. `has_failed`: it is settled, and not as OK. `connection` is for the access log.
+    head came, if one has. `has_failed`: it is settled, and not as OK. `connection` is for the access log. `load` is
+    what the worker said of itself, where that is read; `why` a line that tells the client why this one was asked, where
+    that is to be told, and `arm` which of two policies has placed it, where there are two.
     """
 
     # Not slots: what is not set costs nothing.
@@ -34,6 +37,9 @@ class Attempt:
     first_byte_at: float | None = None
     has_failed = False
     connection = NOT_CONNECTED
+    load: ReportedLoad | None = None
+    why = b""
+    arm: Arm | None = None
 
     def __init__(self, exchange: Forwarding, assignment: Assignment) -> None:
         self.exchange: Forwarding | None = exchange
@@ -82,5 +88,7 @@ class Attempt:
             return
         self.exchange = None
         self.has_failed = kind is not OK
-        outcome = Outcome(kind, status, self.sent_at, self.first_byte_at, now, bytes_in, bytes_out)
+        outcome = Outcome(kind, status, self.sent_at, self.first_byte_at, now, bytes_in, bytes_out, self.load)
         router.settle(self.assignment, outcome)
+        if self.arm is not None:
+            self.arm.record(outcome, self.assignment.routed_at)

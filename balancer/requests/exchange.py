@@ -18,6 +18,7 @@ from balancer.errors import (
 )
 from balancer.messages.chunks import chunk, last_chunk
 from balancer.messages.fields import Framing
+from balancer.messages.load_report import reported_load
 from balancer.messages.response_head import Response, outgoing_response
 from balancer.messages.upgrades import is_taken
 from balancer.requests.attempt import Attempt
@@ -70,8 +71,12 @@ class Exchange(Forwarding):
         # What follows comes to the same, with half the work and one look at the clock.
         block = response.block
         attempt = cast(Attempt, self._attempt)
+        if unit.reads_load:
+            attempt.load = reported_load(block)
         if unit.edits is not None:
             block = unit.edits.block_of(response, request, self._downstream.client, attempt.assignment)
+        if attempt.why:
+            block += attempt.why
         if not response.has_date:
             block += unit.date_line
         downstream = self._downstream
@@ -109,10 +114,15 @@ class Exchange(Forwarding):
         status, request = response.status, self._request
         unit, fields = self._unit, request.fields
         self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
+        if unit.reads_load:
+            cast(Attempt, self._attempt).load = reported_load(response.block)
         if unit.edits is not None:
             response = unit.edits.of(
                 response, request, self._downstream.client, cast(Attempt, self._attempt).assignment
             )
+        why = cast(Attempt, self._attempt).why
+        if why and status >= 200:
+            response = response.with_block(response.block + why)
         if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
             self._switch(response)
             return

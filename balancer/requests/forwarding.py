@@ -111,12 +111,21 @@ class Forwarding(Applicant):
         facts = RequestFacts(
             name, target.decode("latin-1"), unit.home_region, key, self._attempts, self._tried
         )
+        explaining = unit.explaining
         try:
-            assignment = unit.router.route(facts)
+            assignment = (
+                unit.router.route(facts)
+                if explaining is None
+                else explaining.route(facts, request, self._downstream.client)
+            )
         except NoEndpointAvailable:
             self._wait_for_room()
             return
         self._attempt = attempt = Attempt(self, assignment)
+        if unit.canary is not None:
+            attempt.arm = unit.canary.take()
+        if explaining is not None:
+            attempt.why = explaining.line
         self._attempts += 1
         is_idempotent = method in REPEATABLE
         if unit.hedges is not None and is_idempotent and self._is_complete and self._attempts == 1:
@@ -171,6 +180,8 @@ class Forwarding(Applicant):
         second = Attempt(self, unit.router.route(
             RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
         ))  # fmt: skip
+        if unit.canary is not None:
+            second.arm = unit.canary.take()
         self._attempts += 1
         self._tried |= {late.assignment.state.id, second.assignment.state.id}
         self._race = Race(unit, cast(Contested, self), late, second)

@@ -1,4 +1,5 @@
-"""An exchange that leaves an entry in the access log: made instead of the plain one while there is a log.
+"""An exchange that leaves an entry in a journal, the access log or a recording: made instead of the plain one while
+there is one.
 
 Rule of this file: it watches and changes nothing. Each way in which a request can end passes one of these methods, and
 leaves one entry. Without a log nobody pays for it, not even with a question.
@@ -18,14 +19,14 @@ from balancer.requests.exchange import Exchange
 
 if TYPE_CHECKING:
     from balancer.clients.downstream import Downstream
-    from balancer.log.access_log import AccessLog
+    from balancer.log.journal import Journal
     from balancer.unit import Unit
 
 
 class LoggedExchange(Exchange):
     """A request and its response, and their line in `log`."""
 
-    def __init__(self, unit: Unit, downstream: Downstream, request: Request, log: AccessLog) -> None:
+    def __init__(self, unit: Unit, downstream: Downstream, request: Request, log: Journal) -> None:
         super().__init__(unit, downstream, request)
         self._log = log
         self._arrived = downstream.head_at, unit.now()
@@ -82,5 +83,5 @@ class LoggedExchange(Exchange):
             self._unit.now(), fault_of(error), self._status, request.method, request.target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, self._downstream.client,
             endpoint, self._attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
-            self._bytes_in, self._bytes_out,
+            self._bytes_in, self._bytes_out, attempt.load if attempt is not None else None,
         ))  # fmt: skip

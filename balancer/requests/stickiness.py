@@ -44,8 +44,13 @@ class Stickiness:
 
     def key(self, request: Request) -> str | None:
         """What `RequestFacts.key` is of it."""
-        match = self._find(request.raw)
-        return match[1].decode("latin-1") if match is not None else None
+        key = self.key_in(request.raw)
+        return key.decode("latin-1") if key is not None else None
+
+    def key_in(self, head: bytes) -> bytes | None:
+        """The same, of a head."""
+        match = self._find(head)
+        return match[1] if match is not None else None
 
     def key_of(self, request: Request, client: Client) -> str | None:
         """The same, where the client matters."""

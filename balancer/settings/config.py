@@ -27,6 +27,7 @@ from pydantic_settings import (
 from balancer.connections.limits import PoolLimits
 from balancer.endpoints.checks import CheckPlan
 from balancer.settings.discovery import DiscoveryConfig, check_unique
+from balancer.settings.explain import ExplainConfig
 from balancer.settings.fitness import (
     ChecksConfig,
     EjectionConfig,
@@ -36,9 +37,11 @@ from balancer.settings.fitness import (
 )
 from balancer.settings.key import KeyConfig
 from balancer.settings.listen import HostPort, ListenAddress
+from balancer.settings.load_probes import LoadProbesConfig
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
 from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
+from balancer.settings.record import RecordConfig
 from balancer.settings.retries import HedgingConfig, RetryConfig
 from balancer.settings.sections import (
     ControlConfig,
@@ -113,12 +116,15 @@ class Settings(BaseSettings):
     names: NamesConfig = NamesConfig()
     watch: WatchConfig = WatchConfig()
     checks: ChecksConfig = ChecksConfig()
+    load_probes: LoadProbesConfig = LoadProbesConfig()
     ejection: EjectionConfig = EjectionConfig()
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()
     sticky: StickyConfig = StickyConfig()
     key: KeyConfig = KeyConfig()
     log: LogConfig = LogConfig()
+    record: RecordConfig = RecordConfig()
+    explain: ExplainConfig = ExplainConfig()
     control: ControlConfig = ControlConfig()
 
     @model_validator(mode="after")

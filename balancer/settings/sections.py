@@ -24,8 +24,10 @@ from pydantic import (
 
 from balancer.settings.transports import Transport, check_installed
 from policies import registry
+from policies.canary import Canary
 from policies.facts import Endpoint
 from policies.policy import Policy
+from policies.shadow import Shadow, Shadowed, randomness
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -37,8 +39,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PolicySpec(BaseModel):
-    """`policy = "name"`, or a table with `name` and the policy's own options."""
+class PlainPolicy(BaseModel):
+    """A name, or a table with `name` and the policy's own options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -54,9 +56,59 @@ class PolicySpec(BaseModel):
         """What the policy itself is given."""
         return dict(self.model_extra or {})
 
-    def make(self, rng: Random) -> Policy:
+    def alone(self, rng: Random, path: str = "policy") -> Policy:
         """Build it. Raises `PoliciesError` for an unknown name or option."""
-        return registry.make(self.name, self.options, rng)
+        return registry.make(self.name, self.options, rng, path)
+
+
+class CanarySpec(PlainPolicy):
+    """The table [policy.canary]."""
+
+    share: float = Field(default=0.05, gt=0, le=0.5, description="of the requests, that it places")
+    by: Literal["request", "key"] = Field(
+        default="request",
+        description="drawn for each; or always the same for a key, or a path where there is none",
+    )
+
+
+class PolicySpec(PlainPolicy):
+    """`policy = "name"`, or a table with `name` and the policy's own options, who else places a share of the requests,
+    and who is asked beside it."""
+
+    canary: CanarySpec | None = Field(default=None, description="another policy that places a share of them")
+    shadow: tuple[PlainPolicy, ...] = Field(
+        default=(), max_length=8, description="policies that are asked, too, and never send"
+    )
+
+    @field_validator("shadow")
+    @classmethod
+    def _has_names_of_its_own(cls, value: tuple[PlainPolicy, ...]) -> tuple[PlainPolicy, ...]:
+        names = [each.name for each in value]
+        if len({*names}) < len(names):
+            raise ValueError("a policy can stand there once: its counts go by its name")
+        return value
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """As it was said, with its name: who says it again gets the same."""
+        return {"name": self.name, **self.model_dump(mode="json", exclude_unset=True)}
+
+    def make(self, rng: Random) -> Policy:
+        """Build all of it. Raises `PoliciesError` for an unknown name or option."""
+        policy = self.alone(rng)
+        canary = self.canary
+        if canary is not None:
+            candidate = canary.alone(rng, "policy.canary")
+            by_key = canary.by == "key"
+            policy = Canary(
+                (self.name, policy), (canary.name, candidate), rng, share=canary.share, by_key=by_key
+            )
+        if self.shadow:
+            policy = Shadowed(policy, [
+                Shadow(each.name, each.alone(randomness(rng), f"policy.shadow.{number}"))
+                for number, each in enumerate(self.shadow)
+            ])  # fmt: skip
+        return policy
 
 
 class UpstreamTlsConfig(Section):

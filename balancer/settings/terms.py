@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from balancer.clients.networks import Network
 from balancer.connections.limits import PoolLimits
+from balancer.connections.load_probes import ProbePlan
 from balancer.connections.route import RoutesPlan
 from balancer.endpoints.checks import CheckPlan
 from balancer.messages.internal_fields import InternalFields
@@ -21,7 +22,9 @@ from balancer.requests.stickiness import ResponseEdits, Stickiness
 from balancer.settings.bounds import Limits, Timeouts
 from balancer.settings.config import Settings
 from balancer.settings.discovery import DiscoveryConfig
+from balancer.settings.explain import ExplainConfig
 from balancer.settings.queue import QueueConfig, SheddingConfig, gate_rules
+from balancer.settings.record import RecordConfig
 from balancer.settings.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.settings.sticky import StickyConfig
 from balancer.tls.contexts import ServerTls, UpstreamTls
@@ -46,6 +49,7 @@ class Terms:
     retries: Retries
     hedging: Hedging | None
     check_plan: CheckPlan
+    probe_plan: ProbePlan
     fitness: Fitness
     timeouts: Timeouts
     limits: Limits
@@ -65,6 +69,8 @@ class Terms:
     key_of: KeyOf | None
     edits: ResponseEdits | None
     log: LogConfig
+    record: RecordConfig
+    explain: ExplainConfig
     token: bytes | None
 
     def meets_clients_like(self, other: Terms) -> bool:
@@ -90,6 +96,7 @@ def terms_of(settings: Settings) -> Terms:
         retries=settings.retry.retries(settings.retries),
         hedging=settings.hedging.hedging(),
         check_plan=settings.check_plan(),
+        probe_plan=settings.load_probes.plan(),
         fitness=settings.fitness(),
         timeouts=_timeouts(settings),
         limits=_limits(settings),
@@ -109,6 +116,8 @@ def terms_of(settings: Settings) -> Terms:
         key_of=stickiness.key_of if stickiness is not None else key_of(settings.key),
         edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
         log=settings.log,
+        record=settings.record,
+        explain=settings.explain,
         token=token.get_secret_value().encode() if token is not None else None,
     )
 

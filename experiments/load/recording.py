@@ -1,7 +1,7 @@
-"""Recorded instants: a text file with one request per line, when it arrived in seconds.
+"""Recorded instants: a text file with one request per line, when it arrived in seconds; or a balancer's recording.
 
-Rule of this file: only the first column is read, whatever stands behind a comma or a space; `#` begins a comment. What
-counts is the distance from the first instant, so a recording may begin at any time of day.
+Rule of this file: of text only the first column is read, whatever stands behind a comma or a space; `#` begins a
+comment. What counts is the distance from the first instant, so a recording may begin at any time of day.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import numpy as np
 
 from experiments.errors import BadInputError
 from experiments.load.samples import Floats
+from experiments.record.reader import is_recording, read_recording
 
 
 @lru_cache(maxsize=8)
 def recorded(path: str) -> Floats:
     """Ascending instants in seconds from the first, shape (n,). Raises BadInputError naming the line."""
+    if is_recording(Path(path)):
+        return ours(path)
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -31,6 +34,13 @@ def recorded(path: str) -> Floats:
     counted = np.asarray(instants - instants[0], dtype=np.float64)
     counted.flags.writeable = False  # it is shared by whoever asks again
     return counted
+
+
+def ours(path: str) -> Floats:
+    """The same of a recording that a balancer has written. Raises BadInputError."""
+    instants = read_recording([Path(path)]).instants
+    instants.flags.writeable = False
+    return instants
 
 
 def read(path: str, number: int, line: str) -> list[float]:

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.control.merged import merged, merged_metrics, merged_status
 from balancer.control.metrics import metrics_text
-from balancer.control.status import process_status, summary, unit_status
+from balancer.control.policy_report import summary
+from balancer.control.status import process_status, unit_status
 from policies.load import Histogram
 from tests.balancer.conftest import Stage, get, response
 

@@ -1,0 +1,125 @@
+"""The policy in force, who places requests beside it, and who only would: as JSON and as metrics.
+
+Rule of this file: as in `status.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+    from policies.load import Histogram
+    from policies.shadow import Shadow
+
+PREFIX = "steelyard"
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def summary(histogram: Histogram) -> dict[str, float | None]:
+    """For people."""
+    count = histogram.count
+    return {
+        "count": count,
+        "mean": histogram.total / count if count else None,
+        **{f"p{q * 100:g}": histogram.quantile(q) for q in QUANTILES},
+    }
+
+
+def raw(histogram: Histogram) -> dict[str, Any]:
+    """For another process, which cannot merge quantiles."""
+    return {"counts": histogram.counts, "total": histogram.total}
+
+
+def policy_status(unit: Unit, told: Callable[[Histogram], dict[str, Any]] = summary) -> dict[str, Any]:
+    """The policy in force, and how often it had to be stood in for; `spec` said again brings all of it back."""
+    return {
+        "name": unit.policy.name,
+        "options": unit.policy.options,
+        "spec": unit.policy.spec,
+        "routed": unit.router.routed,
+        "demoted": unit.router.demoted,
+        "last_fault": unit.router.last_fault,
+        "canary": canary_status(unit, told),
+        "shadow": [shadow_status(shadow) for shadow in unit.shadows],
+    }
+
+
+def process_policy_status(unit: Unit) -> dict[str, Any]:
+    """The same for another process."""
+    return policy_status(unit, raw)
+
+
+def canary_status(unit: Unit, told: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
+    """Both policies, side by side; `latency` from the pick to the last byte. None where there is no canary."""
+    canary = unit.canary
+    if canary is None:
+        return None
+    return {
+        "share": canary.share,
+        "by": "key" if canary.by_key else "request",
+        "arms": {
+            arm.role: {
+                "policy": arm.name,
+                "picks": arm.picks,
+                "outcomes": {kind.value: number for kind, number in arm.outcomes.items()},
+                "latency": told(arm.latency),
+            }
+            for arm in canary.arms
+        },
+    }
+
+
+def shadow_status(shadow: Shadow) -> dict[str, Any]:
+    """How far it agrees with the live policy, and where it would send how much."""
+    return {
+        "name": shadow.name,
+        "seen": shadow.seen,
+        "agreed": shadow.agreed,
+        "agreement": round(shadow.agreement, 4),
+        "by_chance": round(shadow.by_chance, 4),
+        "skew": round(shadow.skew, 4),
+        "picks": dict(shadow.picks),
+        "live": dict(shadow.beside),
+        "faults": shadow.faults,
+        "last_fault": shadow.last_fault,
+    }
+
+
+def policy_families(unit: Unit) -> Iterator[Metric]:
+    """Of canary and shadows, where there are such."""
+    if unit.canary is not None:
+        latency = HistogramMetricFamily(
+            f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]
+        )
+        outcomes = CounterMetricFamily(
+            f"{PREFIX}_policy_outcomes", "Attempts by how they ended", labels=["policy", "role", "outcome"]
+        )
+        for arm in unit.canary.arms:
+            rows = [
+                ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
+                for bound, number in arm.latency.cumulative()
+            ]
+            latency.add_metric([arm.name, arm.role], buckets=rows, sum_value=arm.latency.total)
+            for kind, number in arm.outcomes.items():
+                outcomes.add_metric([arm.name, arm.role, kind.value], number)
+        yield from (latency, outcomes)
+    if unit.shadows:
+        yield from _shadow_families(unit)
+
+
+def _shadow_families(unit: Unit) -> Iterator[Metric]:
+    picks = CounterMetricFamily(
+        f"{PREFIX}_shadow_picks", "Picks that a shadow would have made", labels=["policy", "endpoint"]
+    )
+    agreed = CounterMetricFamily(f"{PREFIX}_shadow_agreed", "Of them, the live policy's", labels=["policy"])
+    faults = CounterMetricFamily(f"{PREFIX}_shadow_faults", "Times that a shadow failed", labels=["policy"])
+    for shadow in unit.shadows:
+        for endpoint, number in shadow.picks.items():
+            picks.add_metric([shadow.name, endpoint], number)
+        agreed.add_metric([shadow.name], shadow.agreed)
+        faults.add_metric([shadow.name], shadow.faults)
+    yield from (picks, agreed, faults)

@@ -1,0 +1,137 @@
+"""Whether requests are recorded: begun and ended by the configuration or by whoever may use /-/record.
+
+Rule of this file: it is off unless asked for, and then nothing of it stands on a request's way. Where the file goes the
+configuration alone says: who may begin a recording may not thereby write anywhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+from math import inf
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from balancer.errors import LogFailed, RecordingRefused
+from balancer.log.access_log import wall_offset
+from balancer.log.lines import Entry, forwarded_for
+from balancer.log.output import complain
+from balancer.recording.recorder import About, Recorder
+from balancer.settings.record import RecordConfig
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+    from policies.clock import Clock
+
+
+NONE: Final = RecordConfig()
+
+
+class Recording:
+    """A unit's. `recorder` is the last recording's, also after it has ended."""
+
+    def __init__(self, unit: Unit, clock: Clock) -> None:
+        self._unit = unit
+        self._clock = clock
+        self._config = NONE
+        self._until = inf
+        self.recorder: Recorder | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are recorded now."""
+        return self._unit.recorder is not None
+
+    def adopt(self, config: RecordConfig) -> None:
+        """Go by this from now on. What was begun by command goes on, unless where it goes has changed.
+
+        Raises `LogFailed` the first time; later it is only told: the rest of a reload is good.
+        """
+        old, self._config = self._config, config
+        if self.is_on and (config != old and (old.enabled or config.path != old.path)):
+            self.stop()
+        if config.enabled and not self.is_on:
+            try:
+                self.start()
+            except LogFailed as error:
+                if old is NONE:
+                    raise
+                complain(str(error))
+
+    def start(self, seconds: float | None = None) -> None:
+        """Record from now on, for so long. Raises `RecordingRefused` and `LogFailed`."""
+        config, unit = self._config, self._unit
+        if config.path is None:
+            raise RecordingRefused("record.path: is not configured, so there is nowhere to record to")
+        if self.is_on:
+            raise RecordingRefused("a recording is under way; DELETE /-/record ends it")
+        now = unit.now()
+        before: Thread | None = self.recorder.thread if self.recorder is not None else None
+        salt = config.salt.get_secret_value().encode() if config.salt is not None else secrets.token_bytes(16)
+        self.recorder = unit.recorder = Recorder(
+            config.path,
+            About(now, wall_offset(self._clock), self._facts(), self._connect_of, self._key_of),
+            salt=salt[:64],
+            limit=config.limit,
+            queue=config.queue,
+            paths=config.paths,
+            before=before,
+        )
+        self._until = inf if seconds is None else now + seconds
+
+    def stop(self) -> None:
+        """Record no more; what waits is still written."""
+        recorder, self._unit.recorder = self._unit.recorder, None
+        if recorder is not None:
+            recorder.retire()
+
+    def close(self) -> None:
+        """The unit ends: wait for what is still to be written."""
+        self.stop()
+        if self.recorder is not None:
+            self.recorder.stop()
+
+    def tick(self, now: float) -> None:
+        """The sweep: it has lasted as long as was asked for, or has no room left."""
+        recorder = self._unit.recorder
+        if recorder is not None and (now >= self._until or recorder.is_full):
+            self.stop()
+
+    def status(self) -> dict[str, Any]:
+        """For people: whether it is on, and what became of the requests of the last one."""
+        recorder = self.recorder
+        left = None if not self.is_on or self._until == inf else max(0.0, self._until - self._unit.now())
+        told: dict[str, Any] = {"recording": self.is_on, "seconds_left": left, "full": False, "problem": None}
+        if recorder is None:
+            return told | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
+        counts = asdict(recorder.counts)
+        return told | {
+            "full": recorder.is_full,
+            "problem": recorder.problem,
+            "waiting": recorder.waiting,
+            **counts,
+        }
+
+    # --- what a recording asks of the unit
+
+    def _facts(self) -> dict[str, Any]:
+        unit = self._unit
+        return {
+            "home_region": unit.home_region,
+            "policy": {"name": unit.policy.name, **unit.policy.options},
+            "endpoints": [
+                {"id": state.id, "region": state.region, "weight": state.endpoint.weight}
+                for state in unit.router.states
+            ],
+        }
+
+    def _connect_of(self, endpoint_id: str) -> float:
+        """Called by the recorder's thread."""
+        pool = self._unit.pools.by_id.get(endpoint_id)
+        return pool.trip if pool is not None else 0.0
+
+    def _key_of(self, entry: Entry) -> bytes:
+        """Whom the request belongs to: as stickiness has it, else its client. Called by the recorder's thread."""
+        stickiness = self._unit.stickiness
+        key = stickiness.key_in(entry.head) if stickiness is not None else None
+        return key if key is not None else forwarded_for(entry).partition(b",")[0].strip()

@@ -1,0 +1,1 @@
+"""Policies compared on a unit that runs, with the traffic that it has."""

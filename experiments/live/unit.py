@@ -1,0 +1,96 @@
+"""A unit that runs, over its control interface.
+
+Rule of this file: what the unit says is passed on. An answer that does not come is asked for again a few times: a look
+that is missed is no reason to stop, and putting the old policy back must not fail for one lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from experiments.errors import BadInputError, ExperimentError
+
+PATIENCE = 10.0
+"""Seconds for an answer."""
+
+TRIES = 4
+PAUSE = 0.5
+"""Times that something is asked, and seconds between."""
+
+
+class UnitFailed(ExperimentError):
+    """The unit cannot be talked to."""
+
+    exit_code = 3
+
+
+class LiveUnit(Protocol):
+    """What an evaluation needs of a unit. Both raise BadInputError for what it refuses, and UnitFailed."""
+
+    async def look(self) -> dict[str, Any]:
+        """What /-/latency says."""
+
+    async def use(self, policy: dict[str, Any]) -> None:
+        """Put a policy in force."""
+
+
+class HttpUnit:
+    """The unit at `url`."""
+
+    def __init__(
+        self, url: str, token: str | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._sleep = sleep
+        fields = {"Authorization": f"Bearer {token}"} if token else {}
+        self._session = ClientSession(headers=fields, timeout=ClientTimeout(total=PATIENCE))
+
+    async def __aenter__(self) -> HttpUnit:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def look(self) -> dict[str, Any]:
+        """What /-/latency says."""
+        return await self._ask("GET", "/-/latency")
+
+    async def use(self, policy: dict[str, Any]) -> None:
+        """Put a policy in force."""
+        await self._ask("PUT", "/-/policy", policy)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        problem = ""
+        for number in range(TRIES):
+            if number:
+                await self._sleep(PAUSE * number)
+            try:
+                async with self._session.request(method, self._url + path, json=body) as answer:
+                    if answer.status < 500:
+                        return self._checked(answer.status, path, await self._json(answer))
+                    problem = f"answers {answer.status}"
+            except (ClientError, TimeoutError, OSError) as error:
+                problem = str(error) or type(error).__name__
+        raise UnitFailed(f"{self._url}{path}: {problem}")
+
+    @staticmethod
+    async def _json(answer: Any) -> dict[str, Any]:
+        try:
+            told: dict[str, Any] = await answer.json(content_type=None)
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def _checked(self, status: int, path: str, told: dict[str, Any]) -> dict[str, Any]:
+        if status == 404:
+            raise BadInputError(
+                f"URL: {self._url} lets only its own machine and those with its token in, or is no unit of this "
+                "version; see --token"
+            )
+        if status >= 400:
+            raise BadInputError(f"{self._url}{path}: {told.get('error', status)}")
+        return told

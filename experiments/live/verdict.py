@@ -1,0 +1,128 @@
+"""What a switchback has shown, as rows and sentences.
+
+Rule of this file: the unit of the comparison is the period of a policy within a block, never the request
+(`campaign/comparison.py`). Errors are compared as they are: where there are none, there is no ratio to take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from experiments.campaign.comparison import Comparison, Interval, compare
+from experiments.campaign.verdict import show
+from experiments.live.readings import Window
+from experiments.live.switchback import Findings, Plan
+
+MEASURES = ("p99", "p50", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy over all its periods. Seconds; the median of the periods' values, requests of all of them."""
+
+    label: str
+    periods: int
+    requests: int
+    rate: float
+    p50: float
+    p99: float
+    mean: float
+    error_share: float
+    demoted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`comparisons` with `baseline` in every measure; `floor` is that of the A/A pair in p99, if there was one."""
+
+    baseline: str
+    rows: tuple[Row, ...]
+    comparisons: tuple[Comparison, ...]
+    floor: Interval | None
+
+    @property
+    def sentences(self) -> list[str]:
+        """For people."""
+        found = [sentence_of(comparison) for comparison in self.comparisons if comparison.measure == "p99"]
+        if self.floor is not None and self.floor.blocks:
+            found.append(f"Noise floor: the same policy twice differed by ×\u00a0{show(self.floor)} in p99.")
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "baseline": self.baseline,
+            "policies": [asdict(row) for row in self.rows],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+            "noise_floor": None if self.floor is None else asdict(self.floor),
+            "verdict": self.sentences,
+        }
+
+
+def conclude(plan: Plan, findings: Findings, twins: tuple[str, str] | None) -> Verdict:
+    """From whatever was measured, be it less than was planned."""
+    windows = {label: findings.windows.get(label, {}) for label in plan.policies}
+    baseline = baseline_of(plan, findings)
+    comparisons: list[Comparison] = []
+    floors: list[Interval | None] = []
+    for measure in MEASURES:
+        values = {
+            label: {block: value_of(measure, window) for block, window in periods.items()}
+            for label, periods in windows.items()
+        }
+        compared, floor = compare(measure, values, baseline, twins, plan.seed)
+        comparisons += compared
+        floors.append(floor)
+    rows = tuple(row_of(label, list(periods.values())) for label, periods in windows.items())
+    return Verdict(baseline, rows, tuple(comparisons), floors[0])
+
+
+def baseline_of(plan: Plan, findings: Findings) -> str:
+    """What is compared with: the policy of the beginning, if it takes part, else the first."""
+    same = (label for label, policy in plan.policies.items() if policy == findings.initial)
+    return next(same, next(iter(plan.policies)))
+
+
+def value_of(measure: str, window: Window) -> float:
+    """Seconds."""
+    return {"p99": window.quantile(0.99), "p50": window.quantile(0.5), "mean": window.mean}[measure]
+
+
+def row_of(label: str, windows: Sequence[Window]) -> Row:
+    """What there is of one policy."""
+    requests = sum(window.requests for window in windows)
+    seconds = sum(window.seconds for window in windows)
+    return Row(
+        label,
+        len(windows),
+        requests,
+        requests / seconds if seconds else 0.0,
+        middle([window.quantile(0.5) for window in windows]),
+        middle([window.quantile(0.99) for window in windows]),
+        middle([window.mean for window in windows]),
+        sum(window.errors for window in windows) / requests if requests else 0.0,
+        sum(window.demoted for window in windows),
+    )
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median of those that are numbers; nan without any."""
+    known = sorted(value for value in values if math.isfinite(value))
+    if not known:
+        return math.nan
+    return (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+
+
+def sentence_of(comparison: Comparison) -> str:
+    """`p99 of a is 0.83 [0.79–0.88] times that of b: ahead.`"""
+    blocks = comparison.interval.blocks
+    if not blocks:
+        return f"{comparison.label} was never measured beside {comparison.baseline}."
+    why = f" ({blocks} block{'s' * (blocks != 1)})" if comparison.standing == "no verdict" else ""
+    return (
+        f"p99 of {comparison.label} is {show(comparison.interval)} times that of {comparison.baseline}: "
+        f"{comparison.standing}{why}."
+    )

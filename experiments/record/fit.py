@@ -1,0 +1,199 @@
+"""What a recording says of the workers: round trip, service times, and how many they serve at once.
+
+Rule of this file: pure functions, and every number says what it was taken from. How, for each endpoint:
+
+- **service**, where the worker reports it (X-Worker-Service-Time), is what it reports. Else it is the time from sent to
+  last byte, less the round trip, of the quarter of requests that found the fewest others there.
+- **round trip** is the least time outside the worker: the 5th percentile of latency − reported service; without reports
+  the quickest TCP handshake, which is one.
+- **slots** is the number of requests that were served at the same time at the 95th of a hundred beginnings: for a
+  worker that was never busy it is a lower bound, so what is simulated with it is rather too slow than too fast. Without
+  reports it is how many were there while the median stay was hardly longer than that of unloaded ones.
+
+A region gets one distribution, which of its workers' times divided by their means lies nearest (the distance of
+Kolmogorov and Smirnov) among fixed, uniform, exponential and lognormal; how much faster one worker is than another is
+its speed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.load.samples import Flags, Floats, Ints
+from experiments.record.reader import OK, Endpoint, Recording
+
+FEW = 30
+"""Successes of an endpoint with which nothing is said of its service times."""
+
+USUAL = 95.0
+HINDERED = 1.15
+"""Times the usual stay from which on a request has waited for a slot."""
+
+LEAST_SERVICE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A distribution of mean 1: `text` with a mean in seconds is a profile; `distance` from what was seen, 0 to 1."""
+
+    kind: str
+    spread: float
+    distance: float
+
+    def text(self, mean: float) -> str:
+        """As `workers serve --service` takes it."""
+        ms = mean * 1e3
+        if self.kind == "uniform":
+            return f"uniform:{ms * (1 - self.spread):.4f}-{ms * (1 + self.spread):.4f}ms"
+        tail = f",{self.spread:.4f}" if self.kind == "lognormal" else ""
+        return f"{self.kind}:{ms:.4f}ms{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFit:
+    """One endpoint. Seconds; `requests` successes were seen, `is_reported`: the worker said how long it served."""
+
+    endpoint: Endpoint
+    requests: int
+    rtt: float
+    service: Floats
+    slots: int
+    is_reported: bool
+
+    @property
+    def mean(self) -> float:
+        """Seconds of service."""
+        return float(self.service.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFit:
+    """The workers of a region as a scenario has them."""
+
+    name: str
+    workers: tuple[WorkerFit, ...]
+    rtt: float
+    mean: float
+    shape: Shape
+    slots: int
+
+    @property
+    def speed(self) -> tuple[float, ...]:
+        """Of each worker, beside the region's mean."""
+        return tuple(self.mean / worker.mean for worker in self.workers)
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second that all of them serve at most."""
+        return sum(self.slots / worker.mean for worker in self.workers)
+
+    def with_slots(self, slots: int | None) -> RegionFit:
+        """The same with as many slots for each worker as somebody knows; None: nobody does."""
+        return self if slots is None else replace(self, slots=slots)
+
+    @property
+    def requests(self) -> int:
+        """Successes that this was taken from."""
+        return sum(worker.requests for worker in self.workers)
+
+
+def fit(recording: Recording) -> tuple[RegionFit, ...]:
+    """Every region with an endpoint of which enough is known."""
+    fits = [fit_worker(recording, number) for number in range(len(recording.endpoints))]
+    known = [worker for worker in fits if worker is not None]
+    return tuple(
+        fit_region(region, tuple(worker for worker in known if worker.endpoint.region == region))
+        for region in recording.regions
+        if any(worker.endpoint.region == region for worker in known)
+    )
+
+
+def fit_worker(recording: Recording, number: int) -> WorkerFit | None:
+    """Endpoint `number`; None where too little was seen of it."""
+    rows = recording.rows[(recording.rows["endpoint"] == number) & np.isfinite(recording.rows["service"])]
+    good = rows["end"] == OK
+    if int(good.sum()) < FEW:
+        return None
+    endpoint = recording.endpoints[number]
+    sent = np.asarray(rows["at"] + rows["queue"] + np.nan_to_num(rows["connect"]), dtype=np.float64)
+    latency = np.asarray(rows["service"], dtype=np.float64)
+    reported = np.asarray(rows["reported"], dtype=np.float64)
+    told = good & np.isfinite(reported) & (reported > 0)
+    if int(told.sum()) >= FEW:
+        rtt = max(0.0, float(np.percentile(latency[told] - reported[told], 5)))
+        service = reported[told]
+        ends = sent[told] + latency[told] - rtt / 2
+        slots = served_at_once(ends - service, ends)
+        return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported=True)
+    rtt = min(endpoint.connect, float(latency[good].min()))
+    ahead = in_flight(sent, sent + latency - rtt)  # there, and not on the way
+    unloaded = good & (ahead <= np.percentile(ahead[good], 25))
+    service = np.maximum(latency[unloaded] - rtt, LEAST_SERVICE)
+    slots = unhindered(latency[good] - rtt, ahead[good], float(np.median(service)))
+    return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported=False)
+
+
+def in_flight(begin: Floats, end: Floats) -> Ints:
+    """How many others are under way when each begins, shape (n,)."""
+    begun = np.searchsorted(np.sort(begin), begin, side="left")
+    return np.asarray(begun - np.searchsorted(np.sort(end), begin, side="right"))
+
+
+def served_at_once(begin: Floats, end: Floats) -> int:
+    """Requests in service, itself included, at 95 of a hundred beginnings."""
+    return max(1, int(np.percentile(in_flight(begin, end) + 1, USUAL, method="inverted_cdf")))
+
+
+def unhindered(inside: Floats, ahead: Ints, usual: float) -> int:
+    """The most that were there, itself included, while the median stay `inside` was hardly longer than `usual`."""
+    most = 1
+    for others in range(1, int(ahead.max(initial=0)) + 1):
+        there: Flags = ahead == others
+        if int(there.sum()) < FEW:
+            continue
+        if np.median(inside[there]) > usual * HINDERED:
+            break
+        most = others + 1
+    return most
+
+
+def fit_region(name: str, workers: tuple[WorkerFit, ...]) -> RegionFit:
+    """What its workers have in common."""
+    mean = float(np.mean([worker.mean for worker in workers]))
+    times = np.concatenate([worker.service / worker.mean for worker in workers])
+    rtt = float(np.median([worker.rtt for worker in workers]))
+    slots = round(float(np.median([worker.slots for worker in workers])))
+    return RegionFit(name, workers, rtt, mean, nearest(times), slots)
+
+
+def nearest(times: Floats) -> Shape:
+    """The distribution that lies nearest to `times`, whose mean is 1."""
+    spread = float(times.std())
+    if spread < 0.005:
+        return Shape("fixed", 0.0, 0.0)
+    half = min(1.0, spread * math.sqrt(3))
+    sigma = math.sqrt(math.log(1 + spread**2))
+    shapes: list[tuple[str, float, Callable[[Floats], Floats]]] = [
+        ("uniform", half, lambda x: np.clip((x - 1 + half) / (2 * half), 0, 1)),
+        ("exponential", 1.0, lambda x: 1 - np.exp(-x)),
+        ("lognormal", sigma, lambda x: normal((np.log(np.maximum(x, 1e-12)) + sigma**2 / 2) / sigma)),
+    ]
+    ordered = np.sort(times)
+    found = [Shape(kind, value, distance(ordered, law)) for kind, value, law in shapes]
+    return min(found, key=lambda shape: shape.distance)
+
+
+def distance(ordered: Floats, law: Callable[[Floats], Floats]) -> float:
+    """Kolmogorov and Smirnov's, between a sample in order and a distribution function."""
+    expected, count = law(ordered), len(ordered)
+    steps = np.arange(count) / count
+    return float(max(np.max(expected - steps), np.max(steps + 1 / count - expected)))
+
+
+def normal(values: Floats) -> Floats:
+    """The standard normal distribution function."""
+    return np.asarray([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in values])

@@ -1,0 +1,52 @@
+"""The hooks of several policies as those of one.
+
+Rule of this file: a hook that none of them has does not exist, so that nobody pays for it. All see the same outcomes,
+whoever picked: what they know of the endpoints must not depend on how often they were asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from policies.policy import Policy
+from policies.state import EndpointState
+
+TOLD = ("observe", "observe_probe", "members_changed", "tick")
+"""Hooks that return nothing."""
+
+ASKED = "probes"
+"""The one that returns whom to probe."""
+
+
+def take_on(chorus: object, policies: Sequence[Policy]) -> None:
+    """Give `chorus` every hook that one of `policies` has."""
+    for name in TOLD:
+        hooks = hooks_of(policies, name)
+        if hooks:
+            setattr(chorus, name, hooks[0] if len(hooks) == 1 else _all(hooks))
+    asked = hooks_of(policies, ASKED)
+    if asked:
+        setattr(chorus, ASKED, asked[0] if len(asked) == 1 else _whom(asked))
+
+
+def hooks_of(policies: Sequence[Policy], name: str) -> list[Callable[..., Any]]:
+    """Those that there are."""
+    return [getattr(policy, name) for policy in policies if hasattr(policy, name)]
+
+
+def _all(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    def tell(*arguments: Any) -> None:
+        for hook in hooks:
+            hook(*arguments)
+
+    return tell
+
+
+def _whom(
+    hooks: Sequence[Callable[[float], Sequence[EndpointState]]],
+) -> Callable[[float], list[EndpointState]]:
+    def ask(now: float) -> list[EndpointState]:
+        return [state for hook in hooks for state in hook(now)]
+
+    return ask

@@ -1,0 +1,74 @@
+"""Recordings made by hand, byte by byte as the documents have it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROW = struct.Struct("<d5fQIIHHHBB")
+NAN = float("nan")
+
+
+def block(kind: bytes, content: bytes | dict[str, Any]) -> bytes:
+    """One block, as it stands in a file."""
+    payload = content if isinstance(content, bytes) else json.dumps(content).encode()
+    data = zlib.compress(payload)
+    return struct.pack("<cI", kind, len(data)) + data
+
+
+@dataclass(frozen=True)
+class Row:
+    """A request that went well, unless told otherwise."""
+
+    at: float
+    endpoint: int = 0
+    service: float = 0.1
+    reported: float = NAN
+    queue: float = 0.0
+    connect: float = 0.0
+    key: int = 7
+    status: int = 200
+    end: int = 0
+
+    @property
+    def packed(self) -> bytes:
+        return ROW.pack(
+            self.at, self.queue, self.connect, self.service, self.service, self.reported, self.key, 0, 17,
+            self.endpoint, 0, self.status, 1, self.end,
+        )  # fmt: skip
+
+
+@dataclass
+class Tape:
+    """One recording; `endpoints` are (id, region, seconds of a handshake)."""
+
+    rows: Sequence[Row]
+    endpoints: Sequence[tuple[str, str, float]] = (("w0", "emea", 0.08),)
+    began: float = 1_700_000_000.0
+    about: dict[str, Any] = field(default_factory=dict)
+    dropped: int = 0
+
+    @property
+    def data(self) -> bytes:
+        start = {"steelyard": "recording", "format": 1, "began": self.began, "home_region": "emea",
+                 "policy": {"name": "random"}, **self.about}  # fmt: skip
+        named = b"".join(
+            block(b"E", {"number": number, "id": id_, "region": region, "weight": 1.0,
+                         "max_in_flight": None, "connect": connect})
+            for number, (id_, region, connect) in enumerate(self.endpoints)
+        )  # fmt: skip
+        half = len(self.rows) // 2
+        rows = b"".join(
+            block(b"R", b"".join(row.packed for row in part)) for part in (self.rows[:half], self.rows[half:])
+        )
+        end = block(b"Z", {"written": len(self.rows), "dropped": self.dropped})
+        return block(b"S", start) + named + rows + end
+
+    def write(self, path: Path) -> Path:
+        path.write_bytes(self.data)
+        return path

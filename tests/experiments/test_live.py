@@ -1,0 +1,380 @@
+"""Policies compared on a unit that runs: a unit made up here, whose time is told by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+
+from experiments.__main__ import cli
+from experiments.errors import BadInputError, ExperimentError
+from experiments.live.command import percent, policies_chosen
+from experiments.live.rails import Rails
+from experiments.live.readings import Reading, UnitRestarted, Window, between
+from experiments.live.switchback import (
+    Findings,
+    NotRolledBack,
+    Plan,
+    RailBroken,
+    SomebodyElse,
+    Switchback,
+)
+from experiments.live.unit import HttpUnit, UnitFailed
+from experiments.live.verdict import conclude
+from policies.load import RATIO, SHORTEST, Histogram
+
+POLICIES: dict[str, dict[str, Any]] = {"slow": {"name": "slow"}, "fast": {"name": "fast", "choices": 2}}
+
+
+class MadeUpUnit:
+    """Answers 200 requests a second, in a time that depends on the policy; time passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.policy: dict[str, Any] = {"name": "old"}
+        self.histogram = Histogram()
+        self.requests = self.failed = 0
+        self.put: list[dict[str, Any]] = []
+        self.latency: dict[str, float] = {"old": 0.1, "slow": 0.12, "fast": 0.06}
+        self.error_share: dict[str, float] = {}
+        self.sleeping: Callable[[], None] = lambda: None
+        self._rng = np.random.default_rng(5)
+
+    def now(self) -> float:
+        return self.at
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeping()
+        self.at += seconds
+        name = self.policy["name"]
+        for seconds_taken in self._rng.gamma(16, self.latency[name] / 16, round(200 * seconds)):
+            self.requests += 1
+            if self._rng.random() < self.error_share.get(name, 0.0):
+                self.failed += 1
+            else:
+                self.histogram.record(float(seconds_taken))
+
+    async def look(self) -> dict[str, Any]:
+        name, *_ = self.policy.values()
+        return {
+            "shortest": SHORTEST,
+            "ratio": RATIO,
+            "requests": self.requests,
+            "errors": {"timeout": self.failed},
+            "policy": {
+                "name": name,
+                "spec": self.policy,
+                "demoted": 0,
+            },
+            "endpoints": [
+                {"id": "a", "buckets": list(self.histogram.counts), "outcomes": {"error_status": 0}}
+            ],
+        }
+
+    async def use(self, policy: dict[str, Any]) -> None:
+        self.put.append(policy)
+        self.policy = policy
+
+
+class Silent:
+    """Observer."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[int | None, str]] = []
+
+    def began(self, block: int | None, label: str) -> None:
+        pass
+
+    def looked(self, seconds: float, window: Window) -> None:
+        pass
+
+    def ended(self, block: int | None, label: str, window: Window) -> None:
+        self.ends.append((block, label))
+
+
+def plan(blocks: int = 8, **changes: Any) -> Plan:
+    return Plan(**{"policies": POLICIES, "blocks": blocks, "period": 12.0, "washout": 2.0, **changes})
+
+
+def switchback(unit: MadeUpUnit, what: Plan) -> Switchback:
+    return Switchback(unit, what, Silent(), unit.now, unit.sleep)
+
+
+# --- readings
+
+
+def reading(seconds: list[float], at: float = 0.0, requests: int = 0, errors: int = 0) -> Reading:
+    histogram = Histogram()
+    for one in seconds:
+        histogram.record(one)
+    counts = np.asarray(histogram.counts, dtype=np.int64)
+    return Reading(at, {"name": "x"}, requests, errors, {"a": counts}, SHORTEST, RATIO)
+
+
+def test_the_difference_of_two_readings() -> None:
+    """What was before does not count."""
+    rng = np.random.default_rng(1)
+    old, new = rng.gamma(4, 1.0, 500).tolist(), rng.gamma(4, 0.01, 5000).tolist()
+    window = between(reading(old, 10.0, 500, 3), reading(old + new, 20.0, 5600, 103))
+    assert (window.answered, window.requests, window.rate) == (5000, 5100, 510.0)
+    assert window.error_share == pytest.approx(100 / 5100)
+    for q in (0.1, 0.5, 0.9, 0.99):
+        assert window.quantile(q) == pytest.approx(float(np.quantile(new, q)), rel=0.03)
+    assert window.mean == pytest.approx(float(np.mean(new)), rel=0.02)
+
+
+def test_of_nothing_there_is_no_quantile() -> None:
+    same = reading([0.1])
+    assert math.isnan(between(same, same).quantile(0.99))
+
+
+def test_a_unit_that_was_started_anew_is_noticed() -> None:
+    with pytest.raises(UnitRestarted):
+        between(reading([0.1, 0.2], requests=2), reading([0.1], requests=1))
+
+
+# --- the sitting
+
+
+async def test_every_policy_has_its_turn_in_every_block_and_the_old_one_is_put_back() -> None:
+    unit, what = MadeUpUnit(), plan(6)
+    made = switchback(unit, what)
+    findings = await made.run()
+    assert {label: sorted(windows) for label, windows in findings.windows.items()} == {
+        "slow": list(range(6)),
+        "fast": list(range(6)),
+    }
+    assert Counter(policy["name"] for policy in unit.put[:-1]) == {"slow": 6, "fast": 6}
+    assert unit.put[-1] == unit.policy == {"name": "old"}
+    assert findings.is_restored
+    assert len({tuple(what.order(block)) for block in range(6)}) == 2  # the order changes
+    assert unit.at == what.seconds
+    assert all(window.seconds == 10 for windows in findings.windows.values() for window in windows.values())
+
+
+async def test_the_better_one_is_found() -> None:
+    unit, what = MadeUpUnit(), plan(10)
+    verdict = conclude(what, await switchback(unit, what).run(), None)
+    assert verdict.baseline == "slow"
+    (comparison,) = [c for c in verdict.comparisons if c.measure == "p99"]
+    assert comparison.standing == "ahead"
+    assert comparison.interval.ratio == pytest.approx(0.5, rel=0.1)
+    assert "ahead" in verdict.sentences[0]
+    assert json.loads(json.dumps(verdict.as_dict()))["baseline"] == "slow"
+
+
+async def test_the_same_twice_is_not_told_apart() -> None:
+    unit = MadeUpUnit()
+    policies, twins = policies_chosen("fast,fast", ())
+    what = plan(10, policies=policies, p99=1.0)
+    verdict = conclude(what, await switchback(unit, what).run(), twins)
+    assert verdict.floor is not None
+    assert verdict.floor.low < 1 < verdict.floor.high or verdict.floor.ratio == pytest.approx(1, abs=0.05)
+
+
+async def test_few_blocks_give_no_verdict() -> None:
+    unit, what = MadeUpUnit(), plan(2)
+    verdict = conclude(what, await switchback(unit, what).run(), None)
+    assert {comparison.standing for comparison in verdict.comparisons} == {"no verdict"}
+
+
+async def test_a_policy_that_is_far_slower_is_rolled_back_at_once() -> None:
+    """Within the wash-out, too."""
+    unit = MadeUpUnit()
+    unit.latency["slow"] = 0.9
+    made = switchback(unit, plan(4, washout=6.0))
+    with pytest.raises(
+        RailBroken, match=r"slow: p99 rose to \d+ ms, more than \d+ ms; 'old' is in force again"
+    ):
+        await made.run()
+    assert unit.policy == {"name": "old"}
+    assert made.findings.is_restored
+    slow_at = 12.0 + 12.0 * plan().order(0).index("slow")
+    assert unit.at <= slow_at + 3
+
+
+async def test_errors_break_a_rail() -> None:
+    unit = MadeUpUnit()
+    unit.error_share["fast"] = 0.2
+    with pytest.raises(RailBroken, match=r"of requests failed, more than 2\.0%"):
+        await switchback(unit, plan(4)).run()
+    assert unit.policy == {"name": "old"}
+
+
+def test_silence_breaks_a_rail() -> None:
+    """A policy that sends everything where it hangs has no slow answers, for it has none."""
+    nothing = np.zeros(4, dtype=np.int64)
+    window = Window(5.0, 300, 0, 0, nothing, {}, SHORTEST, RATIO)
+    assert "none of 300 requests was answered" in str(Rails(1.0, 0.5).broken_by(window))
+
+
+async def test_cancelled_it_rolls_back() -> None:
+    unit = MadeUpUnit()
+    made = switchback(unit, plan(4))
+    task = asyncio.ensure_future(made.run())
+
+    def stop() -> None:
+        if unit.at > 30:
+            task.cancel()
+
+    unit.sleeping = stop
+
+    async def yielding(seconds: float) -> None:
+        await MadeUpUnit.sleep(unit, seconds)
+        await asyncio.sleep(0)
+
+    made._sleep = yielding
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert unit.policy == {"name": "old"}
+    assert made.findings.is_restored
+
+
+async def test_a_unit_that_fails_is_rolled_back() -> None:
+    unit = MadeUpUnit()
+    fine = unit.look
+
+    async def failing() -> dict[str, Any]:
+        if 20 < unit.at < 23:
+            raise UnitFailed("no answer")
+        return await fine()
+
+    unit.look = failing  # type: ignore[method-assign]
+    with pytest.raises(UnitFailed):
+        await switchback(unit, plan(4)).run()
+    assert unit.policy == {"name": "old"}
+
+
+async def test_what_cannot_be_rolled_back_is_said() -> None:
+    unit = MadeUpUnit()
+    unit.latency["slow"] = 5.0
+    fine = unit.use
+
+    async def refusing(policy: dict[str, Any]) -> None:
+        if policy["name"] == "old":
+            raise UnitFailed("no answer")
+        await fine(policy)
+
+    unit.use = refusing  # type: ignore[method-assign]
+    with pytest.raises(NotRolledBack, match="'old' could not be put in force again, 'slow' still is"):
+        await switchback(unit, plan(4)).run()
+
+
+async def test_what_somebody_else_puts_in_force_is_left_alone() -> None:
+    unit = MadeUpUnit()
+    unit.latency["theirs"] = 0.1
+
+    def meddle() -> None:
+        if unit.at > 30:
+            unit.policy = {"name": "theirs"}
+
+    unit.sleeping = meddle
+    made = switchback(unit, plan(4))
+    with pytest.raises(SomebodyElse, match="'theirs'"):
+        await made.run()
+    assert unit.policy == {"name": "theirs"}
+    assert not made.findings.is_restored
+
+
+async def test_without_traffic_nothing_is_begun() -> None:
+    unit = MadeUpUnit()
+    with pytest.raises(BadInputError, match="--block must be long enough"):
+        await switchback(unit, plan(4, period=0.25, washout=0.1)).run()
+    assert unit.put == [{"name": "old"}]
+
+
+# --- over HTTP
+
+
+async def unit_that_answers(handler: Any) -> tuple[web.AppRunner, str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+async def test_what_is_asked_of_a_unit() -> None:
+    asked: list[tuple[str, str, str | None, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json() if request.can_read_body else None
+        asked.append((request.method, request.path, request.headers.get("Authorization"), body))
+        return web.json_response({"fine": True}, status=503 if len(asked) == 1 else 200)
+
+    async def at_once(seconds: float) -> None:
+        pass
+
+    runner, url = await unit_that_answers(answer)
+    async with HttpUnit(url, "secret", at_once) as unit:
+        assert await unit.look() == {"fine": True}
+        await unit.use({"name": "x", "option": 1})
+    await runner.cleanup()
+    assert asked == [
+        ("GET", "/-/latency", "Bearer secret", None),
+        ("GET", "/-/latency", "Bearer secret", None),  # 503 is asked again
+        ("PUT", "/-/policy", "Bearer secret", {"name": "x", "option": 1}),
+    ]
+
+
+@pytest.mark.parametrize(("status", "problem"), [(404, "see --token"), (422, "unknown policy")])
+async def test_what_a_unit_refuses_is_the_callers_mistake(status: int, problem: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"error": "unknown policy 'x'"}, status=status)
+
+    runner, url = await unit_that_answers(answer)
+    async with HttpUnit(url, None) as unit:
+        with pytest.raises(BadInputError, match=problem):
+            await unit.use({"name": "x"})
+    await runner.cleanup()
+
+
+# --- options
+
+
+def test_policies_of_the_command_line() -> None:
+    chosen, twins = policies_chosen("a, b", ('{"name": "a", "margin": 0.5}',))
+    assert (list(chosen), twins) == (["a", "b", "a (margin=0.5)"], None)
+    assert chosen["a (margin=0.5)"] == {"name": "a", "margin": 0.5}
+    assert policies_chosen("a,a", ())[1] == ("a", "a again")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--policies", "a"], "--policies: name two or more"),
+        (["--policies", "a,a,a"], "one pair too many"),
+        (["--policies", "a,b", "--policy", "{"], "--policy: must be a JSON object with a name"),
+        (["--policies", "a,b", "--block", "soon"], "--block: must be a duration"),
+        (
+            ["--policies", "a,b", "--block", "2s", "--washout", "2s"],
+            "--washout: must be shorter than --block",
+        ),
+        (["--policies", "a,b", "--max-p99", "0"], "--max-p99: must be a duration"),
+        (["--policies", "a,b", "--max-errors", "many"], "--max-errors: must be a percentage"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], problem: str) -> None:
+    ran = CliRunner().invoke(cli, ["live", "http://127.0.0.1:1", *arguments])
+    assert isinstance(ran.exception, ExperimentError)
+    assert ran.exception.exit_code == 2
+    assert problem in str(ran.exception)
+
+
+def test_a_share_is_a_percentage() -> None:
+    assert percent("--max-errors", "1.5%") == pytest.approx(0.015)
+
+
+def test_nothing_measured_is_nothing_said() -> None:
+    verdict = conclude(plan(), Findings({"name": "old"}), None)
+    assert verdict.sentences == ["fast was never measured beside slow."]

@@ -1,0 +1,202 @@
+"""What would have been is told beside how well what was is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from experiments.__main__ import cli
+from experiments.campaign.fleet import places_of
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.errors import BadInputError, ExperimentError
+from experiments.load.arrivals import first_instants
+from experiments.load.recording import recorded as instants_in
+from experiments.load.samples import Run, RunFacts, Samples
+from experiments.record.command import checked, chosen, write_instants
+from experiments.record.fit import fit
+from experiments.record.reader import Recording, read_recording
+from experiments.record.what_if import Answer, Question, answer, in_words, plain, scenario_of
+from tests.experiments.tapes import Row, Tape
+
+
+def traffic(seed: int = 1, count: int = 4000) -> list[Row]:
+    """EMEA 100 ms away, ASIA 300 ms; 15 ms of service as the workers report it; 50 requests a second."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        service, far = rng.uniform(0.012, 0.018), number % 4 == 0
+        latency = service + (0.3 if far else 0.1)
+        rows.append(Row(number / 50, 1 if far else 0, latency, service))
+    return rows
+
+
+@pytest.fixture
+def taped(tmp_path: Path) -> Path:
+    endpoints = [("emea-0", "EMEA", 0.1), ("asia-0", "ASIA", 0.3)]
+    return Tape(traffic(), endpoints, about={"home_region": "EMEA"}).write(tmp_path / "unit.recording")
+
+
+def question(*lost: str, **changes: Any) -> Question:
+    policies = {"random": {"name": "random"}, "round-robin": {"name": "round-robin"}}
+    return Question(**{"lost": lost, "policies": policies, "blocks": 8, **changes})
+
+
+def made_up(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """Not a simulation: latencies by policy and number of regions, so that the words can be checked."""
+    arrived = first_instants(scenario.load, seed, 1.0)
+    rng = np.random.default_rng([seed, block])
+    factor = {"random": 1.0, "round-robin": 0.8}[entry.policy.name] * (
+        1.0 if len(scenario.regions) > 1 else 2.0
+    )
+    took = rng.choice([0.115, 0.315], size=len(arrived), p=[0.75, 0.25]) * factor
+    columns: dict[str, Any] = {
+        field.name: np.zeros(len(arrived), dtype=np.int64) for field in fields(Samples)
+    }
+    columns |= {
+        "scheduled_at": arrived,
+        "sent_at": arrived,
+        "first_byte_at": arrived + took,
+        "ended_at": arrived + took,
+    }
+    columns["status"] = np.full(len(arrived), 200)
+    facts = RunFacts(
+        label=entry.label, policy=entry.policy.model_dump(), mode="open", requests=len(arrived), block=block,
+        order=order, seed=seed, timeout=30, places=places_of(scenario),
+    )  # fmt: skip
+    return Run(facts, Samples(**columns))
+
+
+def answered(path: Path, tmp_path: Path, what: Question) -> Answer:
+    read = read_recording([path])
+    write_instants(read, tmp_path / "instants.txt")
+    return answer(read, tmp_path / "instants.txt", fit(read), what, made_up)
+
+
+# --- a recording as a scenario
+
+
+def test_a_recording_is_arrivals_as_it_is(taped: Path) -> None:
+    """`arrivals = "replay"` takes it, for the generator and the simulator alike."""
+    assert instants_in(str(taped)).tolist() == read_recording([taped]).instants.tolist()
+    assert len(instants_in(str(taped))) == 4000
+
+
+def test_the_scenario_says_what_was_found_out(taped: Path, tmp_path: Path) -> None:
+    read = read_recording([taped])
+    write_instants(read, tmp_path / "instants.txt")
+    scenario = scenario_of(
+        read, tmp_path / "instants.txt", fit(read), {"random": {"name": "random"}}, question()
+    )
+    emea, asia = scenario.regions
+    assert (emea.name, asia.name, scenario.home_region) == ("emea", "asia", "emea")
+    assert [emea.rtt, asia.rtt] == pytest.approx([0.1, 0.3], abs=1e-4)
+    assert emea.service.startswith("uniform:")
+    assert scenario.load.planned == 4000
+    assert first_instants(scenario.load, 1, 1.0) == pytest.approx(read.instants, abs=1e-8)
+
+
+def test_home_is_the_nearest_where_it_is_lost(taped: Path, tmp_path: Path) -> None:
+    read = read_recording([taped])
+    write_instants(read, tmp_path / "instants.txt")
+    left = [region for region in fit(read) if region.name == "ASIA"]
+    scenario = scenario_of(read, tmp_path / "instants.txt", left, {"random": {"name": "random"}}, question())
+    assert scenario.home_region == "asia"
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("EMEA", "emea"), ("eu_west.1", "eu-west-1"), ("1st", "r-1st")]
+)
+def test_regions_get_plain_names(name: str, written: str) -> None:
+    assert plain(name) == written
+
+
+# --- the answer
+
+
+def test_what_was_stands_beside_what_would_have_been(taped: Path, tmp_path: Path) -> None:
+    found = answered(taped, tmp_path, question("ASIA"))
+    assert [(line.label, line.world, line.regions) for line in found.lines] == [
+        ("random", "recorded", "EMEA ASIA"),
+        ("random", "simulated", "EMEA ASIA"),
+        ("random", "simulated", "EMEA"),
+        ("round-robin", "simulated", "EMEA"),
+    ]
+    assert list(found.error) == pytest.approx([0, 0], abs=0.03)
+    first, second, beside, trust = found.sentences
+    assert first.startswith(
+        "Without ASIA, under random, this traffic would see a p99 of 630 ms (×\u00a02.00 of what it is)"
+    )
+    assert "round-robin" in second
+    assert beside.startswith("p99 of round-robin would be 0.80 [0.80–0.80] times that of random: ahead.")
+    assert trust.endswith("close.")
+    assert json.loads(json.dumps(found.as_dict()))["without"] == ["ASIA"]
+
+
+def test_a_simulation_that_is_far_off_says_so(tmp_path: Path) -> None:
+    rows = [Row(row.at, row.endpoint, row.service * 2, row.reported) for row in traffic()]
+    path = Tape(rows, [("a", "emea", 0.0), ("b", "asia", 0.0)]).write(tmp_path / "r")
+    assert (
+        answered(path, tmp_path, question())
+        .sentences[-1]
+        .endswith("take differences smaller than that for nothing.")
+    )
+
+
+def test_too_few_workers_are_too_few_under_any_policy(tmp_path: Path) -> None:
+    """100 requests a second, 20 ms each, one slot: two workers' work."""
+    rows = [Row(n / 100, n % 4, 0.12, 0.02) for n in range(2000)]
+    ends = [("a", "emea", 0.1), ("b", "asia", 0.1), ("c", "asia", 0.1), ("d", "asia", 0.1)]
+    path = Tape(rows, ends).write(tmp_path / "r")
+    found = answered(path, tmp_path, question("asia"))
+    assert found.used == pytest.approx(2.0, rel=0.01)
+    assert found.sentences[0].startswith("Without asia this traffic needs 200% of what the workers can serve")
+
+
+def test_what_was_found_out_is_said_in_words(taped: Path) -> None:
+    emea, _ = fit(read_recording([taped]))
+    words = in_words(emea, 37.5)
+    assert words.startswith("EMEA: 1 worker, uniform:")
+    assert "as workers report" in words
+    assert words.endswith("1 slot, round trip 100 ms, 56% of its capacity in use")
+    assert emea.with_slots(4).capacity == pytest.approx(4 * emea.capacity)
+
+
+# --- options
+
+
+def recording_at(path: Path) -> Recording:
+    return read_recording([path])
+
+
+def test_regions_are_known_in_any_case(taped: Path) -> None:
+    regions = list(fit(recording_at(taped)))
+    assert checked(("asia", "ASIA"), regions) == ("ASIA",)
+    with pytest.raises(BadInputError, match="unknown 'us'; known: EMEA, ASIA"):
+        checked(("us",), regions)
+    with pytest.raises(BadInputError, match="leaves nobody"):
+        checked(("asia", "emea"), regions)
+    with pytest.raises(BadInputError, match="too little"):
+        checked((), [])
+
+
+def test_policies_are_checked_before_anything_is_simulated(taped: Path) -> None:
+    read = recording_at(taped)
+    assert chosen((), read) == {"random": {"name": "random"}}
+    assert chosen(('{"name": "region-aware", "margin": 0.5}',), read) == {
+        "region-aware (margin=0.5)": {"name": "region-aware", "margin": 0.5}
+    }
+    with pytest.raises(BadInputError, match="--policy: unknown policy 'p2x'"):
+        chosen(("p2x",), read)
+
+
+def test_a_file_that_is_no_recording_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("experiments.simulator.run")
+    ran = CliRunner().invoke(cli, ["what-if", str(tmp_path / "none")])
+    assert isinstance(ran.exception, ExperimentError)
+    assert "cannot be read" in str(ran.exception)

@@ -1,0 +1,207 @@
+"""A canary gets its share and its own account; a shadow gets nothing but a look."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies.available import Available
+from policies.canary import Canary
+from policies.explanation import Trace
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.least_in_flight import LeastInFlight
+from policies.random_choice import RandomChoice
+from policies.round_robin import RoundRobin
+from policies.router import Router
+from policies.shadow import TOO_OFTEN, Shadow, Shadowed
+from policies.state import EndpointState
+
+ENDPOINTS = [Endpoint(f"w{number}", f"http://h:{number}", "r") for number in range(4)]
+
+
+class Clock:
+    at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+
+class Fixed:
+    """Always the same endpoint, and all that it hears is kept."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.heard: list[str] = []
+        self.trace: Trace | None = None
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        return available[self.number]
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        self.heard.append("observe")
+
+    def observe_probe(self, *told: Any) -> None:
+        self.heard.append("observe_probe")
+
+    def tick(self, now: float) -> None:
+        self.heard.append("tick")
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        self.heard.append("members_changed")
+
+    def probes(self, now: float) -> list[EndpointState]:
+        self.heard.append("probes")
+        return []
+
+
+class Broken(Fixed):
+    """Raises whatever it is asked."""
+
+    def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        raise ValueError("no")
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        raise ValueError("no")
+
+
+def router(policy: Any) -> Router:
+    return Router(ENDPOINTS, policy, Clock(), Random(1))
+
+
+def serve(routes: Router, times: int, seconds: float = 0.1) -> Counter[str]:
+    """So many requests, one after the other."""
+    picked: Counter[str] = Counter()
+    for _ in range(times):
+        assignment = routes.route(RequestFacts())
+        picked[assignment.state.id] += 1
+        routes.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, seconds, seconds))
+    return picked
+
+
+# --- canary
+
+
+def test_a_canary_gets_its_share() -> None:
+    picked = serve(router(Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.1)), 10_000)
+    assert picked["w1"] == pytest.approx(1000, abs=100)
+    assert picked["w0"] + picked["w1"] == 10_000
+
+
+def test_a_key_always_goes_to_the_same_policy() -> None:
+    """Whoever asks, and whenever: in another unit, with another seed."""
+    ones = [Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(s), share=0.3, by_key=True) for s in (1, 2)]
+    states = Available(router(ones[0]).states)
+    for number in range(300):
+        facts = RequestFacts(key=f"user-{number}")
+        picked = {one.pick(facts, states, 0.0).id for one in ones for _ in range(3)}
+        assert len(picked) == 1
+    assert ones[0].candidate.picks / (ones[0].candidate.picks + ones[0].live.picks) == pytest.approx(
+        0.3, abs=0.08
+    )
+
+
+def test_without_a_key_it_is_the_path() -> None:
+    one = Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.5, by_key=True)
+    states = Available(router(one).states)
+    picked = [
+        {one.pick(RequestFacts(path=path), states, 0.0).id for _ in range(5)} for path in map(str, range(40))
+    ]
+    assert {len(each) for each in picked} == {1}
+    assert len(set.union(*picked)) == 2
+
+
+def test_each_has_an_account_of_its_own() -> None:
+    canary = Canary(("a", Fixed(0)), ("b", Fixed(1)), Random(1), share=0.5)
+    routes = router(canary)
+    for _ in range(100):
+        assignment = routes.route(RequestFacts())
+        arm = canary.take()
+        assert arm is not None
+        kind = OutcomeKind.OK if assignment.state.id == "w0" else OutcomeKind.TIMEOUT
+        outcome = Outcome(kind, 200, 0.0, None, 0.25)
+        routes.settle(assignment, outcome)
+        arm.record(outcome, assignment.routed_at)
+    live, candidate = canary.arms
+    assert (live.outcomes[OutcomeKind.OK], candidate.outcomes[OutcomeKind.TIMEOUT]) == (
+        live.picks,
+        candidate.picks,
+    )
+    assert live.latency.quantile(0.5) == pytest.approx(0.25, rel=0.05)
+    assert candidate.latency.count == 0
+    assert canary.take() is None  # taken
+
+
+def test_both_hear_everything() -> None:
+    one, other = Fixed(0), Fixed(1)
+    routes = router(Canary(("a", one), ("b", other), Random(1), share=0.1))
+    serve(routes, 3)
+    routes.tick()
+    assert one.heard == other.heard
+    assert Counter(one.heard)["observe"] == 3
+
+
+def test_a_hook_that_nobody_has_is_none() -> None:
+    canary = Canary(("a", RandomChoice(Random(1))), ("b", LeastInFlight(Random(2))), Random(3), share=0.1)
+    assert not any(hasattr(canary, name) for name in ("tick", "probes", "observe_probe"))
+
+
+def test_a_canary_says_that_it_was_one() -> None:
+    routes = router(Canary(("a", RoundRobin(Random(1))), ("b", Fixed(1)), Random(3), share=0.5))
+    trace = Trace(keep=50)
+    routes.explain(trace)
+    serve(routes, 50)
+    assert 10 < trace.counts["canary"] < 40
+    routes.explain(None)
+
+
+# --- shadow
+
+
+def test_a_shadow_never_sends() -> None:
+    shadow = Shadow("b", Fixed(3))
+    assert serve(router(Shadowed(Fixed(0), [shadow])), 50) == {"w0": 50}
+    assert (shadow.seen, shadow.agreed, shadow.agreement, shadow.skew) == (50, 0, 0.0, 1.0)
+    assert (dict(shadow.picks), dict(shadow.beside)) == ({"w3": 50}, {"w0": 50})
+
+
+def test_the_same_policy_agrees_and_a_blind_one_does_so_by_chance() -> None:
+    same, blind = Shadow("fixed", Fixed(0)), Shadow("random", RandomChoice(Random(9)))
+    serve(router(Shadowed(RandomChoice(Random(1)), [same, blind])), 4000)
+    assert blind.agreement == pytest.approx(0.25, abs=0.03)
+    assert blind.by_chance == pytest.approx(0.25, abs=0.02)
+    assert blind.skew < 0.05
+    assert same.skew == pytest.approx(0.75, abs=0.03)  # all of it to one of four
+
+
+def test_a_shadow_changes_nothing_of_a_seeded_run() -> None:
+    plain = router(RandomChoice(Random(1)))
+    shadowed = router(Shadowed(RandomChoice(Random(1)), [Shadow("b", RandomChoice(Random(2)))]))
+    assert [plain.route(RequestFacts()).state.id for _ in range(200)] == [
+        shadowed.route(RequestFacts()).state.id for _ in range(200)
+    ]
+
+
+def test_a_shadow_that_fails_costs_no_request() -> None:
+    shadow = Shadow("broken", Broken(0))
+    routes = router(Shadowed(Fixed(0), [shadow]))
+    assert serve(routes, 200) == {"w0": 200}
+    assert (routes.demoted, routes.last_fault) == (0, None)
+    assert shadow.faults == TOO_OFTEN
+    assert "ValueError" in str(shadow.last_fault)
+    assert not shadow.is_asked
+
+
+def test_a_shadow_asks_for_no_probes_and_writes_no_reasons() -> None:
+    live, shadow = Fixed(0), Fixed(1)
+    routes = router(Shadowed(live, [Shadow("b", shadow)]))
+    routes.on_probe = lambda state: None
+    routes.explain(Trace())
+    serve(routes, 3)
+    assert "probes" in live.heard
+    assert "probes" not in shadow.heard
+    assert (live.trace is not None, shadow.trace) == (True, None)
+    assert Counter(shadow.heard)["observe"] == 3
