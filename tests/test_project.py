@@ -84,6 +84,9 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "load"),
         ("experiments", "capacity"),
         ("experiments", "verdicts"),
+        ("experiments", "sweep"),
+        ("experiments", "catalogue"),
+        ("experiments", "matrix"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:
