@@ -32,6 +32,8 @@ from experiments.shares.command import shares
 from experiments.simulator.command import simulate
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
+from experiments.sweep.command import sweep
+from experiments.sweep.reading import catalogue, list_grids, matrix, write_report
 from experiments.verdicts.command import verdicts
 from experiments.worlds.command import worlds
 
@@ -69,10 +71,12 @@ def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -
 @cli.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 def report(directory: Path) -> int:
-    """Redraw every output of a results DIRECTORY from its files alone."""
+    """Redraw every output of a results DIRECTORY, or of a sweep's catalogue, from its files alone."""
     from experiments.campaign.session import present
     from experiments.capacity.load_command import is_curve, present_curve
 
+    if directory.is_file():
+        return write_report(directory)
     if is_curve(directory):
         present_curve(directory, Console())
         return 0
@@ -80,8 +84,12 @@ def report(directory: Path) -> int:
 
 
 @cli.command(name="list")
-def list_() -> None:
-    """Show the scenarios that come with the package."""
+@click.argument("catalogue", required=False, type=click.Path(path_type=Path))
+def list_(catalogue: Path | None) -> None:
+    """Show the scenarios that come with the package; with the CATALOGUE of a sweep, the grids in it."""
+    if catalogue is not None:
+        list_grids(catalogue)
+        return
     width = max(map(len, packaged()))
     for group, scenarios in grouped().items():
         click.echo(f"{group}")
@@ -108,6 +116,9 @@ cli.add_command(verdicts)
 cli.add_command(compare)
 cli.add_command(capacity)
 cli.add_command(load)
+cli.add_command(sweep)
+cli.add_command(catalogue)
+cli.add_command(matrix)
 
 
 def main() -> None:

@@ -86,6 +86,9 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "verdicts"),
         ("experiments", "live"),
         ("experiments", "what-if"),
+        ("experiments", "sweep"),
+        ("experiments", "catalogue"),
+        ("experiments", "matrix"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:

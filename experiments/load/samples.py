@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,13 +150,18 @@ class Run:
 
 def save_run(run: Run, path: Path) -> None:
     """Write the run as one npz file, complete or not at all: a half-written run would poison the report."""
-    columns = {field.name: getattr(run.samples, field.name) for field in fields(run.samples)}
-    facts = np.frombuffer(run.facts.model_dump_json().encode(), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, facts=facts, **columns)
+        write_run(run, file)
     partial.replace(path)
+
+
+def write_run(run: Run, file: IO[bytes]) -> None:
+    """The bytes of a run file; the same run gives the same bytes."""
+    columns = {field.name: getattr(run.samples, field.name) for field in fields(run.samples)}
+    facts = np.frombuffer(run.facts.model_dump_json().encode(), dtype=np.uint8)
+    np.savez_compressed(file, allow_pickle=False, facts=facts, **columns)
 
 
 def load_run(path: Path) -> Run:

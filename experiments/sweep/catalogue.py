@@ -1,0 +1,324 @@
+"""The catalogue: one SQLite file that holds every cell of every sweep that was made into it.
+
+Rules of this file: there is one writer, the driver, and a finished cell is one transaction, so whatever is killed
+at whatever instant loses only cells that were being computed. Readers may look at any time. Everything that SQLite
+complains of ends as one line that names the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from experiments.errors import BadInputError, ExperimentError
+from experiments.sweep.cells import Cell
+from experiments.sweep.grid import Grid
+from experiments.sweep.outcome import Outcome
+from experiments.sweep.schema import APPLICATION, SCHEMA, TABLES
+
+PATIENCE = 5.0
+"""Seconds to wait while somebody else holds the file."""
+
+MEANINGS = {
+    "SQLITE_BUSY": "is locked by another program",
+    "SQLITE_CANTOPEN": "cannot be opened",
+    "SQLITE_CORRUPT": "is damaged",
+    "SQLITE_FULL": "cannot grow: the disk is full; what it holds is safe",
+    "SQLITE_NOTADB": "is not a catalogue",
+    "SQLITE_READONLY": "may not be written to",
+}
+
+State = Literal["missing", "done", "failed"]
+
+
+class CatalogueError(ExperimentError):
+    """The file failed in the middle of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridFacts:
+    """A grid of the catalogue as it was swept last. `seconds` is what computing its cells took, in total."""
+
+    grid: Grid
+    code: str
+    command: str
+    machine: str
+    began_at: str
+    planned: int
+    done: int
+    failed: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A planned cell and, unless it is missing, its result: `numbers` by the columns of `results`."""
+
+    cell: str
+    scenario: str
+    label: str
+    policy: str
+    knobs: str
+    seed: int
+    state: State
+    numbers: dict[str, Any]
+
+
+class Catalogue:
+    """An open catalogue. Use as a context manager, or `close` it."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.connection = connection
+        connection.row_factory = sqlite3.Row
+
+    def __enter__(self) -> Catalogue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    # --- the driver
+
+    def plan(self, grid: Grid, code: str, command: str, cells: Sequence[Cell]) -> None:
+        """Write down what is asked; an earlier plan of the same name goes, its results stay."""
+        machine = f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}"
+        facts = (grid.name, grid.model_dump_json(), code, command, machine, now())
+        with self.transaction():
+            self.connection.execute("DELETE FROM grids WHERE name = ?", (grid.name,))
+            self.connection.execute("INSERT INTO grids VALUES (?, ?, ?, ?, ?, ?)", facts)
+            for cell in cells:
+                self._describe(cell)
+            self.connection.executemany(
+                "INSERT INTO planned VALUES (?, ?, ?)",
+                ((grid.name, place, cell.identity) for place, cell in enumerate(cells)),
+            )
+
+    def _describe(self, cell: Cell) -> None:
+        content = cell.scenario.model_copy(update={"seed": 0}).model_dump_json()
+        digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+        self.connection.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (digest, content))
+        asked = (*described(cell), digest)
+        self.connection.execute("INSERT OR IGNORE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?)", asked)
+
+    def finished(self, keep_samples: bool) -> set[str]:
+        """Identities that need no computing; where samples are wanted, only those that have them."""
+        text = "SELECT cell FROM results WHERE state = 'done'"
+        if keep_samples:
+            text += " AND cell IN (SELECT cell FROM samples)"
+        with complaints(self.path):
+            return {row["cell"] for row in self.connection.execute(text)}
+
+    def record(self, cell: Cell, outcome: Outcome) -> None:
+        """One finished cell, whole or not at all. Raises CatalogueError."""
+        state = "failed" if outcome.message is not None else "done"
+        columns = {"cell": cell.identity, "state": state, "message": outcome.message, **outcome.numbers}
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        with self.transaction():
+            self.connection.execute(
+                f"INSERT OR REPLACE INTO results ({names}) VALUES ({marks})", tuple(columns.values())
+            )
+            self.connection.execute(
+                "INSERT INTO computations VALUES (?, ?, ?, ?, 1) ON CONFLICT (cell) DO UPDATE SET seconds ="
+                " excluded.seconds, host = excluded.host, finished_at = excluded.finished_at, tries = tries + 1",
+                (cell.identity, outcome.seconds, outcome.host, now()),
+            )
+            if outcome.samples is not None:
+                kept = (cell.identity, outcome.samples)
+                self.connection.execute("INSERT OR REPLACE INTO samples VALUES (?, ?)", kept)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing. Raises CatalogueError."""
+        with complaints(self.path, CatalogueError):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    # --- whoever reads
+
+    def grids(self) -> list[GridFacts]:
+        """Every grid, the one that was swept last first."""
+        with complaints(self.path):
+            return [facts_of(row) for row in self.connection.execute(GRIDS)]
+
+    def rows(self, grid: str) -> list[Row]:
+        """Every planned cell of a grid, in the order of the plan."""
+        with complaints(self.path):
+            return [row_of(row) for row in self.connection.execute(ROWS, (grid,))]
+
+    def samples(self, cell: str) -> bytes | None:
+        """The run file of a cell, where it was kept."""
+        with complaints(self.path):
+            found = self.connection.execute("SELECT run FROM samples WHERE cell = ?", (cell,)).fetchone()
+        return None if found is None else bytes(found["run"])
+
+    def content(self, cell: str) -> str:
+        """The scenario of a cell with its one entry and no seed, as JSON."""
+        text = "SELECT scenario FROM contents WHERE id = (SELECT content FROM cells WHERE id = ?)"
+        with complaints(self.path):
+            return str(self.connection.execute(text, (cell,)).fetchone()[0])
+
+
+GRIDS = """
+SELECT grids.*, count(*) AS planned, count(results.cell) AS answered,
+       coalesce(sum(results.state = 'failed'), 0) AS failed, coalesce(sum(computations.seconds), 0) AS seconds
+FROM grids JOIN planned ON planned.grid = grids.name
+LEFT JOIN results USING (cell) LEFT JOIN computations USING (cell)
+GROUP BY grids.name ORDER BY began_at DESC, grids.rowid DESC
+"""
+ROWS = """
+SELECT cells.id, cells.scenario, cells.label, cells.policy, cells.knobs, cells.seed, results.*
+FROM planned JOIN cells ON cells.id = planned.cell LEFT JOIN results ON results.cell = cells.id
+WHERE planned.grid = ? ORDER BY planned.place
+"""
+OF_THE_CELL = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "state")
+
+
+def facts_of(row: sqlite3.Row) -> GridFacts:
+    """A row of GRIDS."""
+    return GridFacts(
+        grid=Grid.model_validate_json(row["content"]),
+        code=row["code"],
+        command=row["command"],
+        machine=row["machine"],
+        began_at=row["began_at"],
+        planned=row["planned"],
+        done=row["answered"] - row["failed"],
+        failed=row["failed"],
+        seconds=row["seconds"],
+    )
+
+
+def row_of(row: sqlite3.Row) -> Row:
+    """A row of ROWS."""
+    numbers = {name: row[name] for name in row.keys() if name not in OF_THE_CELL}  # noqa: SIM118 (not a dict)
+    asked = (row["id"], row["scenario"], row["label"], row["policy"], row["knobs"], row["seed"])
+    return Row(*asked, state=row["state"] or "missing", numbers=numbers)
+
+
+def described(cell: Cell) -> tuple[object, ...]:
+    """A row of `cells`, without its content."""
+    return (
+        cell.identity,
+        cell.scenario.name,
+        cell.entry.label,
+        json.dumps(cell.entry.policy.model_dump(mode="json"), sort_keys=True),
+        json.dumps(dict(cell.setting)),
+        cell.seed,
+        cell.code,
+    )
+
+
+def now() -> str:
+    """UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# --- opening
+
+
+def is_catalogue(path: Path) -> bool:
+    """Whether this is a file where commands may also be given a results directory."""
+    return path.is_file()
+
+
+def to_write(path: Path) -> Catalogue:
+    """Open or create. Raises BadInputError when it cannot be, or is no catalogue."""
+    with complaints(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInputError(f"{path}: {error.strerror}") from None
+        catalogue = Catalogue(path, sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
+        with closed_on_error(catalogue):
+            if is_empty(catalogue.connection):
+                create(catalogue.connection)
+            require_ours(catalogue)
+            catalogue.connection.execute("PRAGMA foreign_keys = ON")
+            catalogue.connection.execute("PRAGMA synchronous = NORMAL")  # a cell less, after a power cut
+    return catalogue
+
+
+def to_read(path: Path) -> Catalogue:
+    """Raises BadInputError when there is none."""
+    if not path.is_file():
+        raise BadInputError(f"{path}: no such file; `experiments sweep` makes one")
+    with complaints(path):
+        address = f"file:{quote(str(path))}?mode=ro"
+        catalogue = Catalogue(
+            path, sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
+        )
+        with closed_on_error(catalogue):
+            require_ours(catalogue)
+    return catalogue
+
+
+@contextmanager
+def closed_on_error(catalogue: Catalogue) -> Iterator[None]:
+    """Leave no connection behind that nobody gets."""
+    try:
+        yield
+    except BaseException:
+        catalogue.close()
+        raise
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """A file just made, also by a driver that was killed before it could write the tables."""
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return int(tables) == 0 and mark_of(connection) == 0
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """All tables at once."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(
+        f"BEGIN IMMEDIATE;\n{TABLES}\nPRAGMA application_id = {APPLICATION};\n"
+        f"PRAGMA user_version = {SCHEMA};\nCOMMIT;"
+    )
+
+
+def mark_of(connection: sqlite3.Connection) -> int:
+    """Whose file it is."""
+    return int(connection.execute("PRAGMA application_id").fetchone()[0])
+
+
+def require_ours(catalogue: Catalogue) -> None:
+    """Raises BadInputError for the file of another program, or of another release of ours."""
+    if mark_of(catalogue.connection) != APPLICATION:
+        raise BadInputError(f"{catalogue.path}: is not a catalogue")
+    version = int(catalogue.connection.execute("PRAGMA user_version").fetchone()[0])
+    if version != SCHEMA:
+        raise BadInputError(
+            f"{catalogue.path}: is a catalogue of schema {version}; this release reads schema {SCHEMA}"
+        )
+
+
+@contextmanager
+def complaints(path: Path, kind: type[ExperimentError] = BadInputError) -> Iterator[None]:
+    """Whatever SQLite says, in one line."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        meaning = next((words for key, words in MEANINGS.items() if name.startswith(key)), str(error))
+        raise kind(f"{path}: {meaning}") from None

@@ -1,0 +1,164 @@
+"""A cell: one policy under one scenario, setting of the knobs and seed, with a name that follows from all of it.
+
+Rule of this file: two cells have the same identity exactly if they must have the same result. What is only said about a
+scenario (its question, its other entries, its thresholds) is no part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from pydantic import ValidationError
+
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.shelf import load_scenario
+from experiments.errors import BadInputError
+from experiments.sweep.grid import POLICY_KNOB, Competitor, Grid
+from experiments.sweep.knobs import (
+    Setting,
+    policy_knobs,
+    require_owners,
+    scenario_knobs,
+    settings,
+    turn,
+    turned,
+)
+from policies import registry
+from policies.errors import PoliciesError
+
+SAID_ONLY = {
+    *("question", "source", "group", "measure", "baseline", "blocks", "seed", "thresholds", "quick"),
+    "entries",
+}
+"""Keys of a scenario that decide nothing of a single run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is computed at once. `scenario` holds this one entry and the seed, and nothing of the others."""
+
+    identity: str
+    scenario: Scenario
+    setting: Setting
+    seed: int
+    code: str
+
+    @property
+    def entry(self) -> Entry:
+        """The only one."""
+        return self.scenario.entries[0]
+
+    @property
+    def size(self) -> int:
+        """Requests, by which the time that it takes is estimated."""
+        return self.scenario.load_of(self.entry).planned
+
+
+def cells_of(grid: Grid, code: str) -> list[Cell]:
+    """All cells, seed by seed, so that a sweep that was stopped has whole blocks. Raises BadInputError."""
+    require_owners(grid.knobs, known_policies(grid))
+    pairs = [
+        (scenario, entry, around + within)
+        for scenario, around in scenarios_of(grid)
+        for entry, within in entries_of(grid, scenario)
+    ]
+    bases = [(content_of(scenario, entry), scenario, entry, setting) for scenario, entry, setting in pairs]
+    require_different([content for content, *_ in bases], grid)
+    return [
+        Cell(identity_of(content, seed, code), alone(scenario, entry, seed), setting, seed, code)
+        for seed in grid.seeds
+        for content, scenario, entry, setting in bases
+    ]
+
+
+def require_different(contents: list[dict[str, Any]], grid: Grid) -> None:
+    """A knob that turns nothing would compute everything again and show it as a difference of chance."""
+    if len({identity_of(content, 0, "") for content in contents}) < len(contents):
+        raise BadInputError(f"knobs: one of {', '.join(grid.knobs)} decides nothing in a run")
+
+
+def known_policies(grid: Grid) -> list[str]:
+    """The names of all that take part. Raises BadInputError for one that nobody knows."""
+    names = [competitor.policy.name for competitor in grid.policies]
+    for name in names:
+        if name not in registry.known():
+            raise BadInputError(f"policies: unknown {name!r}; known: {', '.join(registry.known())}")
+    return names
+
+
+def scenarios_of(grid: Grid) -> list[tuple[Scenario, Setting]]:
+    """Every scenario under every setting of its knobs."""
+    loaded = [load_scenario(name) for name in grid.scenarios]
+    names = [scenario.name for scenario in loaded]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInputError(f"scenarios: two have the name {twice!r}")
+    short = [scenario.quickened() if grid.quick else scenario for scenario in loaded]
+    return [
+        (turned(scenario, setting), setting)
+        for scenario in short
+        for setting in settings(scenario_knobs(grid.knobs))
+    ]
+
+
+def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
+    """Every policy under every setting of its own knobs, made once so that a bad option is found before a run."""
+    return [
+        (entry_of(competitor, setting, scenario), setting)
+        for competitor in grid.policies
+        for setting in settings(policy_knobs(grid.knobs, competitor.policy.name))
+    ]
+
+
+def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> Entry:
+    """A policy that needs a region and was given none gets the scenario's own. Raises BadInputError."""
+    spec: dict[str, Any] = competitor.policy.model_dump()
+    region = registry.options_of(registry.find(competitor.policy.name)).get("region")
+    if region is not None and region.default is region.empty:
+        spec.setdefault("region", scenario.home_region)
+    for knob, value in setting:
+        turn(spec, knob.removeprefix(POLICY_KNOB), value)
+    options = {key: value for key, value in spec.items() if key != "name"}
+    extra = {"balancer": competitor.balancer} if competitor.balancer else {}
+    try:
+        registry.make(spec["name"], options, Random(0), f"policies.{competitor.name}")
+        return Entry.model_validate({"label": competitor.name, "policy": spec, **extra})
+    except PoliciesError as error:
+        raise BadInputError(str(error)) from None
+    except ValidationError as error:
+        complaint = error.errors()[0]
+        place = ".".join(str(part) for part in complaint["loc"])
+        raise BadInputError(f"policies.{competitor.name}: {place}: {complaint['msg']}") from None
+
+
+def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
+    """The scenario as if no other entry were in it."""
+    return scenario.model_copy(update={"entries": (entry,), "baseline": entry.label, "seed": seed})
+
+
+def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
+    """Everything that decides the result beside seed and code."""
+    said = scenario.model_dump(mode="json", exclude=SAID_ONLY)
+    return {"scenario": said, "entry": entry.model_dump(mode="json"), "replayed": replayed(scenario)}
+
+
+def replayed(scenario: Scenario) -> str | None:
+    """The digest of the recording that a scenario replays: its name alone says nothing of what is in it."""
+    file = getattr(scenario.load, "file", None)
+    if file is None:
+        return None
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError as error:
+        raise BadInputError(f"{scenario.name}: load.file: {file}: {error.strerror}") from None
+
+
+def identity_of(content: dict[str, Any], seed: int, code: str) -> str:
+    """Stable over machines and over the order of keys."""
+    text = json.dumps(content | {"seed": seed, "code": code}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

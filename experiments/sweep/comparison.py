@@ -1,0 +1,73 @@
+"""One catalogue against another: two revisions, two knobs, two machines.
+
+Rule of this file: only what both hold is compared, cell by cell of the same scenario, policy, knobs and seed; the code
+may differ, and that is usually the question.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from experiments.campaign.comparison import Interval, Standing, holm, paired, standing
+from experiments.campaign.verdict import show
+from experiments.errors import BadInputError
+from experiments.report.tables import Cell, Mark, Table
+from experiments.sweep.catalogue import Row
+from experiments.sweep.matrix import believable, policy_name, scenario_name
+
+Place = tuple[str, str]
+"""Scenario and policy, knobs included."""
+
+MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A policy under a scenario: `ratio` is second / first, so below one is better in the second."""
+
+    scenario: str
+    policy: str
+    ratio: Interval
+    standing: Standing
+
+
+def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
+    """Every place that both have, Holm-adjusted over all. Raises BadInputError when there is none."""
+    before, after = by_place(first, measure), by_place(second, measure)
+    places = [place for place in before if place in after and set(before[place]) & set(after[place])]
+    if not places:
+        raise BadInputError(
+            "the two catalogues have no cell in common: no scenario, policy and seed is in both"
+        )
+    found = [paired({"a": before[place], "b": after[place]}, "b", "a", seed=0) for place in places]
+    adjusted = holm([p for _, p in found])
+    return [
+        Change(*place, interval, standing(interval, p, None, more_is_better=False))
+        for place, (interval, _), p in zip(places, found, adjusted, strict=True)
+    ]
+
+
+def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, float]]:
+    """seed -> value of each place, of cells that may be believed."""
+    found: dict[Place, dict[int, float]] = defaultdict(dict)
+    for row in believable(rows, measure):
+        found[scenario_name(row), policy_name(row)][row.seed] = float(row.numbers[measure])
+    return found
+
+
+def change_table(found: list[Change], measure: str) -> Table:
+    """The widest differences first."""
+    order = sorted(found, key=lambda change: -abs(change.ratio.ratio - 1))
+    rows = tuple(
+        (
+            Cell(change.scenario),
+            Cell(change.policy),
+            Cell(show(change.ratio)),
+            Cell(str(change.ratio.blocks)),
+            Cell(change.standing, MARKS.get(change.standing, "")),
+        )
+        for change in order
+    )
+    columns = ("scenario", "policy", f"{measure} second / first", "seeds", "the second is")
+    return Table("Changes", "Below 1 the second is faster.", columns, rows)

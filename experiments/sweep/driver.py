@@ -1,0 +1,107 @@
+"""The driver of a sweep: what is missing, who computes it, and into the catalogue with it.
+
+Rule of this file: the catalogue alone says what is done. A sweep that was stopped or killed goes on by the same
+command, and its catalogue cannot be told from that of one that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.errors import BadInputError
+from experiments.sweep import catalogue as catalogues
+from experiments.sweep.catalogue import Catalogue
+from experiments.sweep.cells import Cell, cells_of
+from experiments.sweep.cluster import dask, joined
+from experiments.sweep.code import version_of
+from experiments.sweep.grid import Grid
+from experiments.sweep.lock import only_driver
+from experiments.sweep.outcome import Simulate
+from experiments.sweep.progress import Progress
+from experiments.terminal import STOPPED, interruptible
+
+FAILED = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sitting:
+    """How a grid is swept this time; nothing of it changes a result."""
+
+    command: str
+    out: Path
+    scheduler: str | None = None
+    workers: int | None = None
+    keep_samples: bool = False
+
+
+def conduct(grid: Grid, sitting: Sitting, simulate: Simulate, console: Console) -> int:
+    """Compute what is missing; returns the exit code. Raises ExperimentError."""
+    dask()
+    code = version_of(simulate)
+    cells = cells_of(grid, code)
+    with only_driver(sitting.out), catalogues.to_write(sitting.out) as catalogue:
+        missing = missing_of(cells, catalogue, sitting.keep_samples)
+        catalogue.plan(grid, code, sitting.command, cells)
+        console.print(greeting(len(cells), len(missing), sitting.out), highlight=False, soft_wrap=True)
+        progress = Progress(len(cells), missing, console)
+        try:
+            asyncio.run(interruptible(carried_out(missing, catalogue, sitting, simulate, progress)))
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            left = len(missing_of(cells, catalogue, sitting.keep_samples))
+            console.print(
+                f"[yellow]Stopped.[/] {left} cells are missing; the same command goes on with them."
+            )
+            return STOPPED
+    return farewell(progress, sitting.out, console)
+
+
+def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> list[Cell]:
+    """Those without a result, and those that failed."""
+    finished = catalogue.finished(keep_samples)
+    return [cell for cell in cells if cell.identity not in finished]
+
+
+async def carried_out(
+    missing: list[Cell], catalogue: Catalogue, sitting: Sitting, simulate: Simulate, progress: Progress
+) -> None:
+    """Each cell is in the catalogue before the next outcome is looked at."""
+    if not missing:
+        return
+    with progress:
+        async with joined(sitting.scheduler, sitting.workers) as cluster:
+            progress.threads = lambda: cluster.threads
+            async for cell, outcome in cluster.outcomes(missing, simulate, sitting.keep_samples):
+                catalogue.record(cell, outcome)
+                progress.cell_ended(cell, outcome)
+
+
+def greeting(planned: int, missing: int, out: Path) -> str:
+    """What is about to be done."""
+    known = f", {planned - missing} of them known already" if missing < planned else ""
+    return f"{planned} cells{known}, into {out}"
+
+
+def farewell(progress: Progress, out: Path, console: Console) -> int:
+    """Exit code 1 and a sentence when cells failed."""
+    if not progress.failed:
+        return 0
+    console.print(
+        f"[bold red]{progress.failed} cells failed[/]; the same command tries them again, and "
+        f"`experiments catalogue show {out}` says why they did.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return FAILED
+
+
+def simulator() -> Simulate:
+    """The one of this release, loaded when it is needed. Raises BadInputError where there is none."""
+    try:
+        from experiments.simulator.run import simulate
+    except ImportError:
+        raise BadInputError('world = "simulated": this release has no simulator') from None
+    return simulate

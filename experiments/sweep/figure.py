@@ -1,0 +1,156 @@
+"""The heat map of the matrix.
+
+Rules of this file: the colour is the ratio on a log scale, from cividis, which looks the same to the colour-blind, and
+every square says its number besides. A mark says what is as good as the best, so that a shade never has to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from experiments.report import canvas
+from experiments.report.canvas import STYLE, Sheet
+from experiments.report.palette import GRID, INK
+from experiments.sweep.matrix import Matrix, Square
+
+MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verdict": ""}
+LEGEND = ("★ best", "≈ practically equal to it (±5 %)", "? chance may explain it", "n % requests that failed")
+SHADES = mpl.colormaps["cividis_r"]
+DARKEST = 4.0
+"""The ratio from which on all squares are equally dark."""
+
+TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
+CLOSE = 1.25
+"""Too near to its neighbours on a narrow sheet."""
+ROW, HEAD, FOOT = 0.34, 1.5, 0.75
+"""Inches: a policy, the names of scenarios, the scale."""
+
+MOST = {False: 18, True: 4}
+"""Scenarios side by side; more go below. Keyed by whether the sheet is narrow."""
+
+SOME_FAILED = 0.001
+"""Part of the requests; from here on a square says how many failed."""
+
+
+@mpl.rc_context(STYLE)
+def heat_map(matrix: Matrix, ours: str, sheet: Sheet) -> Figure:
+    """Ratios to the best, policies from best to worst, ours in bold."""
+    strips = strips_of(matrix.scenarios, MOST[sheet.is_narrow])
+    policies = matrix.ranked()
+    height = len(strips) * (ROW * len(policies) + HEAD) + FOOT
+    figure, panels = canvas.blank(sheet, height, rows=len(strips))
+    norm = LogNorm(1.0, DARKEST, clip=True)
+    for axes, scenarios in zip(panels, strips, strict=True):
+        strip(axes, matrix, policies, scenarios, max(map(len, strips)), norm, sheet)
+        embolden(axes, ours)
+    explain(figure, panels, norm, matrix.measure, sheet)
+    return figure
+
+
+def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str, sheet: Sheet) -> None:
+    """The scale of shades below, and what the marks mean."""
+    shrink, aspect = (1.0, 30) if sheet.is_narrow else (0.6, 45)
+    shades = mpl.cm.ScalarMappable(norm, SHADES)
+    scale = figure.colorbar(
+        shades, ax=list(panels), location="bottom", shrink=shrink, aspect=aspect, pad=0.01
+    )
+    scale.ax.xaxis.set_major_locator(FixedLocator([t for t in TICKS if t != CLOSE or not sheet.is_narrow]))
+    scale.ax.xaxis.set_minor_locator(NullLocator())
+    scale.ax.xaxis.set_major_formatter(FuncFormatter(tick))
+    legend = ("\n" if sheet.is_narrow else "   ").join(LEGEND)
+    scale.set_label(f"{measure} / best {measure} of the scenario\n{legend}", fontsize=9)
+
+
+def strips_of(scenarios: Sequence[str], most: int) -> list[list[str]]:
+    """Scenarios in strips of nearly equal length; one empty strip without any."""
+    count = max(1, math.ceil(len(scenarios) / most))
+    size = math.ceil(len(scenarios) / count)
+    return [list(scenarios[number * size : (number + 1) * size]) for number in range(count)]
+
+
+def strip(
+    axes: Axes,
+    matrix: Matrix,
+    policies: Sequence[str],
+    scenarios: Sequence[str],
+    width: int,
+    norm: LogNorm,
+    sheet: Sheet,
+) -> None:
+    """Some of the scenarios; all strips are `width` squares wide, so that squares are alike."""
+    for y, policy in enumerate(policies):
+        for x, scenario in enumerate(scenarios):
+            draw(axes, x, y, matrix.squares.get((policy, scenario)), norm, 8.5 if width <= 12 else 7.5)
+    axes.set_xlim(0, width)
+    axes.set_ylim(len(policies), 0)
+    axes.set_xticks(
+        [x + 0.5 for x in range(len(scenarios))],
+        [fill(name, 22) for name in scenarios],
+        rotation=40,
+        ha="left",
+        rotation_mode="anchor",
+        fontsize=8.5,
+    )
+    axes.set_yticks([y + 0.5 for y in range(len(policies))], [shortened(name, sheet) for name in policies])
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelcolor=INK)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def shortened(name: str, sheet: Sheet) -> str:
+    """Long names in lines, where there is little room."""
+    return fill(name, 18 if sheet.is_narrow else 30)
+
+
+def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size: float) -> None:
+    """One square: its shade, its ratio and its mark; a pale one with a dash where nothing could be compared."""
+    ratio = square.ratio.ratio if square else math.nan
+    shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
+    text = f"{MARKS[square.mark]}{number(ratio)}" if square else "–"
+    style: dict[str, Any] = {"ha": "center", "va": "center", "color": ink_on(shade)}
+    weight = "bold" if square and square.is_as_good else "normal"
+    has_failures = square is not None and square.failed >= SOME_FAILED
+    axes.text(x + 0.5, y + (0.36 if has_failures else 0.52), text, fontsize=size, weight=weight, **style)
+    if square is not None and has_failures:
+        axes.text(x + 0.5, y + 0.76, percent(square.failed), fontsize=size - 2, **style)
+
+
+def ink_on(shade: Sequence[float]) -> str:
+    """Whichever of white and ink has more contrast, by relative luminance (WCAG 2.2)."""
+    luminance = sum(part * value**2.2 for part, value in zip((0.2126, 0.7152, 0.0722), shade, strict=False))
+    return "white" if luminance < 0.21 else INK
+
+
+def tick(ratio: float, _: object) -> str:
+    """`× 2`; the last one stands for all beyond."""
+    return f"× {ratio:g}{'+' if ratio >= DARKEST else ''}"
+
+
+def number(ratio: float) -> str:
+    """`1.04`, `12.3`, `140`."""
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
+
+
+def percent(part: float) -> str:
+    """`0.2 %`, `12 %`."""
+    return f"{part * 100:.1f} %" if part < 0.1 else f"{part * 100:.0f} %"
+
+
+def embolden(axes: Axes, ours: str) -> None:
+    """Let the eye find our row."""
+    for label in axes.get_yticklabels():
+        if label.get_text().replace("\n", " ").split(",")[0] == ours:
+            label.set_fontweight("bold")

@@ -1,0 +1,153 @@
+"""A grid: which policies meet which scenarios, under which knobs, with how many seeds.
+
+Rule of this file: a grid is frozen data, an unknown key is an error, and whatever is wrong with it ends as one line
+that names the file and the field.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from experiments.campaign.scenario import Policy, require_unique
+from experiments.campaign.shelf import packaged
+from experiments.errors import BadInputError
+from policies import registry
+
+EVERYTHING = "all"
+OURS = "steelyard"
+MEASURES = ("p50", "p75", "p90", "p95", "p99", "p999", "max", "mean")
+"""By which a catalogue can be read: seconds, deadline-mapped; less is better in all of them."""
+
+POLICY_KNOB = "policy."
+"""A knob of the policies begins so; every other one is a key of the scenario."""
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def competitor_table(value: object) -> object:
+    """`"random"` is short for `{ policy = "random" }`."""
+    return {"policy": value} if isinstance(value, str) else value
+
+
+class Competitor(Model):
+    """A policy that takes part. `balancer` are tables of the balancer's configuration that are said for it alone."""
+
+    policy: Policy
+    label: str = Field(default="", max_length=40, description="unique; the name of the policy if not given")
+    balancer: dict[str, Any] = Field(default={}, description="as in an entry of a scenario")
+
+    @property
+    def name(self) -> str:
+        """What it is called in every table."""
+        return self.label or self.policy.name
+
+
+def everything(value: object) -> object:
+    """`policies = "all"`: every policy that is registered."""
+    return registry.known() if value == EVERYTHING else value
+
+
+def every_scenario(value: object) -> object:
+    """`scenarios = "all"`: every scenario that comes with the package."""
+    return list(packaged()) if value == EVERYTHING else value
+
+
+def listed_seeds(value: object) -> object:
+    """`seeds = 20` is short for 1 to 20."""
+    return range(1, value + 1) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def flattened(value: object) -> object:
+    """`load.rate = […]` and `"load.rate" = […]` are the same knob."""
+    return dict(leaves(value)) if isinstance(value, Mapping) else value
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of everything in a table of tables."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+Seed = Annotated[int, Field(ge=0)]
+Values = Annotated[tuple[Any, ...], Field(min_length=1)]
+Competitors = tuple[Annotated[Competitor, BeforeValidator(competitor_table)], ...]
+
+
+class Grid(Model):
+    """The whole sweep: every scenario × every setting of the knobs × every policy × every seed is one cell."""
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9-]*$", description="one catalogue may hold several grids by name"
+    )
+    question: str = Field(default="", description="one line that ends in a question mark")
+    world: Literal["simulated"] = Field(default="simulated", description="where the cells are run")
+    quick: bool = Field(default=False, description="the short version of every scenario")
+    ours: str = Field(default=OURS, description="the label that the report speaks of, where it takes part")
+    scenarios: Annotated[tuple[str, ...], BeforeValidator(every_scenario)] = Field(
+        min_length=1, description='names from `experiments list` and TOML files, or "all"'
+    )
+    policies: Annotated[Competitors, BeforeValidator(everything)] = Field(
+        min_length=1, description='names, or tables of policy and label, or "all"'
+    )
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(listed_seeds)] = Field(
+        min_length=1, description="how many, or which; eight give a verdict"
+    )
+    knobs: Annotated[dict[str, Values], BeforeValidator(flattened)] = Field(
+        default={}, description="dotted key of the scenario, or policy.<option> -> its values"
+    )
+
+    @model_validator(mode="after")
+    def names_nothing_twice(self) -> Self:
+        """A cell has one place."""
+        require_unique("policies", [competitor.name for competitor in self.policies])
+        require_unique("scenarios", list(self.scenarios))
+        require_unique("seeds", [str(seed) for seed in self.seeds])
+        for knob, values in self.knobs.items():
+            require_unique(f"knobs.{knob}", [repr(value) for value in values])
+        return self
+
+
+def load_grid(path: Path) -> Grid:
+    """Read a grid file; scenarios named by a relative path are looked for beside it. Raises BadInputError."""
+    try:
+        grid = checked_grid(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not TOML: {error}") from None
+    places = tuple(name if name in packaged() else str(path.parent / name) for name in grid.scenarios)
+    unknown = next((name for name in grid.scenarios if name not in packaged() and not is_file(name)), None)
+    if unknown is not None:
+        known = ", ".join(packaged())
+        raise BadInputError(
+            f"{path}: scenarios: unknown {unknown!r}; known: {known}, or a path that ends in .toml"
+        )
+    return grid.model_copy(update={"scenarios": places})
+
+
+def is_file(scenario: str) -> bool:
+    """Whether it is meant as a path."""
+    return scenario.endswith(".toml")
+
+
+def checked_grid(raw: Any, source: str) -> Grid:
+    """Raises BadInputError naming the field."""
+    try:
+        return Grid.model_validate(raw)
+    except ValidationError as error:
+        complaint: Any = error.errors()[0]
+    place = ".".join(str(part) for part in complaint["loc"])
+    message = complaint["msg"].removeprefix("Value error, ")
+    is_stray = complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1
+    known = f"; known: {', '.join(Grid.model_fields)}" if is_stray else ""
+    raise BadInputError(f"{source}: {place + ': ' if place else ''}{message}{known}") from None

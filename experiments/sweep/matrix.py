@@ -1,0 +1,221 @@
+"""The policy matrix: every policy under every scenario, as a ratio to the best there.
+
+Rules of this file: the unit is the cell, paired by seed, as in every comparison of this room. A cell that failed, or
+whose run is invalid, is counted and never compared. The best is the one with the lowest geometric mean; being chosen
+for that flatters it a little, so what is practically equal to it is as good.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from experiments.campaign.comparison import Interval, holm, is_comparable, paired, standing
+from experiments.sweep.catalogue import Row
+from experiments.sweep.grid import POLICY_KNOB
+
+ORACLE = "oracle-"
+
+Mark = Literal["best", "equal", "undecided", "behind", "no verdict"]
+"""`equal`: the whole interval lies within ±5 %. `undecided`: chance may explain the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A policy under a scenario: `value` in seconds, the geometric mean over `seeds`; `ratio` to the best.
+
+    `failed` is the part of its requests that failed, `shares` the part of the answers by worker, `median` in seconds,
+    all on average over the seeds.
+    """
+
+    policy: str
+    scenario: str
+    value: float
+    ratio: Interval
+    mark: Mark
+    seeds: int
+    failed: float
+    median: float | None
+    shares: Mapping[str, float]
+
+    @property
+    def is_as_good(self) -> bool:
+        """Best or practically equal to it."""
+        return self.mark in ("best", "equal")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """`policies` and `scenarios` in the order of the grid; a square is missing where nothing can be compared."""
+
+    measure: str
+    policies: tuple[str, ...]
+    scenarios: tuple[str, ...]
+    squares: Mapping[tuple[str, str], Square]
+    left_out: Mapping[str, int]
+
+    def column(self, scenario: str) -> list[Square]:
+        """All squares of a scenario, in the order of the policies."""
+        found = (self.squares.get((policy, scenario)) for policy in self.policies)
+        return [square for square in found if square is not None]
+
+    def best(self, scenario: str) -> Square | None:
+        """None where no cell of the scenario succeeded."""
+        return next((square for square in self.column(scenario) if square.mark == "best"), None)
+
+    def row(self, policy: str) -> list[Square]:
+        """All squares of a policy, in the order of the scenarios."""
+        found = (self.squares.get((policy, scenario)) for scenario in self.scenarios)
+        return [square for square in found if square is not None]
+
+    def ranked(self) -> list[str]:
+        """Policies by the geometric mean of their ratios; those that lack a scenario come last."""
+        return sorted(self.policies, key=lambda policy: self._standing(self.row(policy)))
+
+    def _standing(self, row: Sequence[Square]) -> tuple[int, float]:
+        logs = [math.log(square.ratio.ratio) for square in row if square.ratio.ratio > 0]
+        return len(self.scenarios) - len(row), float(np.mean(logs)) if logs else 0.0
+
+
+def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
+    """The matrix of a grid's cells."""
+    rows = list(rows)
+    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[scenario_name(row), policy_name(row)].append(row)
+    scenarios = tuple(dict.fromkeys(scenario for scenario, _ in grouped))
+    policies = tuple(dict.fromkeys(policy for _, policy in grouped))
+    squares = {
+        (square.policy, scenario): square
+        for scenario in scenarios
+        for square in column_of(
+            scenario, {policy: grouped.get((scenario, policy), []) for policy in policies}, measure
+        )
+    }
+    return Matrix(measure, policies, scenarios, squares, left_out(rows))
+
+
+def scenario_name(row: Row) -> str:
+    """With the knobs that turn the scenario: `steady, load.rate = 150`."""
+    return named(row.scenario, row, is_policys=False)
+
+
+def policy_name(row: Row) -> str:
+    """With the knobs of the policy: `least-in-flight, choices = 3`."""
+    return named(row.label, row, is_policys=True)
+
+
+def named(name: str, row: Row, is_policys: bool) -> str:
+    """The name and those knobs that are its own."""
+    knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
+    return ", ".join(
+        [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {in_words(value)}" for knob, value in knobs)]
+    )
+
+
+def in_words(value: object) -> str:
+    """Numbers and texts as people write them."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def left_out(rows: Iterable[Row]) -> dict[str, int]:
+    """Cells that are in no square, by what they lack."""
+    counts = {"missing": 0, "failed": 0, "invalid": 0}
+    for row in rows:
+        if row.state != "done":
+            counts[row.state] += 1
+        elif is_invalid(row):
+            counts["invalid"] += 1
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def is_oracle(row: Row) -> bool:
+    """Whether its policy knows what no balancer can: shown as a bound, and never the best."""
+    return str(json.loads(row.policy)["name"]).startswith(ORACLE)
+
+
+def is_invalid(row: Row) -> bool:
+    """Whether its run says that it must not be believed."""
+    return bool(json.loads(row.numbers["invalid"] or "[]"))
+
+
+def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -> list[Square]:
+    """The squares of one scenario."""
+    kept = {policy: believable(rows, measure) for policy, rows in cells.items()}
+    values = {
+        policy: {row.seed: float(row.numbers[measure]) for row in rows}
+        for policy, rows in kept.items()
+        if rows
+    }
+    if not values:
+        return []
+    best = best_of(
+        {policy: found for policy, found in values.items() if not is_oracle(kept[policy][0])} or values
+    )
+    rivals = [policy for policy in values if policy != best]
+    found = {policy: paired(values, policy, best, seed=0) for policy in rivals}
+    adjusted = dict(zip(rivals, holm([p for _, p in found.values()]), strict=True))
+    seeds = len(values[best])
+    squares: dict[str, tuple[Interval, Mark]] = {best: (Interval(1.0, 1.0, 1.0, seeds), "best")}
+    for policy, (interval, _) in found.items():
+        squares[policy] = interval, mark_of(interval, adjusted[policy])
+    return [
+        square_of(policy, scenario, kept[policy], values[policy], *squares[policy])
+        for policy in values
+        if squares[policy][0].blocks
+    ]
+
+
+def believable(rows: Sequence[Row], measure: str) -> list[Row]:
+    """Cells that have a number to compare."""
+    return [
+        row
+        for row in rows
+        if row.state == "done" and not is_invalid(row) and is_comparable(row.numbers[measure])
+    ]
+
+
+def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
+    """Lowest geometric mean over common seeds, of those that have at least half as many as the most complete."""
+    most = max(len(of_seed) for of_seed in values.values())
+    judged = {policy: of_seed for policy, of_seed in values.items() if 2 * len(of_seed) >= most}
+    common = set.intersection(*(set(of_seed) for of_seed in judged.values())) or set().union(*judged.values())
+    return min(judged, key=lambda policy: mean_over(common, judged[policy]))
+
+
+def mean_over(seeds: set[int], values: Mapping[int, float]) -> float:
+    """The geometric mean of those that there are."""
+    return geometric_mean(value for seed, value in values.items() if seed in seeds)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive values, at least one."""
+    return math.exp(float(np.mean(np.log(list(values)))))
+
+
+def mark_of(interval: Interval, p_value: float) -> Mark:
+    """In the words of this room's comparisons; what is ahead of the best is an oracle or lacks seeds."""
+    words = standing(interval, p_value, None, more_is_better=False)
+    marks: dict[str, Mark] = {"practically equal": "equal", "behind": "behind", "no verdict": "no verdict"}
+    return marks.get(words, "undecided")
+
+
+def square_of(
+    policy: str, scenario: str, rows: Sequence[Row], values: Mapping[int, float], ratio: Interval, mark: Mark
+) -> Square:
+    """One square, with what explains it."""
+    shares: dict[str, float] = defaultdict(float)
+    for row in rows:
+        for worker, part in json.loads(row.numbers["shares"]).items():
+            shares[worker] += part / len(rows)
+    failed = float(np.mean([1 - row.numbers["ok"] / max(1, row.numbers["requests"]) for row in rows]))
+    value = geometric_mean(values.values())
+    medians = [row.numbers["p50"] for row in rows if row.numbers.get("p50") is not None]
+    median = float(np.mean(medians)) if medians else None
+    return Square(policy, scenario, value, ratio, mark, len(values), failed, median, dict(shares))

@@ -1,0 +1,113 @@
+"""What comes out of a cell: the numbers of its run, or why there is none.
+
+Rule of this file: it runs on a worker and never raises for what a simulation does; a cell that fails is an outcome too.
+Latency is deadline-mapped (a failure counts as slow as the deadline); beside it stands that of successes alone, `ok_…`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.campaign import statistics
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.load.samples import Floats, Run, write_run
+from experiments.sweep import histogram
+from experiments.sweep.cells import Cell
+from experiments.sweep.code import version_of
+
+Simulate = Callable[[Scenario, Entry, int, int, int], Run]
+"""(scenario, entry, block, order, seed) -> run; pure, and importable on every worker."""
+
+Number = float | int | str | bytes | None
+
+PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`numbers` by the names of the catalogue's columns; empty beside `message`, which says why the cell failed.
+
+    `seconds` is what computing took, on `host`.
+    """
+
+    numbers: dict[str, Number]
+    message: str | None
+    seconds: float
+    host: str
+    samples: bytes | None = None
+
+
+def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
+    """Run the cell. Whatever goes wrong is said in its message."""
+    host = platform.node()
+    began = time.perf_counter()
+    try:
+        require_same_code(cell, simulate)
+        began = time.perf_counter()
+        run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
+        numbers, samples = numbers_of(run, cell.scenario), raw(run) if keep_samples else None
+    except Exception as fault:
+        return Outcome({}, in_words(fault), time.perf_counter() - began, host)
+    return Outcome(numbers, None, time.perf_counter() - began, host, samples)
+
+
+def require_same_code(cell: Cell, simulate: Simulate) -> None:
+    """A worker on another machine, or one that started before the last edit, must not answer for this code."""
+    here = version_of(simulate)
+    if here != cell.code:
+        raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
+
+
+def in_words(fault: BaseException) -> str:
+    """One line."""
+    return " ".join(f"{type(fault).__name__}: {fault}".split()).removesuffix(":")
+
+
+def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
+    """Every number that the catalogue keeps of a run."""
+    samples, mapped = run.samples, statistics.deadline_mapped(run)
+    successes = statistics.success_latency([run])
+    return {
+        "requests": len(samples),
+        "ok": len(successes),
+        "failures": text(statistics.errors_by_kind([run])),
+        "invalid": text(list(run.facts.invalid_reasons)),
+        **latency(mapped, ""),
+        **latency(successes, "ok_"),
+        "throughput": known(statistics.throughput([run])),
+        "goodput": known(statistics.goodput([run], scenario.slo * scenario.time_scale)),
+        "shares": text(statistics.share_per_worker([run])),
+        "histogram": histogram.packed(mapped),
+    }
+
+
+def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
+    """Mean and percentiles; None where there are no samples."""
+    mean = float(np.mean(seconds)) if len(seconds) else math.nan
+    found = {name: statistics.percentile(seconds, percent) for name, percent in PERCENTS.items()}
+    return {f"{prefix}{name}": known(value) for name, value in {"mean": mean, **found}.items()}
+
+
+def known(value: float) -> float | None:
+    """None for what is not a number: SQL has no other word for it."""
+    return value if math.isfinite(value) else None
+
+
+def text(value: object) -> str:
+    """JSON, the same for the same content."""
+    return json.dumps(value, sort_keys=True)
+
+
+def raw(run: Run) -> bytes:
+    """The whole run, compressed, as a results directory holds it."""
+    buffer = io.BytesIO()
+    write_run(run, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,144 @@
+"""The page of a grid: the matrix as a heat map, in words and as tables.
+
+Rule of this file: a function of the catalogue alone. It writes, into one directory:
+
+    matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg  figures/matrix-narrow.svg
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+
+from experiments.campaign.progress import clock
+from experiments.errors import BadInputError
+from experiments.report.html import box, page, picture_html, section, table_html
+from experiments.report.pages import Drawing, save_drawing, write
+from experiments.sweep.catalogue import Catalogue, GridFacts, Row
+from experiments.sweep.equality import chosen_grid
+from experiments.sweep.figure import heat_map
+from experiments.sweep.matrix import Matrix, matrix_of
+from experiments.sweep.sentences import has_no_verdict, headline, sentences
+from experiments.sweep.tables import best_table, failure_table, matrix_table
+
+CAPTION = (
+    "Lighter is better. Each square is the ratio to the best policy of its scenario, over all seeds; policies are "
+    "sorted by their mean ratio. Everything from × 4 on is equally dark."
+)
+
+
+def write_page(
+    catalogue: Catalogue, grid: str | None, measure: str, directory: Path
+) -> tuple[GridFacts, Matrix]:
+    """Write every output. Raises BadInputError when nothing can be compared or written."""
+    facts = chosen_grid(catalogue, grid)
+    rows = catalogue.rows(facts.grid.name)
+    matrix = matrix_of(rows, measure)
+    if not matrix.squares:
+        raise BadInputError(f"{catalogue.path}: no cell of {facts.grid.name!r} has a result to compare yet")
+    draw = lambda sheet: heat_map(matrix, facts.grid.ours, sheet)  # noqa: E731
+    try:
+        picture = save_drawing(Drawing("matrix", "The policy matrix", CAPTION, draw), directory / "figures")
+        body = [
+            header(facts, matrix, rows),
+            picture_html(picture),
+            *(
+                [section(f"Where {facts.grid.ours} stands", items(told))]
+                if (told := said(facts, matrix))
+                else []
+            ),
+            *(
+                section(table.title, table_html(table))
+                for table in (best_table(matrix, facts.grid.ours), matrix_table(matrix), failure_table(rows))
+                if table.rows
+            ),
+            section("Method", items(method(facts, matrix))),
+        ]
+        write(directory / "matrix.html", page(f"{escape(facts.grid.name)}: policy matrix", body))
+        write(directory / "matrix.json", to_json(facts, matrix))
+        write(directory / "matrix.csv", to_csv(matrix))
+    except OSError as error:
+        raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
+    return facts, matrix
+
+
+def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> str:
+    """Question, verdict, and everything that warns."""
+    question = facts.grid.question or "Which policy is best under which scenario?"
+    row = matrix.row(facts.grid.ours)
+    kind = "verdict none" if not row or has_no_verdict(row) else "verdict"
+    lines = [f"{count} of {len(rows)} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
+    return (
+        f'<header><p class="eyebrow">Steelyard sweep · {escape(facts.grid.name)} · simulated</p>'
+        f"<h1>{escape(question)}</h1></header>\n"
+        f'<div class="{kind}"><strong>{escape(headline(matrix, facts.grid.ours))}</strong></div>'
+        f"{box('Not all cells are in these figures', lines)}"
+    )
+
+
+WARNINGS = {
+    "missing": "are missing: the sweep was stopped, and the same command goes on with them.",
+    "failed": "failed; they stand below and are tried again by the same command.",
+    "invalid": "are invalid by what their runs say, and are compared with nothing.",
+}
+
+
+def said(facts: GridFacts, matrix: Matrix) -> list[str]:
+    """What there is to say of ours."""
+    return sentences(matrix, facts.grid.ours)
+
+
+def items(lines: Sequence[str]) -> str:
+    """A list."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+
+
+def method(facts: GridFacts, matrix: Matrix) -> list[str]:
+    """How the figures came about."""
+    grid = facts.grid
+    knobs = "; ".join(f"{knob} = {', '.join(map(str, values))}" for knob, values in grid.knobs.items())
+    return [
+        f"{facts.planned} cells: {len(matrix.scenarios)} scenarios × {len(matrix.policies)} policies × "
+        f"{len(grid.seeds)} seeds{', knobs ' + knobs if knobs else ''}{', short version' if grid.quick else ''}.",
+        "Each cell is one simulated run; equal seeds mean equal arrivals and demand for all policies of a scenario.",
+        "Latency counts from the instant at which a request was due; a failure counts as slow as the deadline.",
+        "The ratio is the geometric mean over seeds of policy / best, paired by seed, with a bootstrap interval; "
+        "what lies within ±5 % as a whole is practically equal; p-values are adjusted by Holm inside a scenario.",
+        "The best of a scenario is chosen from the same seeds, which flatters it a little.",
+        f"Computed in {clock(facts.seconds)} of all workers together, code {facts.code}, driver: {facts.machine}.",
+        f"Command: {facts.command}",
+    ]
+
+
+def to_json(facts: GridFacts, matrix: Matrix) -> str:
+    """Every square, for programs."""
+    content = {
+        "grid": facts.grid.model_dump(mode="json"),
+        "code": facts.code,
+        "measure": matrix.measure,
+        "headline": headline(matrix, facts.grid.ours),
+        "sentences": said(facts, matrix),
+        "left_out": dict(matrix.left_out),
+        "squares": [asdict(square) for square in matrix.squares.values()],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def to_csv(matrix: Matrix) -> str:
+    """A line per square."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(
+        ["scenario", "policy", f"{matrix.measure}_seconds", "ratio", "low", "high", "mark", "seeds", "failed"]
+    )
+    for square in matrix.squares.values():
+        interval = square.ratio
+        ratios = (interval.ratio, interval.low, interval.high)
+        facts = (square.mark, square.seeds, square.failed)
+        lines.writerow([square.scenario, square.policy, square.value, *ratios, *facts])
+    return text.getvalue()

@@ -1,0 +1,96 @@
+"""What is seen while a sweep runs: on a terminal a bar, elsewhere a line now and then.
+
+Rule of this file: it only looks. What is left is estimated by requests and not by cells, because cells differ in size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from experiments.campaign.progress import clock
+from experiments.sweep.cells import Cell
+from experiments.sweep.outcome import Outcome
+
+FRAMES_PER_SECOND = 3
+LINE_EVERY = 10.0
+"""Seconds between two lines where nobody watches."""
+
+SHOWN_FAILURES = 5
+"""Failures that get a line of their own; the catalogue has all."""
+
+
+class Progress:
+    """Observer of a sweep over `missing` of `planned` cells."""
+
+    def __init__(self, planned: int, missing: Sequence[Cell], console: Console) -> None:
+        self._planned = planned
+        self._left = len(missing)
+        self._size_left = sum(cell.size for cell in missing)
+        self._size_done = 0
+        self._failed = 0
+        self._console = console
+        self._began_at = self._said_at = time.monotonic()
+        self._done = 0
+        self.threads: Callable[[], int] = lambda: 0
+        self._live = Live(
+            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
+        )
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    @property
+    def failed(self) -> int:
+        """Cells of this sitting that failed."""
+        return self._failed
+
+    def cell_ended(self, cell: Cell, outcome: Outcome) -> None:
+        """It is in the catalogue now."""
+        self._done += 1
+        self._left -= 1
+        self._size_done += cell.size
+        self._size_left -= cell.size
+        if outcome.message is not None:
+            self._tell_of_failure(cell, outcome.message)
+        if not self._console.is_terminal and time.monotonic() - self._said_at >= LINE_EVERY:
+            self._said_at = time.monotonic()
+            self._console.print(self.line(), highlight=False, soft_wrap=True)
+
+    def _tell_of_failure(self, cell: Cell, message: str) -> None:
+        self._failed += 1
+        if self._failed <= SHOWN_FAILURES:
+            words = f"[red]failed[/] {cell.scenario.name}, {cell.entry.label}, seed {cell.seed}: "
+            self._console.print(words, end="", highlight=False)
+            self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+
+    def line(self) -> str:
+        """`cell 120 of 400   12.3 cells/s   0 failed   2 workers   elapsed 0:10   left 0:23`."""
+        elapsed = time.monotonic() - self._began_at
+        rate = self._done / elapsed if elapsed else 0.0
+        left = clock(elapsed * self._size_left / self._size_done) if self._size_done else "–"
+        threads = self.threads()
+        return (
+            f"cell {self._planned - self._left} of {self._planned}   {rate:.1f} cells/s   "
+            f"{self._failed} failed   {threads} worker{'' if threads == 1 else 's'}   "
+            f"elapsed {clock(elapsed)}   left {left}"
+        )
+
+    def panel(self) -> Table:
+        """The line above its bar."""
+        table = Table.grid()
+        table.add_row(self.line())
+        done = self._planned - self._left
+        table.add_row(ProgressBar(total=self._planned or 1, completed=done, width=60))
+        return table

@@ -1,0 +1,83 @@
+"""The tables of a catalogue.
+
+Rule of this file: what must be equal, however often a sweep was stopped, stands in `cells`, `results` and `samples`;
+what may differ stands in `computations`. A change here raises SCHEMA.
+"""
+
+from __future__ import annotations
+
+APPLICATION = 0x53544C59
+"""`STLY`: how a catalogue is told from any other SQLite file."""
+
+SCHEMA = 1
+
+TABLES = """
+CREATE TABLE grids (            -- each by its name, as it was swept last
+    name     TEXT PRIMARY KEY,
+    content  TEXT NOT NULL,     -- the grid as JSON
+    code     TEXT NOT NULL,     -- digest of the code that its cells are of
+    command  TEXT NOT NULL,
+    machine  TEXT NOT NULL,
+    began_at TEXT NOT NULL      -- UTC, ISO 8601
+) STRICT;
+CREATE TABLE cells (            -- what was asked
+    id       TEXT PRIMARY KEY,  -- digest of everything that decides the result
+    scenario TEXT NOT NULL,
+    label    TEXT NOT NULL,
+    policy   TEXT NOT NULL,     -- name and options as JSON
+    knobs    TEXT NOT NULL,     -- dotted key -> value, as JSON
+    seed     INTEGER NOT NULL,
+    code     TEXT NOT NULL,
+    content  TEXT NOT NULL REFERENCES contents (id)
+) STRICT;
+CREATE TABLE contents (         -- scenarios with one entry and no seed
+    id       TEXT PRIMARY KEY,  -- digest of it
+    scenario TEXT NOT NULL      -- as JSON
+) STRICT;
+CREATE TABLE planned (          -- the cells of each grid; others are kept and not shown
+    grid     TEXT NOT NULL REFERENCES grids (name) ON DELETE CASCADE,
+    place    INTEGER NOT NULL,
+    cell     TEXT NOT NULL REFERENCES cells (id),
+    PRIMARY KEY (grid, place)
+) STRICT;
+CREATE TABLE results (          -- what came out: seconds, requests per second, parts of one
+    cell       TEXT PRIMARY KEY REFERENCES cells (id),
+    state      TEXT NOT NULL CHECK (state IN ('done', 'failed')),
+    message    TEXT,            -- why it failed
+    requests   INTEGER,
+    ok         INTEGER,
+    failures   TEXT,            -- kind -> count, as JSON
+    invalid    TEXT,            -- reasons not to believe the run, as JSON
+    mean       REAL,            -- of all requests; a failure counts as slow as the deadline
+    p50        REAL,
+    p75        REAL,
+    p90        REAL,
+    p95        REAL,
+    p99        REAL,
+    p999       REAL,
+    max        REAL,
+    ok_mean    REAL,            -- of successes alone
+    ok_p50     REAL,
+    ok_p75     REAL,
+    ok_p90     REAL,
+    ok_p95     REAL,
+    ok_p99     REAL,
+    ok_p999    REAL,
+    ok_max     REAL,
+    throughput REAL,            -- successes per second
+    goodput    REAL,            -- part of all requests that succeeded within the scenario's slo
+    shares     TEXT,            -- worker -> part of the answered requests, as JSON
+    histogram  BLOB             -- pairs of bucket (int16) and count (uint32)
+) STRICT;
+CREATE TABLE samples (          -- with --keep-samples: the run as a results directory holds it
+    cell TEXT PRIMARY KEY REFERENCES cells (id),
+    run  BLOB NOT NULL
+) STRICT;
+CREATE TABLE computations (     -- how each result was come by
+    cell        TEXT PRIMARY KEY REFERENCES cells (id),
+    seconds     REAL NOT NULL,
+    host        TEXT NOT NULL,
+    finished_at TEXT NOT NULL,  -- UTC, ISO 8601
+    tries       INTEGER NOT NULL
+) STRICT;
+"""

@@ -1,0 +1,104 @@
+"""The matrix in words: where our policy is best, where it is not, and what the numbers say of why.
+
+Rule of this file: a sentence states what was counted; a cause is never claimed, only what differs.
+"""
+
+from __future__ import annotations
+
+import math
+
+from experiments.campaign.comparison import ENOUGH_BLOCKS, EQUAL_WITHIN
+from experiments.campaign.verdict import show
+from experiments.sweep.matrix import Matrix, Square
+
+TELLING = 0.01
+"""A difference in shares or failures that is worth a word, as a part of one."""
+
+WORSE = 1.5
+"""The bound beyond which a policy must not fall behind the best anywhere."""
+
+OFTEN = 0.8
+"""The part of the scenarios in which it should be best or practically equal."""
+
+
+def headline(matrix: Matrix, ours: str) -> str:
+    """In how many scenarios it is as good as the best, or that it does not take part."""
+    row = matrix.row(ours)
+    if not row:
+        return f"{ours} takes no part; the best of each scenario stand below"
+    if has_no_verdict(row):
+        return f"No verdict: {row[0].seeds} seeds, {ENOUGH_BLOCKS} needed for an interval"
+    good = sum(square.is_as_good for square in row)
+    return (
+        f"{ours} is best or practically equal in {good} of {len(row)} scenarios ({percent(good / len(row), 0)}; "
+        f"wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{max(square.ratio.ratio for square in row):.2f}"
+    )
+
+
+def has_no_verdict(row: list[Square]) -> bool:
+    """Whether there are too few seeds for any interval."""
+    return max(square.seeds for square in row) < ENOUGH_BLOCKS
+
+
+def is_met(matrix: Matrix, ours: str) -> bool | None:
+    """Whether both bounds hold; None where that cannot be said."""
+    row = matrix.row(ours)
+    if not row or has_no_verdict(row):
+        return None
+    good = sum(square.is_as_good for square in row) / len(row)
+    return good >= OFTEN and max(square.ratio.ratio for square in row) <= WORSE
+
+
+def sentences(matrix: Matrix, ours: str) -> list[str]:
+    """The worst place first told, then one sentence for each scenario where it is not as good as the best."""
+    row = matrix.row(ours)
+    if not row:
+        return []
+    worst = max(row, key=lambda square: square.ratio.ratio)
+    kind = "within" if worst.ratio.ratio <= WORSE else "beyond"
+    near = sum(abs(math.log(square.ratio.ratio)) <= EQUAL_WITHIN for square in row)
+    first = (
+        f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
+        f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
+    )
+    return [first, *(of_loss(matrix, square) for square in row if not square.is_as_good)]
+
+
+def of_loss(matrix: Matrix, ours: Square) -> str:
+    """`cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17]. It …`"""
+    best = matrix.best(ours.scenario)
+    assert best is not None
+    doubt = ", which chance may explain" if ours.mark == "undecided" else ""
+    told = (
+        f"{ours.scenario}: {best.policy} is best with {matrix.measure} {in_ms(best.value)}; {ours.policy} has "
+        f"{in_ms(ours.value)}, ×\u00a0{show(ours.ratio)}{doubt}."
+    )
+    return " ".join([told, *reasons(ours, best)])
+
+
+def reasons(ours: Square, best: Square) -> list[str]:
+    """What else differs between the two: the median, who answered, and how much failed."""
+    found = []
+    if ours.median and best.median:
+        found.append(f"Its median is ×\u00a0{ours.median / best.median:.2f} of the best's.")
+    if abs(ours.failed - best.failed) >= TELLING / 10:
+        found.append(
+            f"Of its requests {percent(ours.failed, 2)} failed, of the best's {percent(best.failed, 2)}."
+        )
+    workers = sorted(set(ours.shares) | set(best.shares))
+    gaps = {worker: ours.shares.get(worker, 0.0) - best.shares.get(worker, 0.0) for worker in workers}
+    widest = max(gaps, key=lambda worker: abs(gaps[worker]), default=None)
+    if widest is not None and abs(gaps[widest]) >= TELLING:
+        parts = [percent(square.shares.get(widest, 0.0), 1) for square in (ours, best)]
+        found.append(f"It had {widest} answer {parts[0]}, the best {parts[1]}.")
+    return found
+
+
+def percent(part: float, digits: int) -> str:
+    """`12.5 %` of a part of one."""
+    return f"{part * 100:.{digits}f}\u00a0%"
+
+
+def in_ms(seconds: float) -> str:
+    """`212 ms`, with more digits where there is little."""
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,142 @@
+"""The tables of a catalogue, once, for the page and the terminal alike.
+
+Rule of this file: numbers become text here, with their unit in the column's head or beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from experiments.campaign.progress import clock
+from experiments.campaign.verdict import show
+from experiments.report.tables import Cell, Mark, Table
+from experiments.sweep.catalogue import GridFacts, Row
+from experiments.sweep.equality import in_words
+from experiments.sweep.matrix import Matrix, Square, policy_name, scenario_name
+from experiments.sweep.sentences import in_ms, percent
+
+MARKS: dict[str, Mark] = {"best": "good", "equal": "good", "behind": "", "undecided": "", "no verdict": "few"}
+WORDS = {"best": "best", "equal": "equal", "undecided": "undecided", "behind": "behind", "no verdict": "–"}
+
+
+def matrix_table(matrix: Matrix) -> Table:
+    """Every square with its interval, policies from best to worst."""
+    note = (
+        f"{matrix.measure} as a ratio to the best policy of the scenario: geometric mean over seeds and its 95 % "
+        "interval, paired by seed. A failed request counts as slow as the deadline. Green: best or practically "
+        "equal (the whole interval within ±5 %)."
+    )
+    rows = tuple(
+        (Cell(policy), *(square_cell(matrix.squares.get((policy, name))) for name in matrix.scenarios))
+        for policy in matrix.ranked()
+    )
+    return Table(f"{matrix.measure} ratio to the best", note, ("policy", *matrix.scenarios), rows)
+
+
+def square_cell(square: Square | None) -> Cell:
+    """`1.12 [1.08–1.17]`."""
+    return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.mark])
+
+
+def best_table(matrix: Matrix, ours: str) -> Table:
+    """Each scenario: who is best, how good that is, and where we stand."""
+    rows = []
+    for scenario in matrix.scenarios:
+        best, own = matrix.best(scenario), matrix.squares.get((ours, scenario))
+        if best is None:
+            rows.append((Cell(scenario), *(Cell("–", "few") for _ in range(6))))
+            continue
+        rows.append(
+            (
+                Cell(scenario),
+                Cell(best.policy),
+                Cell(in_ms(best.value)),
+                Cell(f"{percent(best.failed, 2)}"),
+                *(own_cells(own) if own is not None else (Cell("–", "few"),) * 3),
+            )
+        )
+    columns = ("scenario", "best", matrix.measure, "failed", f"{ours}", "failed", "standing")
+    note = f"{matrix.measure} is deadline-mapped; failed is the part of the requests that failed."
+    return Table("Scenarios", note, columns, tuple(rows), prose=True)
+
+
+def own_cells(own: Square) -> tuple[Cell, Cell, Cell]:
+    """Our column of a scenario."""
+    standing = Cell(f"{WORDS[own.mark]}, ×\u00a0{show(own.ratio)}", MARKS[own.mark])
+    return Cell(in_ms(own.value)), Cell(f"{percent(own.failed, 2)}"), standing
+
+
+def grid_table(grids: Sequence[GridFacts]) -> Table:
+    """What a catalogue holds."""
+    columns = ("grid", "cells", "done", "failed", "missing", "seeds", "computing", "code", "begun (UTC)")
+    rows = tuple(
+        (
+            Cell(facts.grid.name),
+            Cell(str(facts.planned)),
+            Cell(str(facts.done)),
+            Cell(str(facts.failed), "bad" if facts.failed else ""),
+            Cell(str(facts.planned - facts.done - facts.failed)),
+            Cell(str(len(facts.grid.seeds))),
+            Cell(clock(facts.seconds)),
+            Cell(facts.code),
+            Cell(facts.began_at[:16].replace("T", " ")),
+        )
+        for facts in grids
+    )
+    return Table("Grids", "computing: seconds of all workers together", columns, rows)
+
+
+def group_table(rows: Sequence[Row]) -> Table:
+    """Policies under scenarios, over their seeds: means of what each cell came to."""
+    columns = ("scenario", "policy", "done", "KO", "req/s", "50th", "95th", "99th", "max", "goodput")
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((scenario_name(row), policy_name(row)), []).append(row)
+    shown = tuple(
+        (
+            Cell(scenario),
+            Cell(policy),
+            *group_cells([row for row in group if row.state == "done"], len(group)),
+        )
+        for (scenario, policy), group in groups.items()
+    )
+    note = "Latency in ms, deadline-mapped, the mean over seeds."
+    return Table("Cells", note, columns, shown)
+
+
+def group_cells(done: Sequence[Row], planned: int) -> tuple[Cell, ...]:
+    """Dashes where no cell has ended."""
+    count = Cell(f"{len(done)}/{planned}", "" if len(done) == planned else "bad")
+    if not done:
+        return (count, *(Cell("–", "few") for _ in range(7)))
+    times = [Cell(f"{1e3 * mean(done, name):.1f}") for name in ("p50", "p95", "p99", "max")]
+    failed = fmean(row.numbers["requests"] - row.numbers["ok"] for row in done)
+    return (
+        count,
+        Cell(f"{failed:.1f}", "bad" if failed else ""),
+        Cell(f"{mean(done, 'throughput'):.1f}"),
+        *times,
+        Cell(f"{percent(mean(done, 'goodput'), 1)}"),
+    )
+
+
+def mean(rows: Sequence[Row], name: str) -> float:
+    """Of one column; nan where no row knows it."""
+    known = [row.numbers[name] for row in rows if row.numbers[name] is not None]
+    return fmean(known) if known else float("nan")
+
+
+def failure_table(rows: Sequence[Row]) -> Table:
+    """Cells that failed, with their messages; equal ones together."""
+    messages: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.state == "failed":
+            messages.setdefault(str(row.numbers["message"]), []).append(row)
+    shown = tuple(
+        (Cell(message), Cell(str(len(found))), Cell(in_words(found[0])))
+        for message, found in sorted(messages.items(), key=lambda pair: -len(pair[1]))
+    )
+    return Table(
+        "Failed cells", "The same command tries them again.", ("message", "cells", "such as"), shown, True
+    )

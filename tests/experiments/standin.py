@@ -1,0 +1,81 @@
+"""A stand-in for the simulator that Dask's workers can import: a few exact numbers in no time.
+
+Rule of this file: the result follows from the arguments alone. What a test wants to happen on the way stands in a
+directory that the environment names: `told` is a pipe into which each cell says that it begins, `hold` a pipe at which
+cells with late seeds wait until somebody opens it for writing, and a file `broken` makes one policy fail.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.load.samples import Kind, Place, Run, RunFacts, Samples
+
+STAGE = "STEELYARD_STANDIN"
+LATE = 4
+"""The first seed whose cells wait."""
+
+BROKEN = "round-robin"
+
+
+def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """Exponential latencies whose mean depends on the policy, and one reset."""
+    play_along(entry.label, seed)
+    name = entry.policy.name
+    rng = np.random.default_rng([seed, len(name), round(scenario.load.rate), len(scenario.name)])
+    count = 400
+    scheduled = np.arange(count) / scenario.load.rate
+    latency = rng.exponential(0.01 * len(name), count)
+    kind = np.full(count, Kind.OK, dtype=np.int64)
+    kind[7] = Kind.RESET
+    places = tuple(
+        Place(worker=f"{region.name}-{number}", region=region.name)
+        for region in scenario.regions
+        for number in range(region.workers)
+    )
+    worker = rng.integers(0, len(places), count)
+    facts = RunFacts(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode="open",
+        offered_rate=scenario.load.rate,
+        achieved_rate=scenario.load.rate,
+        requests=count,
+        block=block,
+        order=order,
+        seed=seed,
+        timeout=scenario.timeout,
+        places=places,
+    )
+    ones = np.ones(count, dtype=np.int64)
+    samples = Samples(
+        scheduled_at=scheduled,
+        sent_at=scheduled,
+        first_byte_at=scheduled + latency,
+        ended_at=scheduled + latency,
+        status=200 * (kind == Kind.OK),
+        kind=kind,
+        worker=worker,
+        region=0 * ones,
+        sequence=np.arange(count),
+        attempts=ones,
+    )
+    return Run(facts, samples)
+
+
+def play_along(label: str, seed: int) -> None:
+    """What the test has set up, if it has."""
+    if STAGE not in os.environ:
+        return
+    stage = Path(os.environ[STAGE])
+    if (stage / "told").exists():
+        with (stage / "told").open("w") as told:
+            told.write(f"{os.getpid()} {label} {seed}\n")
+    if (stage / "hold").exists() and seed >= LATE:
+        (stage / "hold").open().close()
+    if (stage / "broken").exists() and label == BROKEN:
+        raise RuntimeError("out of\norder")

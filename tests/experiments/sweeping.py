@@ -1,0 +1,29 @@
+"""A driver that sweeps with the stand-in: `python -m tests.experiments.sweeping GRID CATALOGUE [keep]`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.errors import ExperimentError
+from experiments.sweep.driver import Sitting, conduct
+from experiments.sweep.grid import load_grid
+from tests.experiments.standin import simulate
+
+
+def main(grid: str, out: str, *words: str) -> int:
+    """As the command does it."""
+    keep, scheduler = "keep" in words, next((word for word in words if "://" in word), None)
+    workers = None if scheduler else 2
+    sitting = Sitting(command="test", out=Path(out), workers=workers, keep_samples=keep, scheduler=scheduler)
+    try:
+        return conduct(load_grid(Path(grid)), sitting, simulate, Console())
+    except ExperimentError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,234 @@
+"""The catalogue: cells are kept whole, and what SQLite complains of is one line."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.errors import BadInputError, ExperimentError
+from experiments.sweep import catalogue as catalogues
+from experiments.sweep import histogram
+from experiments.sweep.catalogue import Catalogue, CatalogueError
+from experiments.sweep.cells import Cell, cells_of
+from experiments.sweep.code import version_of
+from experiments.sweep.comparison import changes
+from experiments.sweep.equality import chosen_grid, differences
+from experiments.sweep.grid import Grid, checked_grid
+from experiments.sweep.lock import only_driver
+from experiments.sweep.outcome import Outcome, compute
+from tests.experiments.standin import simulate
+
+CODE = version_of(simulate)
+
+
+def small(seeds: int = 2) -> Grid:
+    raw = {"name": "small", "scenarios": ["steady"], "policies": ["random", "round-robin"], "seeds": seeds}
+    return checked_grid(raw, "grid")
+
+
+def filled(path: Path, seeds: int = 2, keep: bool = False, faster: float = 1.0) -> Path:
+    """A catalogue with every cell computed here."""
+    cells = cells_of(small(seeds), CODE)
+    with catalogues.to_write(path) as catalogue:
+        catalogue.plan(small(seeds), CODE, "test", cells)
+        for cell in cells:
+            outcome = compute(cell, simulate, keep)
+            outcome.numbers["p99"] = float(str(outcome.numbers["p99"])) / faster
+            catalogue.record(cell, outcome)
+    return path
+
+
+def told(first: Path, second: Path) -> list[str]:
+    with catalogues.to_read(first) as ours, catalogues.to_read(second) as theirs:
+        return list(differences(ours, theirs, None))
+
+
+def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
+    (cell, *_), path = cells_of(small(), CODE), filled(tmp_path / "a.sqlite", keep=True)
+    run = simulate(cell.scenario, cell.entry, 0, 0, cell.seed)
+    with catalogues.to_read(path) as catalogue:
+        row, kept = catalogue.rows("small")[0], catalogue.samples(cell.identity)
+    assert (row.cell, row.label, row.seed, row.state) == (cell.identity, "random", 1, "done")
+    assert (row.numbers["requests"], row.numbers["ok"], row.numbers["failures"]) == (400, 399, '{"reset": 1}')
+    assert row.numbers["max"] == cell.scenario.timeout  # a failure is as slow as the deadline
+    assert row.numbers["ok_max"] == run.samples.latency[run.samples.ok].max()
+    edges, counts = histogram.unpacked(row.numbers["histogram"])
+    assert counts.sum() == 400
+    assert edges[-1] >= row.numbers["max"]
+    assert kept is not None
+
+
+def test_buckets_hold_what_they_say() -> None:
+    seconds = np.random.default_rng(1).exponential(0.1, 5000)
+    edges, counts = histogram.unpacked(histogram.packed(seconds))
+    wide = np.repeat(edges, counts) / np.sort(seconds)
+    assert wide.min() >= 1
+    assert wide.max() <= 1 + 1 / 32
+
+
+def test_equal_catalogues_are_equal_whoever_computed_them(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite")
+    with sqlite3.connect(two) as connection:
+        connection.execute("UPDATE computations SET seconds = 99, host = 'elsewhere', tries = 3")
+    connection.close()
+    assert told(one, two) == []
+
+
+def test_every_difference_is_told(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "a.sqlite"), filled(tmp_path / "b.sqlite", seeds=3)
+    with sqlite3.connect(two) as connection:
+        connection.execute("UPDATE results SET p99 = p99 * 1.0000001 WHERE rowid = 1")
+        connection.execute("UPDATE results SET state = 'failed' WHERE rowid = 2")
+    connection.close()
+    assert told(one, two) == [
+        "steady, random, seed 1: unequal in p99",
+        f"steady, round-robin, seed 1: done in {one}, failed in {two}",
+        f"steady, random, seed 3: is not planned in {one}",
+        f"steady, round-robin, seed 3: is not planned in {one}",
+    ]
+
+
+def test_a_failed_cell_is_tried_again_and_a_done_one_is_not(tmp_path: Path) -> None:
+    first, second, *_ = cells = cells_of(small(), CODE)
+    with catalogues.to_write(tmp_path / "a.sqlite") as catalogue:
+        catalogue.plan(small(), CODE, "test", cells)
+        catalogue.record(first, Outcome({}, "no", 0.1, "here"))
+        catalogue.record(second, compute(second, simulate, keep_samples=False))
+        assert catalogue.finished(keep_samples=False) == {second.identity}
+        assert catalogue.finished(keep_samples=True) == set()
+        catalogue.record(first, compute(first, simulate, keep_samples=True))
+        assert catalogue.finished(keep_samples=True) == {first.identity}
+        (facts,) = catalogue.grids()
+        assert (facts.planned, facts.done, facts.failed) == (4, 2, 0)
+        tries = catalogue.connection.execute("SELECT tries FROM computations ORDER BY tries").fetchall()
+    assert [row["tries"] for row in tries] == [1, 2]
+
+
+def test_another_plan_of_the_same_name_keeps_results(tmp_path: Path) -> None:
+    path = filled(tmp_path / "a.sqlite", seeds=3)
+    with catalogues.to_write(path) as catalogue:
+        catalogue.plan(small(1), CODE, "test", cells_of(small(1), CODE))
+        assert len(catalogue.rows("small")) == 2
+        assert len(catalogue.finished(keep_samples=False)) == 6
+
+
+def test_a_cell_that_raises_is_an_outcome(tmp_path: Path) -> None:
+    def broken(*_: object) -> object:
+        raise ValueError("two\nlines")
+
+    broken.__module__ = simulate.__module__
+    outcome = compute(cells_of(small(), CODE)[0], broken, keep_samples=False)  # type: ignore[arg-type]
+    assert (outcome.message, outcome.numbers) == ("ValueError: two lines", {})
+
+
+def test_other_code_on_a_worker_is_refused() -> None:
+    cell = cells_of(small(), "another")[0]
+    outcome = compute(cell, simulate, keep_samples=False)
+    assert (
+        outcome.message
+        == f"RuntimeError: this worker runs other code ({CODE}, not another): restart it with ours"
+    )
+
+
+def test_two_catalogues_are_compared_by_what_both_hold(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "a.sqlite", 9), filled(tmp_path / "b.sqlite", 8, faster=2.0)
+    with catalogues.to_read(one) as first, catalogues.to_read(two) as second:
+        found = changes(first.rows("small"), second.rows("small"), "p99")
+    assert [(change.policy, change.standing) for change in found] == [
+        ("random", "ahead"),
+        ("round-robin", "ahead"),
+    ]
+    assert [round(change.ratio.ratio, 6) for change in found] == [0.5, 0.5]
+    with pytest.raises(BadInputError, match="no cell in common"):
+        changes([], [], "p99")
+
+
+# --- what goes wrong
+
+
+def complaint(path: Path) -> str:
+    """The line that both ways of opening give."""
+    with pytest.raises(BadInputError) as reading:
+        catalogues.to_read(path)
+    with pytest.raises(BadInputError) as writing:
+        catalogues.to_write(path)
+    assert str(reading.value) == str(writing.value)
+    return str(reading.value)
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    text = tmp_path / "text.sqlite"
+    text.write_text("not a database, but long enough to look at " * 40, encoding="utf-8")
+    assert complaint(text) == f"{text}: is not a catalogue"
+    foreign = tmp_path / "foreign.sqlite"
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    before = foreign.read_bytes()
+    assert complaint(foreign) == f"{foreign}: is not a catalogue"
+    assert foreign.read_bytes() == before
+
+
+def test_a_catalogue_of_another_schema_is_refused(tmp_path: Path) -> None:
+    path = filled(tmp_path / "a.sqlite")
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    assert complaint(path) == f"{path}: is a catalogue of schema 9; this release reads schema 1"
+
+
+def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"no such file; `experiments sweep` makes one"):
+        catalogues.to_read(tmp_path / "a.sqlite")
+    catalogues.to_write(tmp_path / "a.sqlite").close()
+    with (
+        catalogues.to_read(tmp_path / "a.sqlite") as empty,
+        pytest.raises(BadInputError, match="holds no grid yet"),
+    ):
+        chosen_grid(empty, None)
+    with (
+        catalogues.to_read(filled(tmp_path / "b.sqlite")) as full,
+        pytest.raises(BadInputError, match="has no 'large'; known: small"),
+    ):
+        chosen_grid(full, "large")
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match=r"a: cannot be written: "), only_driver(tmp_path / "file" / "a"):
+        pass
+
+
+def recorded(catalogue: Catalogue, cell: Cell) -> None:
+    catalogue.record(cell, compute(cell, simulate, keep_samples=True))
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_is_there(tmp_path: Path) -> None:
+    first, second, *_ = cells = cells_of(small(), CODE)
+    with catalogues.to_write(tmp_path / "a.sqlite") as catalogue:
+        catalogue.plan(small(), CODE, "test", cells)
+        recorded(catalogue, first)
+        catalogue.connection.execute("PRAGMA max_page_count = 1")  # no page more than there are
+        with pytest.raises(CatalogueError, match="the disk is full; what it holds is safe"):
+            recorded(catalogue, second)
+        assert catalogue.finished(keep_samples=True) == {first.identity}
+
+
+def test_a_catalogue_that_somebody_holds_is_one_line(tmp_path: Path) -> None:
+    path = filled(tmp_path / "a.sqlite")
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with catalogues.to_write(path) as catalogue:
+        catalogue.connection.execute("PRAGMA busy_timeout = 0")
+        with pytest.raises(ExperimentError, match="is locked by another program"):
+            recorded(catalogue, cells_of(small(), CODE)[0])
+        assert len(catalogue.rows("small")) == 4  # reading goes on
+    holder.close()
+
+
+def test_a_driver_that_died_at_once_leaves_a_file_that_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "a.sqlite").touch()
+    assert filled(tmp_path / "a.sqlite").is_file()

@@ -1,0 +1,140 @@
+"""`sweep`, `catalogue` and `matrix` at the terminal: options, exit codes, one-line complaints."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments.errors import FleetFailedError
+from experiments.sweep import catalogue as catalogues
+from experiments.sweep.cells import cells_of
+from experiments.sweep.code import version_of
+from experiments.sweep.driver import Sitting, conduct
+from experiments.sweep.grid import Grid, checked_grid
+from experiments.sweep.outcome import compute
+from experiments.sweep.progress import Progress
+from tests.experiments.standin import simulate
+
+GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\nours = "random"\n'
+
+
+def experiments(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command and wait for its end."""
+    command = [sys.executable, "-m", "experiments", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, check=False)
+
+
+def small() -> Grid:
+    raw = {"name": "small", "scenarios": ["steady"], "policies": ["random", "round-robin"], "seeds": 8}
+    return checked_grid(raw | {"ours": "random"}, "grid")
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole sweep, computed here."""
+    path, code = tmp_path_factory.mktemp("sweep") / "small.sqlite", version_of(simulate)
+    cells = cells_of(small(), code)
+    with catalogues.to_write(path) as opened:
+        opened.plan(small(), code, "experiments sweep", cells)
+        for cell in cells:
+            opened.record(cell, compute(cell, simulate, keep_samples=False))
+    return path
+
+
+def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path) -> None:
+    for words in (["list"], ["catalogue", "list"]):
+        listed = experiments(*words, catalogue)
+        assert "small" in listed.stdout, listed.stderr
+    shown = experiments("catalogue", "show", catalogue)
+    assert "round-robin" in shown.stdout, shown.stderr
+    compared = experiments("catalogue", "compare", catalogue)
+    assert "1.00 [1.00–1.00]" in compared.stdout, compared.stderr
+    twice = experiments("catalogue", "compare", catalogue, catalogue)
+    assert "practically equal" in twice.stdout, twice.stderr
+    equal = experiments("catalogue", "equal", catalogue, catalogue)
+    assert (equal.returncode, equal.stdout) == (0, "equal\n")
+
+
+def test_report_takes_a_catalogue_too(catalogue: Path) -> None:
+    ran = experiments("report", catalogue)
+    assert ran.returncode == 0, ran.stderr
+    assert "random is best or practically equal in 1 of 1" in ran.stdout.replace("\u00a0", " ")
+    assert (catalogue.parent / "small-report" / "matrix.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep", "nowhere.toml"), "nowhere.toml: cannot be read: No such file or directory"),
+        (
+            ("sweep", "g.toml", "--workers", "2", "--scheduler", "tcp://127.0.0.1:1"),
+            "--workers and --scheduler: ",
+        ),
+        (
+            ("catalogue", "show", "nowhere.sqlite"),
+            "nowhere.sqlite: no such file; `experiments sweep` makes one",
+        ),
+        (("catalogue", "report", "g.toml"), "g.toml: is not a catalogue"),
+        (("catalogue", "report", "g.toml", "--measure", "p98"), "Invalid value for '--measure'"),
+        (("report", "g.toml"), "g.toml: is not a catalogue"),
+        (("matrix", "--policies", ","), "--policies: name at least one"),
+        (("matrix", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
+    ],
+)
+def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
+    ran = experiments(*arguments, cwd=tmp_path)
+    assert ran.returncode == 2, ran.stderr
+    assert message in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
+    """An installation without the extra, made by a module of that name that cannot be imported."""
+    (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
+    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.experiments.sweeping", tmp_path / "g.toml", tmp_path / "a.sqlite"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=Path(__file__).resolve().parents[2],
+        env={"PYTHONPATH": str(tmp_path)},
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (
+        2,
+        "a sweep needs Dask, which is not installed: pip install 'steelyard[sweep]'\n",
+    )
+    assert not (tmp_path / "a.sqlite").exists()
+
+
+def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
+    """Nobody listens there, and nobody is asked."""
+    sitting = Sitting(command="test", out=catalogue, scheduler="tcp://127.0.0.1:1")
+    console = Console(record=True, width=200)
+    assert conduct(small(), sitting, simulate, console) == 0
+    assert "16 cells, 16 of them known already" in console.export_text()
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    sitting = Sitting(command="test", out=tmp_path / "a.sqlite", scheduler="nonsense://127.0.0.1:1")
+    with pytest.raises(FleetFailedError, match="--scheduler: nobody answers at nonsense://127.0.0.1:1: "):
+        conduct(small(), sitting, simulate, Console(quiet=True))
+
+
+def test_progress_counts_and_estimates_by_requests() -> None:
+    cells = cells_of(small(), "1")
+    progress = Progress(20, cells, Console(quiet=True))
+    assert progress.line().startswith("cell 4 of 20   0.0 cells/s   0 failed   0 workers")
+    assert progress.line().endswith("left –")
+    outcome = compute(cells[0], simulate, keep_samples=False)  # of other code: it fails
+    progress.threads = lambda: 1
+    progress.cell_ended(cells[0], outcome)
+    assert "cell 5 of 20" in progress.line()
+    assert "1 failed   1 worker " in progress.line()
+    assert not progress.line().endswith("–")

@@ -1,0 +1,162 @@
+"""Grids, knobs and the identity of cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.campaign.shelf import load_scenario, packaged
+from experiments.errors import BadInputError
+from experiments.sweep.cells import Cell, cells_of
+from experiments.sweep.code import reached, version_of
+from experiments.sweep.grid import Grid, checked_grid, load_grid
+from experiments.sweep.knobs import turned
+from policies import registry
+from tests.experiments.standin import simulate
+
+
+def grid(**keys: Any) -> Grid:
+    base = {"name": "small", "scenarios": ["steady"], "policies": ["random", "least-in-flight"], "seeds": 2}
+    return checked_grid(base | keys, "grid.toml")
+
+
+def cells(**keys: Any) -> list[Cell]:
+    return cells_of(grid(**keys), code="1")
+
+
+def test_every_combination_is_one_cell_and_seeds_are_whole_blocks() -> None:
+    made = cells(
+        scenarios=["steady", "homogeneous"], knobs={"load.rate": [100, 150], "policy.choices": [2, 3]}
+    )
+    assert len(made) == 2 * 2 * (1 + 2) * 2  # random has no choices and stands once
+    assert [cell.seed for cell in made] == [1] * 12 + [2] * 12
+    assert len({cell.identity for cell in made}) == len(made)
+    assert {cell.scenario.load.rate for cell in made} == {100, 150}
+    assert all(len(cell.scenario.entries) == 1 for cell in made)
+
+
+def test_dotted_and_quoted_knobs_are_the_same() -> None:
+    assert grid(knobs={"load": {"rate": [1, 2]}}) == grid(knobs={"load.rate": [1, 2]})
+
+
+def test_all_means_all() -> None:
+    everything = grid(scenarios="all", policies="all")
+    assert list(everything.scenarios) == list(packaged())
+    assert [competitor.name for competitor in everything.policies] == registry.known()
+    assert cells_of(everything, code="1")
+
+
+def test_a_policy_that_needs_a_region_gets_the_home_region() -> None:
+    (cell,) = cells(policies=["single-region"], seeds=1)
+    assert cell.entry.policy.model_dump()["region"] == cell.scenario.home_region
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"world": "measured"}, "grid.toml: world: Input should be 'simulated'"),
+        ({"sedes": 3}, "grid.toml: sedes: Extra inputs are not permitted; known: name, question, world"),
+        ({"seeds": 0}, "grid.toml: seeds: Tuple should have at least 1 item"),
+        ({"seeds": [1, 1]}, "seeds: '1' appears twice"),
+        ({"policies": ["random", "random"]}, "policies: 'random' appears twice"),
+        ({"policies": ["p2x"]}, "policies: unknown 'p2x'; known: "),
+        ({"policies": [{"policy": {"name": "random", "choices": 3}}]}, "'random' has no such option"),
+        ({"knobs": {"load.rate": []}}, "knobs.load.rate: Tuple should have at least 1 item"),
+        ({"knobs": {"load.rat": [1]}}, "knobs: load.rat = 1 in steady: load.rat: Extra inputs"),
+        (
+            {"knobs": {"load.rate": [-1]}},
+            "knobs: load.rate = -1 in steady: load.rate: Input should be greater",
+        ),
+        ({"knobs": {"load.rate.x": [1]}}, "steady: knobs.load.rate.x: 'rate' is a value and has no keys"),
+        ({"knobs": {"regions.mars.rtt": [1]}}, "knobs.regions.mars.rtt: no 'mars'; known: emea, us, asia"),
+        ({"knobs": {"policy.alpha": [1]}}, "knobs.policy.alpha: no policy of the grid has an option 'alpha'"),
+        ({"knobs": {"blocks": [1, 2]}}, "knobs: one of blocks decides nothing in a run"),
+        ({"knobs": {"policy.choices": ["two"]}}, "policies.least-in-flight.choices: must be a whole number"),
+    ],
+)
+def test_bad_grids_get_one_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInputError) as caught:
+        cells(**keys)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_names_scenarios_beside_it(tmp_path: Path) -> None:
+    source = packaged()["steady"].read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(source.replace('"steady"', '"mine"'), encoding="utf-8")
+    (tmp_path / "grid.toml").write_text(
+        'name = "g"\nscenarios = ["mine.toml", "steady"]\npolicies = ["random"]\nseeds = 1\n',
+        encoding="utf-8",
+    )
+    made = cells_of(load_grid(tmp_path / "grid.toml"), code="1")
+    assert [cell.scenario.name for cell in made] == ["mine", "steady"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", "not TOML"),
+        (
+            'name = "g"\nscenarios = ["nowhere"]\npolicies = ["random"]\nseeds = 1',
+            "unknown 'nowhere'; known: ",
+        ),
+        ('name = "g"\npolicies = ["random"]\nseeds = 1', "scenarios: Field required"),
+    ],
+)
+def test_bad_files_get_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "grid.toml").write_text(text, encoding="utf-8")
+    with pytest.raises(BadInputError, match=message):
+        load_grid(tmp_path / "grid.toml")
+
+
+def test_no_file_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="cannot be read: No such file"):
+        load_grid(tmp_path / "grid.toml")
+
+
+# --- identity
+
+
+def identity(**keys: Any) -> str:
+    return cells(**{"policies": ["least-in-flight"], "seeds": [7]} | keys)[0].identity
+
+
+def test_a_cell_is_the_same_in_every_grid_that_asks_for_it() -> None:
+    same = identity(name="other", seeds=[7, 8], policies=["least-in-flight", "random"], question="Why?")
+    assert same == identity()
+    assert identity(knobs={"load.rate": [180.0]}) == identity()  # what the scenario says anyway
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"seeds": [8]},
+        {"scenarios": ["homogeneous"]},
+        {"knobs": {"load.rate": [181]}},
+        {"knobs": {"policy.choices": [3]}},
+        {"policies": ["random"]},
+        {"quick": True},
+    ],
+)
+def test_whatever_decides_the_result_decides_the_identity(keys: dict[str, Any]) -> None:
+    assert identity(**keys) != identity()
+
+
+def test_other_code_is_another_cell() -> None:
+    assert cells_of(grid(), code="1")[0].identity != cells_of(grid(), code="2")[0].identity
+
+
+def test_the_code_of_a_result_is_what_it_can_reach() -> None:
+    modules = reached(simulate.__module__)
+    assert {"tests.experiments.standin", "experiments.campaign.scenario", "experiments.load.samples"} <= set(
+        modules
+    )
+    assert not [name for name in modules if name.startswith(("experiments.report", "experiments.sweep"))]
+    assert version_of(simulate) == version_of(simulate)
+
+
+def test_a_table_that_nobody_said_is_made_by_its_knob() -> None:
+    scenario = turned(load_scenario("steady"), (("quick.duration", 2.0), ("regions.us.rtt", 0.2)))
+    assert (scenario.quick.duration, scenario.regions[1].rtt) == (2.0, 0.2)

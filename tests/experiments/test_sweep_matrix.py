@@ -1,0 +1,226 @@
+"""The policy matrix: who is best, who is as good, what is said, and what is drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.errors import BadInputError
+from experiments.report.canvas import NARROW, WIDE
+from experiments.sweep import catalogue as catalogues
+from experiments.sweep.catalogue import Row, State
+from experiments.sweep.cells import cells_of
+from experiments.sweep.figure import heat_map, ink_on, strips_of
+from experiments.sweep.grid import checked_grid
+from experiments.sweep.matrix import Matrix, matrix_of
+from experiments.sweep.outcome import Outcome
+from experiments.sweep.page import write_page
+from experiments.sweep.sentences import headline, is_met, sentences
+from experiments.sweep.tables import matrix_table
+
+SEEDS = 12
+NOISE = 0.004
+
+
+def rows(
+    p99: Mapping[str, float],
+    scenario: str = "steady",
+    knobs: Mapping[str, Any] | None = None,
+    noise: float = NOISE,
+    ok: int = 1000,
+    seeds: int = SEEDS,
+) -> list[Row]:
+    """Cells of one scenario: policy -> p99 in seconds, with a little noise by seed."""
+    rng = np.random.default_rng(1)
+    return [
+        row(scenario, policy, seed, p99=value * float(np.exp(rng.normal(0, noise))), knobs=knobs, ok=ok)
+        for policy, value in p99.items()
+        for seed in range(seeds)
+    ]
+
+
+def row(
+    scenario: str,
+    policy: str,
+    seed: int,
+    p99: float = 1.0,
+    knobs: Mapping[str, Any] | None = None,
+    ok: int = 1000,
+    state: State = "done",
+    invalid: Sequence[str] = (),
+    shares: Mapping[str, float] | None = None,
+) -> Row:
+    numbers: dict[str, Any] = {
+        "p99": p99,
+        "p50": p99 / 10,
+        "requests": 1000,
+        "ok": ok,
+        "invalid": json.dumps(list(invalid)),
+    }
+    numbers["shares"] = json.dumps(shares or {"a-0": 0.5, "b-0": 0.5})
+    named = json.dumps({"name": policy})
+    cell = f"{scenario} {policy} {seed} {knobs}"
+    return Row(cell, scenario, policy, named, json.dumps(knobs or {}), seed, state, numbers)
+
+
+def marks(matrix: Matrix, scenario: str = "steady") -> dict[str, str]:
+    return {square.policy: square.mark for square in matrix.column(scenario)}
+
+
+def test_the_best_is_the_lowest_and_what_is_near_is_as_good() -> None:
+    matrix = matrix_of(rows({"a": 0.200, "b": 0.100, "c": 0.102, "d": 0.150}))
+    assert marks(matrix) == {"a": "behind", "b": "best", "c": "equal", "d": "behind"}
+    assert matrix.squares["a", "steady"].ratio.ratio == pytest.approx(2, rel=0.01)
+    assert matrix.ranked() == ["b", "c", "d", "a"]
+
+
+def test_what_chance_may_explain_is_undecided() -> None:
+    assert marks(matrix_of(rows({"a": 0.100, "b": 0.104}, noise=0.3)))["b"] in ("undecided", "best")
+
+
+def test_few_seeds_give_no_verdict() -> None:
+    matrix = matrix_of(rows({"a": 0.1, "b": 0.3}, seeds=4))
+    assert marks(matrix) == {"a": "best", "b": "no verdict"}
+    assert headline(matrix, "b") == "No verdict: 4 seeds, 8 needed for an interval"
+    assert is_met(matrix, "b") is None
+
+
+def test_an_oracle_is_a_bound_and_never_the_best() -> None:
+    matrix = matrix_of(rows({"a": 0.1, "oracle-least-work": 0.05}))
+    assert marks(matrix)["a"] == "best"
+    assert matrix.squares["oracle-least-work", "steady"].ratio.ratio == pytest.approx(0.5, rel=0.01)
+
+
+def test_knobs_of_the_load_are_columns_and_those_of_policies_rows() -> None:
+    found = matrix_of(
+        rows({"a": 0.1}, knobs={"load.rate": 100.0, "policy.choices": 2})
+        + rows({"a": 0.2}, knobs={"load.rate": 150, "policy.choices": 3})
+    )
+    assert found.scenarios == ("steady, load.rate = 100", "steady, load.rate = 150")
+    assert found.policies == ("a, choices = 2", "a, choices = 3")
+
+
+def test_what_failed_or_is_invalid_is_counted_and_not_compared() -> None:
+    cells = rows({"a": 0.1, "b": 0.2})
+    cells += [row("steady", "b", 90, state="failed"), row("steady", "b", 91, state="missing")]
+    cells += [row("steady", "b", 92, p99=1e-6, invalid=["lag"])]
+    matrix = matrix_of(cells)
+    assert matrix.left_out == {"missing": 1, "failed": 1, "invalid": 1}
+    assert matrix.squares["b", "steady"].seeds == SEEDS
+    assert marks(matrix)["a"] == "best"
+
+
+def test_a_cell_that_is_missing_costs_nobody_the_first_place() -> None:
+    cells = rows({"a": 0.1, "b": 0.2})
+    assert marks(matrix_of(cells[1:])) == {"a": "best", "b": "behind"}
+    assert marks(matrix_of(cells[SEEDS - 1 :]))["b"] == "best"  # one seed of twelve is none
+
+
+def test_a_policy_without_results_leaves_a_hole() -> None:
+    matrix = matrix_of([*rows({"a": 0.1}), row("steady", "b", 0, state="failed")])
+    assert [square.policy for square in matrix.column("steady")] == ["a"]
+    assert matrix_table(matrix).rows[1][1].text == "–"
+
+
+def losing() -> Matrix:
+    """Ours is best once, equal once, and far behind once, where it uses a worker more and loses requests."""
+    cells = rows({"ours": 0.1, "other": 0.3}, "one") + rows({"ours": 0.101, "other": 0.1}, "two")
+    behind = rows({"ours": 0.2}, "three", ok=990)
+    cells += [
+        Row(
+            **{f: getattr(r, f) for f in ("cell", "scenario", "label", "policy", "knobs", "seed", "state")},
+            numbers=n,
+        )
+        for r in behind
+        for n in [r.numbers | {"shares": json.dumps({"a-0": 0.7, "b-0": 0.3})}]
+    ]
+    return matrix_of(cells + rows({"other": 0.1}, "three"))
+
+
+def test_a_loss_is_said_with_what_differs() -> None:
+    matrix = losing()
+    assert headline(matrix, "ours") == (
+        "ours is best or practically equal in 2 of 3 scenarios (67\u00a0%; wanted 80\u00a0%), and at worst ×\u00a02.00"
+    )
+    first, *others = [sentence.replace("\u00a0", " ") for sentence in sentences(matrix, "ours")]
+    assert first.startswith("Its worst is three: p99 × 2.00 [")
+    assert "beyond the bound of × 1.5" in first
+    (loss,) = others
+    assert re.match(
+        r"three: other is best with p99 100 ms; ours has 200 ms, × 2\.00 \[\d\.\d\d–\d\.\d\d\]\. ", loss
+    )
+    assert "Its median is × 2.00 of the best's." in loss
+    assert "Of its requests 1.00 % failed, of the best's 0.00 %." in loss
+    assert "It had a-0 answer 70.0 %, the best 50.0 %." in loss
+    assert is_met(matrix, "ours") is False
+    assert is_met(matrix, "other") is False
+    assert headline(matrix, "nobody") == "nobody takes no part; the best of each scenario stand below"
+
+
+@pytest.mark.parametrize("sheet", [WIDE, NARROW])
+def test_the_map_shows_every_square_once(sheet: Any) -> None:
+    policies = [f"policy-{n}" for n in range(5)]
+    cells = [r for n in range(7) for r in rows(dict.fromkeys(policies, 0.1 + n), f"scenario-{n}", seeds=2)]
+    figure = heat_map(matrix_of(cells[:-2]), "policy-1", sheet)
+    panels = [axes for axes in figure.axes if axes.get_yticklabels() and axes.patches]
+    texts = [text.get_text() for axes in panels for text in axes.texts]
+    assert len(texts) == 5 * 7
+    assert texts.count("–") == 1
+    assert sum(text.startswith("★") for text in texts) == 7
+    bold = {
+        label.get_text()
+        for axes in panels
+        for label in axes.get_yticklabels()
+        if label.get_fontweight() == "bold"
+    }
+    assert bold == {"policy-1"}
+
+
+def test_strips_are_nearly_equal() -> None:
+    assert [len(strip) for strip in strips_of([str(n) for n in range(20)], 18)] == [10, 10]
+    assert strips_of([], 4) == [[]]
+
+
+def test_ink_can_be_read_on_every_shade() -> None:
+    assert (ink_on((1, 0.9, 0.2, 1)), ink_on((0, 0.13, 0.3, 1))) == ("#222222", "white")
+
+
+def test_the_page_is_whole(tmp_path: Path) -> None:
+    raw = {
+        "name": "g",
+        "scenarios": ["steady"],
+        "policies": ["random", "round-robin"],
+        "seeds": 9,
+        "ours": "random",
+    }
+    grid = checked_grid(raw, "grid")
+    cells = cells_of(grid, "1")
+    values = {"random": 0.1, "round-robin": 0.2}
+    with catalogues.to_write(tmp_path / "g.sqlite") as catalogue:
+        catalogue.plan(grid, "1", "experiments <sweep>", cells)
+        with pytest.raises(BadInputError, match="no cell of 'g' has a result"):
+            write_page(catalogue, None, "p99", tmp_path / "out")
+        for cell in cells[1:]:
+            numbers = {**row("", "", 0).numbers, "p99": values[cell.entry.label]}
+            catalogue.record(cell, Outcome(numbers, None, 1.0, "here"))
+        catalogue.record(cells[0], Outcome({}, "ValueError: <no>", 1.0, "here"))
+        write_page(catalogue, None, "p99", tmp_path / "out")
+    page = (tmp_path / "out" / "matrix.html").read_text(encoding="utf-8")
+    assert "random is best or practically equal in 1 of 1 scenarios" in page
+    assert "1 of 18 cells failed" in page
+    assert "ValueError: &lt;no&gt;" in page
+    assert "experiments &lt;sweep&gt;" in page
+    assert not re.search(r"""(?:src|href)=["'](?!data:)""", page)
+    assert not re.search(r"""https?://(?!www\.w3\.org)""", page)
+    content = json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))
+    assert [square["mark"] for square in content["squares"]] == ["best", "behind"]
+    assert (tmp_path / "out" / "matrix.csv").read_text(encoding="utf-8").count("\n") == 3
+    assert {file.name for file in (tmp_path / "out" / "figures").iterdir()} == {
+        *("matrix.png", "matrix.svg", "matrix-narrow.svg")
+    }
