@@ -29,6 +29,7 @@ from experiments.shares.command import shares
 from experiments.slow.command import slow_clients
 from experiments.storm.command import storm
 from experiments.worlds.command import worlds
+from experiments.verdicts.command import verdicts
 
 EPILOG = """\b
 Examples:
@@ -108,6 +109,7 @@ cli.add_command(shares)
 cli.add_command(processes)
 cli.add_command(reproduce)
 cli.add_command(worlds)
+cli.add_command(verdicts)
 
 
 def default_directory(scenario: Scenario) -> Path:

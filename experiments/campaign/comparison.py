@@ -2,8 +2,8 @@
 
 Rules of this file: the unit is the run, never the request. An entry is compared with the baseline inside
 each block, as log(entry / baseline), because a ratio has no unit and a block's own weather cancels. The
-interval is a bootstrap over blocks with a seeded generator, so the same files give the same verdict. Fewer
-than ENOUGH_BLOCKS blocks give no verdict at all, and nothing is ranked inside the A/A pair's interval.
+interval is Student's over the blocks' logarithms. Fewer than ENOUGH_BLOCKS blocks give no verdict at all, and
+nothing is ranked inside the A/A pair's interval.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from experiments.load.samples import Floats
+from experiments.campaign.estimates import Estimate, Method, logarithms, paired_student
 
 ENOUGH_BLOCKS = 8
 EQUAL_WITHIN = math.log(1.05)
-RESAMPLES = 10_000
 SIGNIFICANCE = 0.05
 
 Standing = Literal[
@@ -29,7 +26,7 @@ Standing = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio (geometric mean over blocks) and its 95 % bootstrap interval; one block has none: nan."""
+    """A ratio (geometric mean over blocks) and its 95 % interval; one block has none: nan."""
 
     ratio: float
     low: float
@@ -49,30 +46,20 @@ class Comparison:
     standing: Standing
 
 
-def paired_interval(entry: Sequence[float], baseline: Sequence[float], seed: int) -> tuple[Interval, float]:
-    """The ratio entry / baseline over paired blocks and the two-sided bootstrap p-value of "ratio = 1".
+def paired_interval(
+    entry: Sequence[float], baseline: Sequence[float], seed: int = 0, method: Method = paired_student
+) -> tuple[Interval, float]:
+    """The ratio entry / baseline over paired blocks and the two-sided p-value of "ratio = 1".
 
-    Both sequences hold one positive value per block, in the same block order.
+    Both sequences hold one positive value per block, in the same block order. `seed` is for methods that draw.
     """
-    logs = np.log(np.asarray(entry, dtype=float) / np.asarray(baseline, dtype=float))
-    ratio = math.exp(float(logs.mean())) if len(logs) else math.nan
-    if len(logs) < 2:
-        return Interval(ratio, math.nan, math.nan, len(logs)), 1.0
-    means = resampled_means(logs, seed)
-    low, high = np.exp(np.percentile(means, [2.5, 97.5]))
-    return Interval(ratio, float(low), float(high), len(logs)), sign_p_value(means)
+    return as_interval(method(logarithms(entry) - logarithms(baseline), seed), len(entry))
 
 
-def resampled_means(logs: Floats, seed: int) -> Floats:
-    """RESAMPLES means of `logs` (shape (blocks,)) drawn with replacement; shape (RESAMPLES,)."""
-    picks = np.random.default_rng(seed).integers(0, len(logs), size=(RESAMPLES, len(logs)))
-    return np.asarray(logs[picks].mean(axis=1))
-
-
-def sign_p_value(means: Floats) -> float:
-    """Twice the smaller tail beyond zero; never below what the number of resamples can resolve."""
-    tail = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
-    return min(1.0, 2.0 * (tail + 1) / (len(means) + 1))
+def as_interval(estimate: Estimate, blocks: int) -> tuple[Interval, float]:
+    """Logarithms as ratios."""
+    ratio, low, high = (math.exp(value) for value in estimate[:3])
+    return Interval(ratio, low, high, blocks), estimate.p_value
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -110,15 +97,16 @@ def compare(
     values: dict[str, dict[int, float]],
     baseline: str,
     twins: tuple[str, str] | None,
-    seed: int,
+    seed: int = 0,
+    method: Method = paired_student,
 ) -> tuple[list[Comparison], Interval | None]:
     """Compare every label in `values` (label -> block -> value > 0) with `baseline`.
 
     Returns the comparisons in the order of `values`, the twin left out, and the A/A interval.
     """
-    floor = paired(values, twins[1], twins[0], seed)[0] if twins else None
+    floor = paired(values, twins[1], twins[0], seed, method)[0] if twins else None
     labels = [label for label in values if label != baseline and (not twins or label != twins[1])]
-    found = [paired(values, label, baseline, seed) for label in labels]
+    found = [paired(values, label, baseline, seed, method) for label in labels]
     adjusted = holm([p_value for _, p_value in found])
     more_is_better = measure == "throughput"
     return [
@@ -128,12 +116,12 @@ def compare(
 
 
 def paired(
-    values: dict[str, dict[int, float]], label: str, baseline: str, seed: int
+    values: dict[str, dict[int, float]], label: str, baseline: str, seed: int, method: Method
 ) -> tuple[Interval, float]:
     """Pair the two labels over the blocks in which both have a positive, finite value."""
     ours, theirs = values.get(label, {}), values.get(baseline, {})
     both = [n for n in sorted(ours) if is_comparable(ours[n]) and is_comparable(theirs.get(n))]
-    return paired_interval([ours[n] for n in both], [theirs[n] for n in both], seed)
+    return paired_interval([ours[n] for n in both], [theirs[n] for n in both], seed, method)
 
 
 def is_comparable(value: float | None) -> bool:

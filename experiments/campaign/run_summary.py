@@ -5,10 +5,10 @@ Rule of this file: an invalid run has numbers, for the table of runs, and never 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.campaign import statistics
-from experiments.campaign.results import Results
 from experiments.load.samples import Run
 
 
@@ -55,13 +55,11 @@ def summarise_run(run: Run) -> RunSummary:
     )
 
 
-def values_per_block(results: Results, measure: str) -> dict[str, dict[int, float]]:
+def values_per_block(
+    labels: Sequence[str], runs: Sequence[RunSummary], measure: str
+) -> dict[str, dict[int, float]]:
     """label -> block -> the measure, valid runs only."""
     return {
-        entry.label: {
-            run.facts.block: float(getattr(summarise_run(run), measure))
-            for run in results.runs_of(entry.label)
-            if run.facts.is_valid
-        }
-        for entry in results.entries()
+        label: {run.block: float(getattr(run, measure)) for run in runs if run.label == label and run.valid}
+        for label in labels
     }

@@ -6,6 +6,7 @@ measured, shares as parts of one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from experiments.campaign import statistics
 from experiments.campaign.comparison import Comparison, Interval, compare
+from experiments.campaign.estimates import Method, paired_student
 from experiments.campaign.results import Results, believable
 from experiments.campaign.run_summary import RunSummary, summarise_run, values_per_block
 from experiments.campaign.scenario import Entry, Scenario
@@ -73,7 +75,8 @@ class Summary:
 def summarise(results: Results) -> Summary:
     """Compute the summary of a results directory."""
     campaign, scenario = results.campaign, results.scenario
-    comparisons, floors = compared(results)
+    runs = tuple(summarise_run(run) for run in results.runs)
+    comparisons, floors = compared(scenario, runs)
     entries = tuple(summarise_entry(results, entry) for entry in results.entries())
     return Summary(
         scenario=scenario,
@@ -83,12 +86,12 @@ def summarise(results: Results) -> Summary:
         machine=campaign.machine,
         blocks=len({run.facts.block for run in results.runs if run.facts.is_valid}),
         missing_runs=results.missing,
-        verdict=conclude(scenario, ranking(results), comparisons, floors.get(scenario.measure)),
+        verdict=conclude(scenario, ranking(scenario, runs), comparisons, floors.get(scenario.measure)),
         entries=entries,
         comparisons=comparisons,
         noise_floor=floors,
         thresholds=judgements(results),
-        runs=tuple(summarise_run(run) for run in results.runs),
+        runs=runs,
     )
 
 
@@ -123,23 +126,32 @@ def describe_load(scenario: Scenario, entry: Entry) -> str:
     return scenario.load_of(entry).in_words
 
 
-def compared(results: Results) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
+def compared(
+    scenario: Scenario, runs: Sequence[RunSummary], method: Method = paired_student
+) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
     """Every entry against the baseline in every measure, and the A/A interval of each measure."""
-    scenario, found, floors = results.scenario, list[Comparison](), dict[str, Interval]()
+    found, floors = list[Comparison](), dict[str, Interval]()
     for measure in MEASURES:
-        values = values_per_block(results, measure)
-        comparisons, floor = compare(measure, values, scenario.baseline, scenario.twins, scenario.seed)
+        values = values_per_block(labels_of(scenario, runs), runs, measure)
+        comparisons, floor = compare(
+            measure, values, scenario.baseline, scenario.twins, scenario.seed, method
+        )
         found += comparisons
         if floor is not None and floor.blocks:
             floors[measure] = floor
     return tuple(found), floors
 
 
-def ranking(results: Results) -> list[tuple[str, float]]:
+def labels_of(scenario: Scenario, runs: Sequence[RunSummary]) -> list[str]:
+    """Labels that have runs, in the scenario's order."""
+    measured = {run.label for run in runs}
+    return [entry.label for entry in scenario.entries if entry.label in measured]
+
+
+def ranking(scenario: Scenario, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
     """(label, geometric mean of the scenario's measure over valid blocks), best first, without the twin."""
-    scenario = results.scenario
     twin = scenario.twins[1] if scenario.twins else None
-    values = values_per_block(results, scenario.measure)
+    values = values_per_block(labels_of(scenario, runs), runs, scenario.measure)
     means = [
         (label, float(np.exp(np.mean(np.log(list(blocks.values()))))))
         for label, blocks in values.items()

@@ -153,7 +153,7 @@ def comparison_table(summary: Summary) -> Table:
     rows += [floor_cells(measure, floor) for measure, floor in summary.noise_floor.items()]
     note = (
         f"Ratio to {summary.scenario.baseline}, paired inside each block, geometric mean over blocks with "
-        "its bootstrap interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
+        "Student's interval. Above 1 is better for throughput, below 1 for p99 and mean. Latencies here "
         "map failures to the deadline. Nothing is ranked inside the noise floor or within ±5 %."
     )
     return Table("Against the baseline", note, columns, tuple(rows))

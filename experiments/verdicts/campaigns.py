@@ -1,0 +1,93 @@
+"""Campaigns of equals, in which every verdict is a mistake, and campaigns with one difference that was put there.
+
+Rules of this file: plan, statistics and verdict are those of real campaigns; only the runs are made in memory. The
+planted difference is made after the run, by stretching every latency of one entry: then it is known exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from experiments.campaign.blocks import plan
+from experiments.campaign.estimates import Method
+from experiments.campaign.run_summary import RunSummary, summarise_run
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.summary import compared
+from experiments.load.samples import Run
+
+World = Callable[[Scenario, Entry, int, int, int], Run]
+"""(scenario, entry, block, order, seed of the block) -> its run."""
+
+STRETCHED = "b"
+"""The entry that is made slower where a difference is planted."""
+
+RANKED = ("ahead", "behind")
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Summaries of every run, as they were and with one entry stretched; `planted` is empty when nothing was."""
+
+    scenario: Scenario
+    plain: tuple[RunSummary, ...]
+    planted: tuple[RunSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the verdict said of one campaign, in the scenario's own measure.
+
+    `claims` are labels called ahead or behind, `others` those called so in another measure alone; `ratio` is that of
+    STRETCHED and `standing` what was said of it.
+    """
+
+    claims: tuple[str, ...]
+    others: tuple[str, ...]
+    standing: str
+    ratio: float
+
+
+def made(world: World, scenario: Scenario, planted: float | None, seed: int) -> Campaign:
+    """One campaign; `planted` is what STRETCHED's latencies are multiplied by."""
+    scenario = scenario.model_copy(update={"seed": seed})
+    entries = {entry.label: entry for entry in scenario.entries}
+    plain, changed = [], []
+    for planned in plan(scenario):
+        run = world(scenario, entries[planned.label], planned.block, planned.order, planned.seed)
+        plain.append(summarise_run(run))
+        if planted is not None:
+            is_it = planned.label == STRETCHED
+            changed.append(summarise_run(stretched(run, planted)) if is_it else plain[-1])
+    return Campaign(scenario, tuple(plain), tuple(changed))
+
+
+def stretched(run: Run, factor: float) -> Run:
+    """The run with every latency multiplied, and so each of its percentiles."""
+    due = run.samples.scheduled_at
+    return Run(run.facts, replace(run.samples, ended_at=due + factor * run.samples.latency))
+
+
+def many(
+    world: World, scenario: Scenario, planted: float | None, seeds: range, jobs: int
+) -> Iterator[Campaign]:
+    """A campaign for each seed, in order, so many at the same time."""
+    make = partial(made, world, scenario, planted)
+    if jobs == 1:
+        yield from map(make, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(make, seeds)
+
+
+def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:
+    """The verdict on the first `blocks` blocks."""
+    kept = tuple(run for run in runs if run.block < blocks)
+    comparisons, _ = compared(scenario, kept, method)
+    ranked = [item for item in comparisons if item.standing in RANKED]
+    claims = tuple(item.label for item in ranked if item.measure == scenario.measure)
+    others = tuple(dict.fromkeys(item.label for item in ranked if item.label not in claims))
+    own = next(c for c in comparisons if c.measure == scenario.measure and c.label == STRETCHED)
+    return Finding(claims, others, own.standing, own.interval.ratio)
