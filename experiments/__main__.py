@@ -20,6 +20,8 @@ from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.playable import complaints
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, grouped, load_scenario, packaged
+from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
+from experiments.compare.command import compare
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
 from experiments.reproduce.command import reproduce
@@ -38,6 +40,7 @@ Examples:
   experiments run steady --rate 120 --duration 20
   experiments run my-scenario.toml --out results/first
   experiments report results/first              redraw from files alone
+  experiments compare results/first results/second
 """
 STOPPED = 130
 THRESHOLD_FAILED = 1
@@ -110,6 +113,7 @@ cli.add_command(processes)
 cli.add_command(reproduce)
 cli.add_command(worlds)
 cli.add_command(verdicts)
+cli.add_command(compare)
 
 
 def default_directory(scenario: Scenario) -> Path:

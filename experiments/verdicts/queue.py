@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from experiments.campaign.demand import Load
 from experiments.campaign.fleet import places_of
-from experiments.campaign.scenario import Entry, Load, Region, Scenario
+from experiments.campaign.scenario import Entry, Region, Scenario
 from experiments.load.samples import Floats, Ints, Run, RunFacts, Samples
 
 QUEUES = 6

@@ -1,0 +1,1 @@
+"""`experiments compare`: two result sets, or two revisions, held against each other."""

@@ -1,0 +1,138 @@
+"""`experiments compare`: is the second result set better or worse than the first?
+
+Rule of this file: it decides nothing by itself. Two directories become a table, and perhaps an exit code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from experiments.campaign.results import load_results
+from experiments.campaign.verdict import show
+from experiments.compare.contrast import Contrast, contrasts
+from experiments.compare.sides import Difference, Side, differences, must_be_alike, side
+from experiments.report.text import plainly
+from experiments.terminal import BOUND_MISSED, console_here, must_be_writable, tell, write_json
+
+EPILOG = """\b
+Examples:
+  experiments compare results/before results/after
+  experiments compare results/before results/after --fail-if-worse 1.05
+  experiments compare results/measured results/simulated --json both.json
+"""
+
+STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
+COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (Holm)", "blocks", "second is")
+
+
+@click.command(epilog=EPILOG)
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@click.option(
+    "--anyway", is_flag=True, help="Compare although the scenarios differ; the differences are shown."
+)
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the table there."
+)
+@click.option(
+    "--fail-if-worse",
+    "limit",
+    type=click.FloatRange(min=1),
+    help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
+)
+def compare(first: Path, second: Path, anyway: bool, file: Path | None, limit: float | None) -> int:
+    """Hold result set SECOND against FIRST: ratio, interval and standing of every entry that both ran."""
+    must_be_writable("--json", file)
+    one, other = side(str(first), load_results(first)), side(str(second), load_results(second))
+    if not anyway:
+        must_be_alike(one, other)
+    found, unlike = contrasts(one, other), differences(one, other)
+    console = console_here()
+    present(console, one, other, found, unlike)
+    if file is not None:
+        write_json("--json", file, as_json(one, other, found, unlike))
+    return 0 if limit is None else judge(console, found, one.scenario.measure, limit)
+
+
+def present(
+    console: Console, one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
+) -> None:
+    """What differs besides, then the table, then how blocks were matched."""
+    console.print(f"first   {one.name}\nsecond  {other.name}", highlight=False)
+    for difference in unlike:
+        words = f"differs: {difference.what}: {difference.ours} → {difference.theirs}"
+        console.print(Text(words, style="yellow"))
+    console.print(table_of(found))
+    console.print(Text(matching(found), style="dim"))
+
+
+def table_of(found: Sequence[Contrast]) -> Table:
+    """A row for each entry and measure."""
+    made = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(COLUMNS):
+        made.add_column(name, justify="right" if 1 < index < 7 else "left", no_wrap=True)
+    for item in found:
+        values = (in_unit(item.measure, item.ours), in_unit(item.measure, item.theirs))
+        p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
+        row = (item.label, item.measure, *values, show(item.interval), p_value, str(item.interval.blocks))
+        made.add_row(*row, Text(item.in_words, style=STYLES.get(item.in_words, "")))
+    return made
+
+
+def in_unit(measure: str, value: float) -> str:
+    """Rates per second, times in milliseconds."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.1f}/s" if measure == "throughput" else f"{value * 1e3:.4g} ms"
+
+
+def matching(found: Sequence[Contrast]) -> str:
+    """Whether blocks were paired, in words."""
+    paired = sum(item.is_paired for item in found)
+    if paired == len(found):
+        return "Blocks were paired by their seeds; the interval is Student's over pairs."
+    if not paired:
+        return "Seeds differ, so nothing was paired; the interval is Welch's over all runs of both sets."
+    return (
+        f"{paired} of {len(found)} rows were paired by seeds; the others have Welch's interval over all runs."
+    )
+
+
+def judge(console: Console, found: Sequence[Contrast], measure: str, limit: float) -> int:
+    """Exit code 1 where an entry is worse by more than noise and by more than `limit`."""
+    own = [item for item in found if item.measure == measure]
+    worse = [item for item in own if item.in_words == "worse" and item.worsening > limit]
+    for item in worse:
+        tell(
+            console,
+            False,
+            f"WORSE: {item.label}: {measure} × {show(item.interval)}, more than {limit:g} allowed",
+        )
+    unknown = [item.label for item in own if item.standing == "no verdict"]
+    if unknown:
+        tell(console, None, f"not judged, too few blocks: {', '.join(unknown)}")
+    return BOUND_MISSED if worse else 0
+
+
+def as_json(
+    one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
+) -> dict[str, Any]:
+    """Everything that was shown; times in seconds."""
+    rows = [{**plainly(item), "second_is": item.in_words} for item in found]
+    return {
+        "first": one.name,
+        "second": other.name,
+        "measure": one.scenario.measure,
+        "differences": [asdict(item) for item in unlike],
+        "entries": rows,
+    }

@@ -1,0 +1,111 @@
+"""The second result set over the first, entry by entry: ratio, interval, standing.
+
+Rules of this file: blocks are paired where their seeds agree, else the sets share nothing and Welch's interval is
+taken over all runs of both. Holm's adjustment is over the entries of one measure. A/A pairs within either set are the
+noise floor; they know nothing of what changed between the sets besides, which `sides.differences` tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.campaign.comparison import (
+    Interval,
+    Standing,
+    as_interval,
+    holm,
+    is_comparable,
+    noise,
+    paired_interval,
+    standing,
+)
+from experiments.campaign.estimates import logarithms, welch
+from experiments.campaign.summary import MEASURES
+from experiments.compare.sides import Side, common_labels
+
+WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One entry in one measure. `ours` and `theirs` are geometric means of the first and the second set."""
+
+    label: str
+    measure: str
+    ours: float
+    theirs: float
+    interval: Interval
+    p_value: float
+    standing: Standing
+    is_paired: bool
+
+    @property
+    def in_words(self) -> str:
+        """`better` and `worse` are the second set's."""
+        return WORDS.get(self.standing, self.standing)
+
+    @property
+    def worsening(self) -> float:
+        """By which factor the second set is worse; below one it is better."""
+        return 1 / self.interval.ratio if self.measure == "throughput" else self.interval.ratio
+
+
+def contrasts(one: Side, other: Side) -> list[Contrast]:
+    """Every common entry in every measure, the scenario's own measure first."""
+    own = one.scenario.measure
+    return [
+        found for measure in sorted(MEASURES, key=lambda m: m != own) for found in of(measure, one, other)
+    ]
+
+
+def of(measure: str, one: Side, other: Side) -> list[Contrast]:
+    """One measure, adjusted over its entries."""
+    found = [contrast(label, measure, one, other) for label in common_labels(one, other)]
+    floors = [floor for floor in (floor_of(one, measure), floor_of(other, measure)) if floor is not None]
+    floor = max(floors, key=noise, default=None)
+    adjusted = holm([item.p_value for item in found])
+    return [
+        replace(
+            item, p_value=p_value, standing=standing(item.interval, p_value, floor, measure == "throughput")
+        )
+        for item, p_value in zip(found, adjusted, strict=True)
+    ]
+
+
+def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
+    """One entry, before it is adjusted."""
+    ours, theirs = usable(one.values(label, measure)), usable(other.values(label, measure))
+    pairs = [n for n in ours if n in theirs and one.seeds[n] == other.seeds[n]]
+    is_paired = len(pairs) >= 2
+    if is_paired:
+        interval, p_value = paired_interval([theirs[n] for n in pairs], [ours[n] for n in pairs])
+    else:
+        sides = (logarithms(list(theirs.values())), logarithms(list(ours.values())))
+        interval, p_value = as_interval(welch(*sides), min(len(ours), len(theirs)))
+    centres = mean(list(ours.values())), mean(list(theirs.values()))
+    return Contrast(label, measure, *centres, interval, p_value, "no verdict", is_paired)
+
+
+def usable(values: dict[int, float]) -> dict[int, float]:
+    """What a logarithm can be taken of."""
+    return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
+
+
+def mean(values: Sequence[float]) -> float:
+    """Geometric; nan without values."""
+    return math.exp(float(np.mean(np.log(values)))) if values else math.nan
+
+
+def floor_of(side: Side, measure: str) -> Interval | None:
+    """What two runs of one entry differed by in this set, where it has an A/A pair of two blocks or more."""
+    twins = side.scenario.twins
+    if twins is None:
+        return None
+    ours, theirs = (usable(side.values(label, measure)) for label in twins)
+    both = [block for block in ours if block in theirs]
+    floor, _ = paired_interval([theirs[n] for n in both], [ours[n] for n in both])
+    return floor if floor.blocks >= 2 else None

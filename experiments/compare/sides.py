@@ -1,0 +1,133 @@
+"""Two result sets side by side: what is alike enough to be compared, and what else differs.
+
+Rule of this file: scenarios must agree in everything that shapes the traffic; whatever else differs (versions,
+machine, world, options of a policy) is said, because it may be the reason for what is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.campaign.results import Results
+from experiments.campaign.run_summary import RunSummary, summarise_run
+from experiments.campaign.scenario import Scenario
+from experiments.errors import BadInputError
+
+UNIMPORTANT = frozenset(
+    {
+        *("name", "question", "source", "group", "measure", "baseline"),
+        *("blocks", "seed", "thresholds"),
+        "quick",
+    }
+)
+"""Keys of a scenario that change nothing in a run, beside `entries`, which are compared one by one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """A result set: its name as given, its scenario, and its runs as numbers."""
+
+    name: str
+    results: Results
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.results.scenario
+
+    @property
+    def seeds(self) -> dict[int, int]:
+        """The seed of each block."""
+        return {run.facts.block: run.facts.seed for run in self.results.runs}
+
+    def values(self, label: str, measure: str) -> dict[int, float]:
+        """The measure of each valid run of an entry, by block."""
+        mine = [run for run in self.runs if run.label == label and run.valid]
+        return {run.block: float(getattr(run, measure)) for run in mine}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What is not the same on both sides."""
+
+    what: str
+    ours: str
+    theirs: str
+
+
+def side(name: str, results: Results) -> Side:
+    """Read a result set as numbers."""
+    return Side(name, results, tuple(summarise_run(run) for run in results.runs))
+
+
+def must_be_alike(one: Side, other: Side) -> None:
+    """Raises BadInputError naming what would make a comparison one of scenarios, not of systems."""
+    wrong = [found.what for found in differing(traffic_of(one.scenario), traffic_of(other.scenario))]
+    if wrong:
+        raise BadInputError(
+            f"{one.name} and {other.name} ran different scenarios: they differ in {', '.join(wrong)}; "
+            "--anyway compares them nevertheless"
+        )
+    if not common_labels(one, other):
+        raise BadInputError(f"{one.name} and {other.name} have no entry of the same label")
+
+
+def traffic_of(scenario: Scenario) -> dict[str, Any]:
+    """What shapes a run, in scenario keys."""
+    raw = scenario.model_dump(mode="json", exclude={*UNIMPORTANT, "entries"})
+    regions = {f"regions.{region.pop('name')}": region for region in raw.pop("regions")}
+    return raw | regions
+
+
+def differing(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> Iterator[Difference]:
+    """Keys whose values differ, tables taken apart."""
+    for key in [*ours, *(key for key in theirs if key not in ours)]:
+        one, other = ours.get(key), theirs.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from differing(one, other, f"{prefix}{key}.")
+        elif one != other:
+            yield Difference(f"{prefix}{key}", said(one), said(other))
+
+
+def said(value: Any) -> str:
+    """A value in few words."""
+    return "–" if value is None else str(value)
+
+
+def common_labels(one: Side, other: Side) -> list[str]:
+    """Entries that both sides ran, in the order of the first."""
+    theirs = {run.label for run in other.runs}
+    return [entry.label for entry in one.results.entries() if entry.label in theirs]
+
+
+def differences(one: Side, other: Side) -> list[Difference]:
+    """Everything that is not alike, what shapes the traffic first."""
+    return [
+        *differing(traffic_of(one.scenario), traffic_of(other.scenario)),
+        *differing(policies_of(one), policies_of(other)),
+        *differing(surroundings(one), surroundings(other)),
+    ]
+
+
+def policies_of(given: Side) -> dict[str, Any]:
+    """Policy, batch and mechanisms of each entry that was run."""
+    return {
+        entry.label: entry.model_dump(mode="json", exclude={"label", "twin_of", "thresholds"})
+        for entry in given.results.entries()
+    }
+
+
+def surroundings(given: Side) -> dict[str, Any]:
+    """World, machine, versions, size."""
+    campaign = given.results.campaign
+    worlds = dict.fromkeys(str(getattr(run.facts, "world", "measured")) for run in given.results.runs)
+    return {
+        "world": ", ".join(worlds),
+        "machine": campaign.machine,
+        "versions": campaign.versions,
+        "blocks": given.scenario.blocks,
+        "seed": given.scenario.seed,
+        "invalid runs": sum(not run.valid for run in given.runs),
+    }

@@ -1,0 +1,121 @@
+"""Two result sets: what is alike is compared, what differs is said, and only a real worsening fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from experiments.__main__ import cli
+from experiments.campaign.blocks import plan
+from experiments.campaign.results import Campaign, save_campaign, save_result
+from experiments.campaign.scenario import Scenario
+from experiments.errors import BadInputError
+from experiments.load.samples import Run
+from experiments.verdicts.queue import as_run, scenario_of
+
+Write = Callable[..., Path]
+
+
+def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
+    """Fifty requests of one run, log-normal; the block's seed moves all of them, the run's own luck a little."""
+    rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
+    taken = factor * np.exp(rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, 50))
+    entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))
+    return as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """`write(name, blocks=…, slower={label: factor}, seed=…, version=…, **changes of the scenario)`."""
+
+    def written(
+        name: str,
+        blocks: int = 8,
+        slower: dict[str, float] | None = None,
+        seed: int = 1,
+        version: str = "1",
+        **changes: Any,
+    ) -> Path:
+        scenario = scenario_of(blocks, 50, 2).model_copy(update={"seed": seed, **changes})
+        made = plan(scenario)
+        campaign = Campaign(
+            scenario=scenario,
+            command="experiments run",
+            started_at="2026-01-01T00:00:00+00:00",
+            versions={"steelyard": version},
+            machine="2 processors",
+            plan=made,
+        )
+        save_campaign(campaign, tmp_path / name)
+        for planned in made:
+            factor = (slower or {}).get(planned.label, 1.0)
+            save_result(weather(scenario, planned, factor), planned, tmp_path / name)
+        return tmp_path / name
+
+    return written
+
+
+def ran(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["compare", *map(str, words)], standalone_mode=False)
+
+
+def rows(file: Path, measure: str = "p99") -> dict[str, dict[str, Any]]:
+    found = json.loads(file.read_text(encoding="utf-8"))["entries"]
+    return {row["label"]: row for row in found if row["measure"] == measure}
+
+
+def test_a_set_equals_itself(write: Write, tmp_path: Path) -> None:
+    """Every ratio is one, and that is practically equal."""
+    same = write("a")
+    assert ran(same, same, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05").return_value == 0
+    assert {row["second_is"] for row in rows(tmp_path / "out.json").values()} == {"practically equal"}
+    assert {row["interval"]["ratio"] for row in rows(tmp_path / "out.json").values()} == {1.0}
+
+
+def test_what_got_slower_fails_and_what_did_not_does_not(write: Write, tmp_path: Path) -> None:
+    """The seeds agree, so blocks are paired and 30 % is plain; `b` alone is worse."""
+    before, after = write("a"), write("b", slower={"b": 1.3}, version="2")
+    found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
+    assert found.return_value == 1
+    assert "WORSE: b: p99 × 1.30" in found.output
+    assert "differs: versions.steelyard: 1 → 2" in found.output
+    assert "paired by their seeds" in found.output
+    assert rows(tmp_path / "out.json")["b"]["second_is"] == "worse"
+    assert rows(tmp_path / "out.json")["c"]["second_is"] == "practically equal"
+    assert ran(before, after, "--fail-if-worse", "1.5").return_value == 0
+    assert ran(after, before, "--fail-if-worse", "1.05").return_value == 0
+
+
+def test_other_seeds_are_not_paired(write: Write, tmp_path: Path) -> None:
+    """The blocks' own weather then stays in: 30 % is not seen through it by eight runs, and the output says why."""
+    before, after = write("a"), write("b", slower={"b": 1.3}, seed=2)
+    found = ran(before, after, "--json", tmp_path / "out.json", "--fail-if-worse", "1.05")
+    assert "Seeds differ, so nothing was paired" in found.output
+    assert found.return_value == 0
+    assert rows(tmp_path / "out.json")["b"]["is_paired"] is False
+    assert rows(tmp_path / "out.json")["b"]["second_is"] == "undecided"
+
+
+def test_too_few_blocks_are_not_judged(write: Write) -> None:
+    """Three blocks have an interval, and no verdict, whatever they show."""
+    found = ran(write("a", blocks=3), write("b", blocks=3, slower={"b": 2.0}), "--fail-if-worse", "1.05")
+    assert found.return_value == 0
+    assert "not judged, too few blocks: a, b, c" in found.output
+
+
+def test_different_scenarios_are_refused_by_name(write: Write) -> None:
+    """A timeout and a region that differ would be what is compared."""
+    scenario = scenario_of(8, 50, 2)
+    far = tuple(region.model_copy(update={"rtt": 0.1}) for region in scenario.regions)
+    before, after = write("a"), write("b", timeout=3.0, regions=far)
+    found = ran(before, after)
+    assert isinstance(found.exception, BadInputError)
+    assert "they differ in timeout, regions.here.rtt; --anyway" in str(found.exception)
+    assert "differs: timeout: 30.0 → 3.0" in ran(before, after, "--anyway").output
