@@ -104,7 +104,7 @@ def to_png(figure: Figure) -> bytes:
 
 
 def milliseconds(axis: Any, values: Sequence[float]) -> None:
-    """A log axis over `values` in ms with plain numbers: at 1, 2, 5 times a power of ten, closer if short.
+    """A log axis over `values` in ms with plain numbers: at 1, 2, 5 times a power of ten, closer or wider by need.
 
     Without values there is no scale: the axis stays empty, as the run was.
     """
@@ -113,13 +113,19 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
         return
     low, high = log_limits(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
-    subs = (1.0, 2.0, 5.0) if high / low > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-    axis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+    axis.set_major_locator(LogLocator(base=10, subs=steps(high / low), numticks=12))
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,.0f}".replace(",", " ") if value >= 10 else f"{value:g}")
     )
     axis.set_minor_locator(LogLocator(base=10, subs=tuple(range(1, 10)), numticks=12))
     axis.set_minor_formatter(NullFormatter())
+
+
+def steps(ratio: float) -> tuple[float, ...]:
+    """Multiples of a power of ten that get a number, where the axis spans `ratio`."""
+    if ratio > 2e3:
+        return (1.0,)
+    return (1.0, 2.0, 5.0) if ratio > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 
 def log_limits(values: Sequence[float]) -> tuple[float, float]:

@@ -149,9 +149,10 @@ def throughput_bar(axes: Axes, y: int, one: Competitor, total: float, sheet: She
     rate = throughput(one.runs)
     axes.barh(y, rate, height=0.66, color=one.colour, hatch=one.hatch, ec="white", lw=0)
     axes.barh(y, total - rate, left=rate, height=0.66, color=INVALID, hatch="xxx", ec="white", lw=0)
-    axes.annotate(rate_text(rate, total, sheet), (total, y), (6, 0), textcoords="offset points", va="center")
+    blocks = [throughput([run]) for run in one.runs]
+    end, text = max(total, *blocks), rate_text(rate, total, sheet)
+    axes.annotate(text, (end, y), (6, 0), textcoords="offset points", va="center")
     if len(one.runs) > 1:
-        blocks = [throughput([run]) for run in one.runs]
         axes.plot(blocks, [y] * len(blocks), "|", color=INK, markersize=9, alpha=0.7)
 
 

@@ -21,7 +21,7 @@ from experiments.load.samples import Run
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures import ROW, entry_rows
-from experiments.report.palette import FAINT, INK, INVALID, Competitor, worker_colours
+from experiments.report.palette import FAINT, INK, INVALID, Competitor, place_handles, worker_colours
 
 READABLE_SHARE = 0.07
 """A narrower segment holds no number."""
@@ -40,11 +40,7 @@ def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
     axes.set_xlabel("part of the answered requests, %")
     entry_rows(axes, field)
     axes.grid(visible=False)
-    handles = [
-        Patch(facecolor=colour, label=place.worker)
-        for colour, place in zip(worker_colours(places), places, strict=True)
-    ]
-    canvas.legend_above(figure, handles, sheet, columns=6)
+    canvas.legend_above(figure, place_handles(places), sheet, columns=6)
     return figure
 
 
@@ -78,10 +74,7 @@ def service_by_request(field: Sequence[Competitor], sheet: Sheet) -> Figure:
         axes.set_xlabel("request number")
     label_left(panels, sheet, "service time, ms")
     panels[0].set_ylim(bottom=0)
-    handles = [
-        Line2D([], [], linestyle="", marker="o", color=colour, label=place.worker)
-        for colour, place in zip(worker_colours(places), places, strict=True)
-    ]
+    handles = place_handles(places)
     failed = Line2D([], [], linestyle="", marker="x", color=FAINT, label="failed")
     canvas.legend_above(figure, [*handles, *([failed] if has_failures(field) else [])], sheet, columns=7)
     return figure

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from experiments.campaign.results import Results, load_results
 from experiments.campaign.summary import Summary, summarise
 from experiments.errors import BadInputError
-from experiments.report import canvas, figures, figures_paired, figures_workers
+from experiments.report import canvas, figures, figures_paired, figures_time, figures_workers
 from experiments.report.canvas import Sheet
 from experiments.report.html import Picture, to_html
 from experiments.report.method import method_lines
@@ -106,6 +106,20 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
             "round trips; a slope is a queue that grows at a worker. Vertical axes are equal.",
             lambda sheet: figures_workers.service_by_request(field, sheet),
+        ),
+        Drawing(
+            "tail-over-time",
+            "p99 over time",
+            "All valid runs of an entry together, by the instant at which a request was due. Shaded: what the scenario "
+            "does to workers. A tail that comes down before the shade ends has found a way around it.",
+            lambda sheet: figures_time.tail_over_time(field, results.scenario, sheet),
+        ),
+        Drawing(
+            "in-flight-per-worker",
+            "In flight per worker",
+            "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
+            "load; one that climbs alone is a queue that the policy feeds.",
+            lambda sheet: figures_time.in_flight_per_worker(field, results.scenario, sheet),
         ),
         Drawing(
             "latency-over-time",

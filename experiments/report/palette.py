@@ -1,7 +1,7 @@
 """Colours and marks: the same policy looks the same in every figure of every report.
 
 Rule of this file: Okabe and Ito's colours, which the common kinds of colour blindness keep apart, fixed by
-policy name. Entries of one policy share its colour and differ by dash and hatch; an invalid entry is grey.
+policy name, with a dash for relatives. Entries of one policy differ by dash and hatch; an invalid entry is grey.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from matplotlib.patches import Patch
 
 from experiments.campaign.results import Results, believable
 from experiments.load.samples import Place, Run
@@ -18,16 +20,34 @@ FAINT = "#8a8a8a"
 GRID = "#e3e3e3"
 INVALID = "#a8a8a8"
 
-POLICY_COLOURS = {
-    "random": "#0072B2",
-    "round-robin": "#56B4E9",
-    "region-round-robin": "#CC79A7",
-    "single-region": "#E69F00",
-    "region-aware": "#D55E00",
-    "latency-weighted": "#009E73",
-    "least-in-flight": "#000000",
+BLUE, SKY, PINK, AMBER = "#0072B2", "#56B4E9", "#CC79A7", "#E69F00"
+VERMILION, GREEN, BLACK, OLIVE = "#D55E00", "#009E73", "#000000", "#B8A600"
+
+POLICY_LOOKS = {
+    "random": (BLUE, 0),
+    "round-robin": (SKY, 0),
+    "smooth-round-robin": (SKY, 1),
+    "edf-round-robin": (SKY, 2),
+    "region-round-robin": (PINK, 0),
+    "single-region": (AMBER, 0),
+    "region-aware": (VERMILION, 0),
+    "steelyard": (VERMILION, 1),
+    "latency-weighted": (GREEN, 0),
+    "peak-ewma": (GREEN, 1),
+    "least-time": (GREEN, 2),
+    "least-in-flight": (BLACK, 0),
+    "join-idle-queue": (BLACK, 1),
+    "aperture": (BLACK, 2),
+    "prequal": (PINK, 1),
+    "c3": (PINK, 2),
+    "reported-load": (AMBER, 1),
+    "ring-hash": (BLUE, 1),
+    "maglev": (BLUE, 2),
+    "rendezvous": (AMBER, 2),
 }
-SPARE_COLOURS = ("#B8A600", "#6A3D9A", "#7F5539", "#4D4D4D")
+"""Colour and kind of line: relatives share a colour, and no two policies share both."""
+
+SPARE_COLOURS = (OLIVE, "#6A3D9A", "#7F5539", "#4D4D4D")
 
 REGION_COLOURS = (
     ("#0072B2", "#56B4E9"),
@@ -38,10 +58,13 @@ REGION_COLOURS = (
 DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1.2, 1.4)))
 HATCHES = ("", "////", "....")
 
+MOST_NAMED = 12
+"""Workers that a legend names one by one."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Competitor:
-    """An entry as figures show it. `turn` counts entries of the same policy from 0."""
+    """An entry as figures show it. `turn` is its dash and hatch; entries of one policy count on from its own."""
 
     label: str
     colour: str
@@ -71,25 +94,50 @@ def competitors(results: Results) -> list[Competitor]:
         runs = tuple(believable(results.runs_of(entry.label)))
         is_valid = any(run.facts.is_valid for run in runs)
         turn = turns[entry.policy.name] = turns.get(entry.policy.name, -1) + 1
-        colour = policy_colour(entry.policy.name, list(turns)) if is_valid else INVALID
-        found.append(Competitor(entry.label, colour, turn, runs, is_valid))
+        colour, first = policy_look(entry.policy.name, list(turns))
+        shown = colour if is_valid else INVALID
+        found.append(Competitor(entry.label, shown, first + turn, runs, is_valid))
     return found
 
 
+def policy_look(name: str, seen: Sequence[str]) -> tuple[str, int]:
+    """The fixed look of a known policy; a foreign one takes a spare colour by order of appearance, then a dash."""
+    if name in POLICY_LOOKS:
+        return POLICY_LOOKS[name]
+    turn, place = divmod(
+        [other for other in seen if other not in POLICY_LOOKS].index(name), len(SPARE_COLOURS)
+    )
+    return SPARE_COLOURS[place], turn
+
+
 def policy_colour(name: str, seen: Sequence[str]) -> str:
-    """The fixed colour of a known policy; a foreign one takes a spare colour by order of appearance."""
-    if name in POLICY_COLOURS:
-        return POLICY_COLOURS[name]
-    foreign = [other for other in seen if other not in POLICY_COLOURS]
-    return SPARE_COLOURS[foreign.index(name) % len(SPARE_COLOURS)]
+    """Its colour alone, for figures without dashes."""
+    return policy_look(name, seen)[0]
+
+
+def place_handles(places: Sequence[Place]) -> list[Patch]:
+    """A legend of workers; where they are many, of regions."""
+    colours = worker_colours(places)
+    if len(places) <= MOST_NAMED:
+        return [Patch(facecolor=c, label=p.worker) for c, p in zip(colours, places, strict=True)]
+    first = {place.region: colour for place, colour in reversed(list(zip(places, colours, strict=True)))}
+    counts = {region: sum(place.region == region for place in places) for region in first}
+    return [Patch(facecolor=first[r], label=f"{r}, {counts[r]} workers") for r in reversed(first)]
 
 
 def worker_colours(places: Sequence[Place]) -> list[str]:
-    """A hue per region and a shade per worker in it, in the order of `places`."""
+    """A hue per region and a shade per worker in it, dark to light, in the order of `places`."""
     regions = list(dict.fromkeys(place.region for place in places))
+    sizes = {region: sum(place.region == region for place in places) for region in regions}
     colours, counts = [], dict.fromkeys(regions, 0)
     for place in places:
-        shades = REGION_COLOURS[regions.index(place.region) % len(REGION_COLOURS)]
-        colours.append(shades[counts[place.region] % len(shades)])
+        dark, light = REGION_COLOURS[regions.index(place.region) % len(REGION_COLOURS)]
+        colours.append(between(dark, light, counts[place.region] / max(1, sizes[place.region] - 1)))
         counts[place.region] += 1
     return colours
+
+
+def between(dark: str, light: str, part: float) -> str:
+    """The colour at `part` (0..1) of the way."""
+    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (dark, light)]
+    return "#" + "".join(f"{round(a + part * (b - a)):02X}" for a, b in zip(*ends, strict=True))

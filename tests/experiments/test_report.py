@@ -40,6 +40,8 @@ def test_every_output_is_written(reported: Path) -> None:
         "share-per-worker",
         "service-time-by-request",
         "latency-over-time",
+        "tail-over-time",
+        "in-flight-per-worker",
     }
     assert figures <= {path.stem for path in (reported / "figures").glob("*.svg")}
 

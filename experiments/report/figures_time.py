@@ -1,0 +1,152 @@
+"""Figures over the time of a run: the tail with the faults behind it, and what lay at each worker.
+
+Rule of this file: one vertical axis for all entries, one time axis where runs are equally long, and every event of
+the scenario is shaded where it was played, so that nobody has to remember when it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.statistics import percentile
+from experiments.load.samples import Floats, Place, Run, Samples
+from experiments.report import canvas
+from experiments.report.canvas import STYLE, Sheet
+from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
+from experiments.report.palette import FAINT, INK, INVALID, Competitor, place_handles, worker_colours
+
+SHADE = "#F6DDB0"
+MOST_BINS = 40
+PER_BIN = 200
+"""Requests that a point of the tail should rest on; fewer bins before fewer requests."""
+
+INSTANTS = 400
+"""Points in time at which requests in flight are counted."""
+
+
+@mpl.rc_context(STYLE)
+def tail_over_time(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
+    """p99 and median by scheduled instant, all valid runs of an entry together, events shaded."""
+    figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
+    drawn: list[float] = []
+    for axes, one in zip(panels, field, strict=False):
+        edges = bin_edges(field if is_alike(scenario) else [one])
+        drawn += draw_tail(axes, one, edges)
+        frame(axes, one, scenario, float(edges[-1]))
+    canvas.milliseconds(panels[0].yaxis, drawn)
+    for axes in outer_bottom(panels, len(field), sheet):
+        axes.set_xlabel("seconds from the start of the run")
+    label_left(panels, sheet, "latency, ms (log)")
+    canvas.legend_above(figure, tail_legend(field, scenario), sheet)
+    return figure
+
+
+def is_alike(scenario: Scenario) -> bool:
+    """Whether all runs take the same time: a closed loop is over when its requests are."""
+    return scenario.load.mode == "open"
+
+
+def frame(axes: Axes, one: Competitor, scenario: Scenario, end: float) -> None:
+    """Events behind, the entry's name above, the time from 0 to `end`."""
+    shade_events(axes, scenario, end)
+    title(axes, one)
+    axes.set_xlim(0, end)
+
+
+def tail_legend(field: Sequence[Competitor], scenario: Scenario) -> list[Line2D | Patch]:
+    """Lines, ticks and shades that occur."""
+    handles: list[Line2D | Patch] = [
+        Line2D([], [], color=INK, linewidth=2, label="p99"),
+        Line2D([], [], color=INK, linewidth=1, alpha=0.6, label="median"),
+    ]
+    if has_failures(field):
+        handles.append(Line2D([], [], linestyle="", marker="|", color=INVALID, label="failed request"))
+    if scenario.events:
+        handles.append(Patch(facecolor=SHADE, label="event of the scenario"))
+    return handles
+
+
+def bin_edges(field: Sequence[Competitor]) -> Floats:
+    """Equal parts of the longest run, as many as the shortest list of requests fills."""
+    end = max(float(run.samples.scheduled_at.max()) for one in field for run in one.runs)
+    fewest = min(sum(len(run.samples) for run in one.runs) for one in field)
+    return np.linspace(0, max(end, 1e-3), max(4, min(MOST_BINS, fewest // PER_BIN)) + 1)
+
+
+def draw_tail(axes: Axes, one: Competitor, edges: Floats) -> list[float]:
+    """Both lines of one entry and a tick per failure; returns the values drawn, in ms."""
+    due = np.concatenate([run.samples.scheduled_at[run.samples.ok] for run in one.runs])
+    taken = np.concatenate([run.samples.latency[run.samples.ok] for run in one.runs]) * 1e3
+    which = np.clip(np.digitize(due, edges) - 1, 0, len(edges) - 2)
+    filled = [index for index in range(len(edges) - 1) if np.any(which == index)]
+    middle = (edges[:-1] + edges[1:])[filled] / 2
+    tail = [percentile(taken[which == index], 99) for index in filled]
+    median = [percentile(taken[which == index], 50) for index in filled]
+    axes.plot(middle, tail, color=one.colour, linestyle=one.dash, linewidth=2, marker="o", markersize=2.5)
+    axes.plot(middle, median, color=one.colour, linewidth=1, alpha=0.6)
+    failed = np.concatenate([run.samples.scheduled_at[~run.samples.ok] for run in one.runs])
+    top = axes.get_xaxis_transform()
+    axes.plot(
+        failed, np.full(len(failed), 0.97), "|", color=INVALID, markersize=8, transform=top, rasterized=True
+    )
+    return [*tail, *median]
+
+
+def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
+    """Each event from its beginning to its end, in measured seconds, named at its foot."""
+    for number, event in enumerate(scenario.events):
+        begins = event.at * scenario.time_scale
+        ends = end if event.lasts is None else (event.at + event.lasts) * scenario.time_scale
+        axes.axvspan(begins, min(ends, end), color=SHADE, alpha=0.7, linewidth=0, zorder=0)
+        axes.annotate(
+            f"{event.kind} {event.target}",
+            (begins, 0.02 + 0.09 * (number % 3)),
+            xycoords=("data", "axes fraction"),
+            xytext=(2, 0),
+            textcoords="offset points",
+            fontsize=7,
+            color=FAINT,
+        )
+
+
+@mpl.rc_context(STYLE)
+def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
+    """Requests sent to a worker and not yet answered, over the first run of each entry."""
+    figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
+    places = field[0].runs[0].facts.places
+    for axes, one in zip(panels, field, strict=False):
+        end = max(other.runs[0].samples.span for other in (field if is_alike(scenario) else [one]))
+        draw_in_flight(axes, one.runs[0], places, end)
+        frame(axes, one, scenario, end)
+    for axes in outer_bottom(panels, len(field), sheet):
+        axes.set_xlabel("seconds from the start of the run")
+    label_left(panels, sheet, "requests in flight")
+    panels[0].set_ylim(bottom=0)
+    canvas.legend_above(figure, place_handles(places), sheet, columns=6)
+    return figure
+
+
+def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], end: float) -> None:
+    """A line per worker; thin where there are many."""
+    instants = np.linspace(0, end, INSTANTS)
+    width = 1.5 if len(places) <= 12 else 0.6
+    for index, colour in enumerate(worker_colours(places)):
+        lying = in_flight(run.samples, index, instants)
+        axes.plot(instants, lying, color=colour, linewidth=width, drawstyle="steps-post", alpha=0.9)
+
+
+def in_flight(samples: Samples, worker: int, instants: Floats) -> Floats:
+    """Requests of `worker` that were sent and had not ended at each instant; shape of `instants`."""
+    mine = samples.worker == worker
+    sent, ended = np.sort(samples.sent_at[mine]), np.sort(samples.ended_at[mine])
+    begun = np.searchsorted(sent[np.isfinite(sent)], instants, side="right")
+    over = np.searchsorted(ended[np.isfinite(ended)], instants, side="right")
+    return np.asarray(begun - over, dtype=float)

@@ -1,0 +1,98 @@
+"""A browser opens the report: nothing is complained of, nothing sticks out, and every figure is there.
+
+The page is put into frames of a desk's and a phone's width, and asked for its measures from outside: it has no
+script of its own, and gets none.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.campaign.scenario import Scenario
+from experiments.report.pages import write_report
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+WIDTHS = (1280, 390)
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium here (apt-get install chromium)"),
+    pytest.mark.timeout(180),
+]
+
+PROBE = """
+function measured(frame) {
+  const page = frame.contentDocument, root = page.documentElement;
+  const sticking = [...page.querySelectorAll("main *")].filter(
+    (part) => !part.closest(".scroll *") && part.getBoundingClientRect().right > root.clientWidth + 1);
+  return {
+    width: root.clientWidth, needed: root.scrollWidth, title: page.title,
+    sticking: sticking.map((part) => part.outerHTML.slice(0, 80)),
+    images: [...page.images].map((image) => image.complete && image.naturalWidth > 0),
+    sources: new Set([...page.images].map((image) => image.currentSrc)).size,
+  };
+}
+addEventListener("load", () => {
+  const found = [...document.querySelectorAll("iframe")].map(measured);
+  document.querySelector("output").textContent = JSON.stringify(found);
+});
+"""
+
+
+def looked_at(page: Path, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What the browser measured in each frame, and what it said on its console."""
+    inside = html.escape(page.read_text(encoding="utf-8"))
+    frames = "".join(f'<iframe width="{width}" height="2000" srcdoc="{inside}"></iframe>' for width in WIDTHS)
+    harness = folder / "harness.html"
+    text = f"<!doctype html><title>harness</title><output></output>{frames}<script>{PROBE}</script>"
+    harness.write_text(text, encoding="utf-8")
+    assert BROWSER is not None
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
+    keeping = [f"--user-data-dir={folder / 'profile'}", "--disable-dev-shm-usage", "--enable-logging=stderr"]
+    argv = [BROWSER, *quiet, *keeping, "--virtual-time-budget=20000", "--dump-dom", harness.as_uri()]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True)
+    told = re.search(r"<output>(.*?)</output>", ran.stdout, re.DOTALL)
+    assert told is not None
+    assert told[1], ran.stderr
+    return json.loads(html.unescape(told[1])), "\n".join(re.findall(r".*CONSOLE.*", ran.stderr))
+
+
+def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario], tmp_path: Path) -> None:
+    """Nine entries with failures, one invalid, eight blocks: every figure there is, at both widths."""
+    make_results(tmp_path / "r", blocks=8, requests=50, failures=0.02, late="latency-weighted")
+    write_report(tmp_path / "r")
+    figures = len(list((tmp_path / "r" / "figures").glob("*.png")))
+    found, console = looked_at(tmp_path / "r" / "report.html", tmp_path)
+    assert console == ""
+    assert [frame["width"] for frame in found] == list(WIDTHS)
+    for frame in found:
+        assert frame["title"].startswith("regions: ")
+        assert frame["needed"] <= frame["width"]
+        assert frame["sticking"] == []
+        assert frame["images"] == [True] * figures
+        assert frame["sources"] == figures
+
+
+def test_what_sticks_out_or_is_missing_would_be_seen(tmp_path: Path) -> None:
+    """The look itself can fail: a wide block, a broken picture, and a script that throws."""
+    page = tmp_path / "bad.html"
+    page.write_text(
+        '<!doctype html><title>bad</title><main><div style="width:1400px">wide</div>'
+        '<img src="data:image/svg+xml;base64,AAAA"></main><script>nothing.here()</script>',
+        encoding="utf-8",
+    )
+    found, console = looked_at(page, tmp_path)
+    assert "nothing is not defined" in console
+    for frame in found:
+        assert frame["needed"] > frame["width"]
+        assert "wide" in frame["sticking"][0]
+        assert frame["images"] == [False]
