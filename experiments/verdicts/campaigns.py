@@ -6,7 +6,7 @@ planted difference is made after the run, by stretching every latency of one ent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,12 +14,10 @@ from functools import partial
 from experiments.campaign.blocks import plan
 from experiments.campaign.estimates import Method
 from experiments.campaign.run_summary import RunSummary, summarise_run
-from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.scenario import Scenario
 from experiments.campaign.summary import compared
+from experiments.campaign.world import World
 from experiments.load.samples import Run
-
-World = Callable[[Scenario, Entry, int, int, int], Run]
-"""(scenario, entry, block, order, seed of the block) -> its run."""
 
 STRETCHED = "b"
 """The entry that is made slower where a difference is planted."""

@@ -37,7 +37,7 @@ def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) 
         home_region="here",
         blocks=blocks,
         load=Load(mode="open", rate=rate, duration=requests / rate),
-        regions=(Region(name="here", workers=QUEUES, rtt=0.0, service="10ms"),),
+        regions=(Region(name="here", workers=QUEUES, rtt=0.0, service="exponential:10ms"),),
         entries=tuple(entries),
     )
 

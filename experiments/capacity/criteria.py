@@ -1,0 +1,86 @@
+"""Did the system bear this rate? Four conditions, each of which says by how much it was missed.
+
+Rule of this file: what the generator did wrong is never laid at the system's door. A run whose generator was late says
+nothing, and is told apart from one that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.campaign.statistics import ACHIEVED_LIMIT, LAG_LIMIT, deadline_mapped, percentile
+from experiments.load.samples import Run, Samples
+
+MOST_ERRORS = 0.001
+MOST_GROWTH = 0.01
+"""Part of the arrivals that may be left lying."""
+
+INSTANTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One rate, tried. `rate` and `achieved` (sent) per second of the scenario, `errors` a part, `p99` in measured
+    seconds with failures at the deadline. `missed`: which conditions failed; `blind`: why nothing can be said."""
+
+    rate: float
+    achieved: float
+    errors: float
+    p99: float
+    missed: tuple[str, ...]
+    blind: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.missed and not self.blind
+
+
+def tried(run: Run, rate: float, slo: float) -> Trial:
+    """Hold a run at `rate` (per second of the scenario) against the conditions; `slo` in the scenario's seconds."""
+    scale = run.facts.time_scale
+    achieved = run.facts.achieved_rate * scale
+    errors, p99 = 1.0 - float(run.samples.ok.mean()), percentile(deadline_mapped(run), 99)
+    limits = tuple(complaints(achieved / rate, errors, p99, slo * scale))
+    return Trial(rate, achieved, errors, p99, (*limits, *piling_up(run.samples)), blindness(run))
+
+
+def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterator[str]:
+    """Every limit that was missed, in words."""
+    if achieved < ACHIEVED_LIMIT:
+        yield f"{100 * achieved:.1f} % of the offered rate was sent, {100 * ACHIEVED_LIMIT:g} % needed"
+    if errors > MOST_ERRORS:
+        yield f"{100 * errors:.2f} % errors, {100 * MOST_ERRORS:g} % allowed"
+    if not p99 <= slo:
+        yield f"p99 {p99 * 1e3:.0f} ms, {slo * 1e3:g} ms allowed"
+
+
+def piling_up(samples: Samples) -> Iterator[str]:
+    """Requests in flight that grow: by more than MOST_GROWTH of the arrivals, and to beyond twice what they began at.
+
+    Queues that are merely long come and go; the second condition keeps their ups and downs from being called growth.
+    """
+    span = float(samples.scheduled_at.max())
+    slope, level = growth(samples, span)
+    if slope * span > MOST_GROWTH * len(samples) and slope * span / 2 > level * 2 / 3:
+        yield f"requests in flight grow by {slope:.1f} per second"
+
+
+def blindness(run: Run) -> str:
+    """Why the run cannot be judged: the generator was late, or something died."""
+    if run.facts.lag_p99 > LAG_LIMIT:
+        return f"the generator was {run.facts.lag_p99 * 1e3:.1f} ms late at p99"
+    died = [reason for reason in run.facts.invalid_reasons if "achieved" not in reason]
+    return "; ".join(died)
+
+
+def growth(samples: Samples, span: float) -> tuple[float, float]:
+    """(requests in flight gained per second, their mean): a straight line through the second half of the arrivals."""
+    instants = np.linspace(span / 2, span, INSTANTS)
+    begun = np.searchsorted(np.sort(samples.scheduled_at), instants, side="right")
+    ended = np.sort(samples.ended_at[np.isfinite(samples.ended_at)])
+    lying = begun - np.searchsorted(ended, instants, side="right")
+    slope = float(np.polyfit(instants, lying, 1)[0]) if span > 0 else 0.0
+    return slope, float(lying.mean())

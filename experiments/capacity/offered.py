@@ -1,0 +1,36 @@
+"""A scenario at another rate, and what its workers could do at most.
+
+Rule of this file: rates are per second of the scenario, open loop, and a rate is refused where arrivals are not steady:
+the middle of a ramp or of a burst is no load that a system could bear or not.
+"""
+
+from __future__ import annotations
+
+from experiments.campaign.scenario import Scenario
+from experiments.errors import BadInputError
+from workers.service import parse_profile
+
+STEADY = ("poisson", "constant")
+
+
+def at_rate(scenario: Scenario, rate: float, duration: float | None = None) -> Scenario:
+    """The same system and entries under `rate` requests per second, open loop. Raises BadInputError."""
+    load = scenario.load
+    if load.mode == "open" and load.arrivals not in STEADY:
+        raise BadInputError(
+            f"{scenario.name}: arrivals = {load.arrivals!r}; a rate needs {' or '.join(STEADY)}"
+        )
+    if scenario.events:
+        raise BadInputError(f"{scenario.name}: events change what it bears within a run; take one without")
+    steady = load.model_copy(update={"mode": "open", "rate": rate, "duration": duration or load.duration})
+    entries = tuple(entry.model_copy(update={"batch": None}) for entry in scenario.entries)
+    return scenario.model_copy(update={"load": steady, "entries": entries, "thresholds": ()})
+
+
+def pooled(scenario: Scenario) -> float:
+    """Requests per second that all workers serve together when none ever waits: the 100 % of the load axis."""
+    return sum(
+        region.slots * region.speed_of(number) / parse_profile(region.service).mean
+        for region in scenario.regions
+        for number in range(region.workers)
+    )

@@ -1,0 +1,117 @@
+"""The search for a capacity: it finds what is there, says when it cannot, and blames nobody else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.campaign.events import Event
+from experiments.capacity.criteria import Trial, tried
+from experiments.capacity.offered import at_rate, pooled
+from experiments.capacity.search import PRECISION, search
+from experiments.errors import BadInputError
+from experiments.load.samples import Kind, Run
+from experiments.verdicts.queue import run_queues, scenario_of
+
+
+class System:
+    """Bears `limit` requests per second; above `sight` the generator cannot follow."""
+
+    def __init__(self, limit: float, sight: float = math.inf) -> None:
+        self._limit, self._sight = limit, sight
+        self.rates: list[float] = []
+
+    def __call__(self, rate: float) -> Trial:
+        self.rates.append(rate)
+        missed = () if rate <= self._limit else ("p99",)
+        return Trial(rate, rate, 0.0, 0.1, missed, "late" if rate > self._sight else "")
+
+
+@pytest.mark.parametrize("limit", [3.0, 99.0, 100.0, 101.0, 749.5, 20_000.0])
+def test_a_capacity_is_found_to_two_percent(limit: float) -> None:
+    """From below and from above, in few trials, and the truth lies between pass and failure."""
+    system = System(limit)
+    found = search(system, 100.0)
+    assert found.is_found
+    assert found.bears <= limit < found.fails <= found.bears * PRECISION * 1.000001
+    assert len(found.trials) == len(system.rates) <= 25
+
+
+def test_the_way_up_is_by_half() -> None:
+    """Then the geometric middle."""
+    system = System(160.0)
+    search(system, 100.0)
+    assert system.rates[:4] == pytest.approx([100.0, 150.0, 225.0, math.sqrt(150.0 * 225.0)])
+
+
+def test_what_bears_nothing_ends_the_search() -> None:
+    """A thousandth of the first rate is the lowest that is tried."""
+    found = search(System(0.0), 100.0)
+    assert found.bears == 0.0
+    assert not found.is_found
+    assert 0.04 < found.fails < 0.11
+
+
+def test_a_late_generator_is_asked_again_and_then_believed_to_be_blind() -> None:
+    """What passed before is told, and nothing is called the system's limit."""
+    system = System(1000.0, sight=200.0)
+    found = search(system, 100.0)
+    assert system.rates == pytest.approx([100.0, 150.0, 225.0, 225.0, 225.0])
+    assert (found.bears, found.fails, found.is_found) == (150.0, math.inf, False)
+    assert found.blind == "at 225/s late"
+
+
+def queue_run(load: float, count: int = 20_000, seed: int = 1) -> tuple[Run, float]:
+    """Six queues at this part of what they can do."""
+    scenario = scenario_of(8, count, 1)
+    scenario = at_rate(scenario, load * pooled(scenario), count / (load * pooled(scenario)))
+    return run_queues(scenario, scenario.entries[0], 0, 0, seed), scenario.load.rate
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_busy_queue_is_not_called_growing_and_an_overloaded_one_is(seed: int) -> None:
+    """At 85 % lines are long and come and go; at 110 % they only come."""
+    busy, over = (tried(*queue_run(load, seed=seed), slo=1e9) for load in (0.85, 1.10))
+    assert busy.passed
+    assert "requests in flight grow" in over.missed[0]
+
+
+def test_each_condition_is_named_with_what_it_came_to() -> None:
+    """Slow, failing, or not sent: each says by how much."""
+    run, rate = queue_run(0.5)
+    kinds = np.where(np.arange(len(run.samples)) % 50 == 0, int(Kind.RESET), int(Kind.OK))
+    failing = Run(run.facts, replace(run.samples, kind=kinds))
+    assert tried(run, rate, slo=0.001).missed[0].startswith("p99 ")
+    assert any(words.startswith("2.00 % errors") for words in tried(failing, rate, slo=1e9).missed)
+    assert tried(run, rate * 1.1, slo=1e9).missed == ("90.9 % of the offered rate was sent, 99 % needed",)
+
+
+def test_a_late_generator_says_nothing_of_the_system() -> None:
+    """Whatever its latencies were."""
+    run, rate = queue_run(0.5, count=500)
+    late = Run(run.facts.model_copy(update={"lag_p99": 0.004}), run.samples)
+    assert tried(late, rate, slo=1e9).blind == "the generator was 4.0 ms late at p99"
+    assert not tried(late, rate, slo=1e9).passed
+
+
+def test_all_workers_together() -> None:
+    """Six queues of one slot, 10 ms each, one of them twice as fast."""
+    scenario = scenario_of(8, 100, 1)
+    fast = scenario.regions[0].model_copy(update={"speed": (2.0, 1.0, 1.0, 1.0, 1.0, 1.0)})
+    assert pooled(scenario) == pytest.approx(600.0)
+    assert pooled(scenario.model_copy(update={"regions": (fast,)})) == pytest.approx(700.0)
+
+
+def test_a_rate_needs_a_load_that_is_steady() -> None:
+    """A burst or a fault within the run is refused by name; a closed loop becomes an open one."""
+    scenario = scenario_of(8, 100, 1)
+    burst = scenario.load.model_copy(update={"arrivals": "burst", "peak": 9.0, "lasts": 1.0})
+    with pytest.raises(BadInputError, match="arrivals = 'burst'"):
+        at_rate(scenario.model_copy(update={"load": burst}), 10.0)
+    with pytest.raises(BadInputError, match="events change"):
+        at_rate(scenario.model_copy(update={"events": (Event(at=0, kind="down"),)}), 10.0)
+    closed = scenario.load.model_copy(update={"mode": "closed"})
+    assert at_rate(scenario.model_copy(update={"load": closed}), 10.0).load.mode == "open"
