@@ -18,6 +18,9 @@ MOST_ERRORS = 0.001
 MOST_GROWTH = 0.01
 """Part of the arrivals that may be left lying."""
 
+WATCHED = 0.75
+"""Part of the arrivals, the last, over which growth is looked for: what runs over has quadrupled in it."""
+
 INSTANTS = 200
 
 
@@ -64,7 +67,7 @@ def piling_up(samples: Samples) -> Iterator[str]:
     """
     span = float(samples.scheduled_at.max())
     slope, level = growth(samples, span)
-    if slope * span > MOST_GROWTH * len(samples) and slope * span / 2 > level * 2 / 3:
+    if slope * span > MOST_GROWTH * len(samples) and slope * span * WATCHED > level * 2 / 3:
         yield f"requests in flight grow by {slope:.1f} per second"
 
 
@@ -77,8 +80,8 @@ def blindness(run: Run) -> str:
 
 
 def growth(samples: Samples, span: float) -> tuple[float, float]:
-    """(requests in flight gained per second, their mean): a straight line through the second half of the arrivals."""
-    instants = np.linspace(span / 2, span, INSTANTS)
+    """(requests in flight gained per second, their mean): a straight line through the last WATCHED of the run."""
+    instants = np.linspace(span * (1 - WATCHED), span, INSTANTS)
     begun = np.searchsorted(np.sort(samples.scheduled_at), instants, side="right")
     ended = np.sort(samples.ended_at[np.isfinite(samples.ended_at)])
     lying = begun - np.searchsorted(ended, instants, side="right")
