@@ -22,6 +22,7 @@ from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import DEFAULT, grouped, load_scenario, packaged
 from experiments.campaign.shelf import DEFAULT, load_scenario, packaged
 from experiments.capacity.command import capacity
+from experiments.capacity.load_command import load
 from experiments.compare.command import compare
 from experiments.errors import BadInputError, ExperimentError
 from experiments.log.command import from_log
@@ -116,6 +117,7 @@ cli.add_command(worlds)
 cli.add_command(verdicts)
 cli.add_command(compare)
 cli.add_command(capacity)
+cli.add_command(load)
 
 
 def default_directory(scenario: Scenario) -> Path:

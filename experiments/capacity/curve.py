@@ -1,0 +1,119 @@
+"""Latency against offered load: a point for each entry and rate, and where the knee is.
+
+Rules of this file: a point is made of whole runs, each block one observation, and has Student's interval. A rate at
+which an entry no longer keeps up is marked, not left out. The knee is where power, answers per second over p99, is
+greatest (Kleinrock 1979): before it more load costs little time, beyond it more time buys little load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.campaign import statistics
+from experiments.campaign.comparison import Interval, as_interval
+from experiments.campaign.estimates import logarithms, paired_student
+from experiments.campaign.results import Results, believable, load_results
+from experiments.campaign.run_summary import summarise_run
+from experiments.capacity.criteria import WATCHED, piling_up
+from experiments.errors import BadInputError
+from experiments.load.samples import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One entry at one rate, per second of the scenario. `p99` in measured seconds over blocks, failures at the
+    deadline; `mean` likewise, its geometric mean; `answered` successes per second; `goodput` and `errors` parts.
+
+    `keeps_up`: nothing piled up in half of the runs or more, and 99 % was answered. `few`: fewer than 100 beyond p99.
+    """
+
+    label: str
+    rate: float
+    p99: Interval
+    mean: float
+    answered: float
+    goodput: float
+    errors: float
+    few: bool
+    valid: bool
+    keeps_up: bool
+
+    @property
+    def power(self) -> float:
+        return self.answered / self.p99.ratio
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """All rates of one sitting: the results of each, lowest first, and the points in the same order."""
+
+    results: tuple[Results, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        return list(dict.fromkeys(point.label for point in self.points))
+
+    def of(self, label: str) -> list[Point]:
+        """The points of one entry, lowest rate first."""
+        return [point for point in self.points if point.label == label]
+
+    def knee(self, label: str) -> Point | None:
+        """The valid point of greatest power; None where the curve has no bend: it is the first or the last."""
+        points = [point for point in self.of(label) if point.valid]
+        best = max(points, key=lambda point: point.power, default=None)
+        return None if best is None or best in (points[0], points[-1]) else best
+
+
+def read_curve(directory: Path) -> Curve:
+    """Every `rate-*` within the directory. Raises BadInputError when there is none with runs."""
+    folders = sorted(folder for folder in directory.glob("rate-*") if any((folder / "runs").glob("*.npz")))
+    if not folders:
+        raise BadInputError(f"{directory}: no rate has been measured yet")
+    found = sorted(
+        (load_results(folder) for folder in folders), key=lambda results: results.scenario.load.rate
+    )
+    points = [point_of(results, entry.label) for results in found for entry in results.entries()]
+    return Curve(tuple(found), tuple(points))
+
+
+def point_of(results: Results, label: str) -> Point:
+    """Pool what is pooled, average over blocks what is compared."""
+    runs, scenario = believable(results.runs_of(label)), results.scenario
+    summaries = [summarise_run(run) for run in runs]
+    requests = sum(len(run.samples) for run in runs)
+    return Point(
+        label=label,
+        rate=scenario.load.rate,
+        p99=over_blocks([one.p99 for one in summaries]),
+        mean=math.exp(float(np.mean(logarithms([one.mean for one in summaries])))),
+        answered=float(np.mean([answered_rate(run) for run in runs])) * scenario.time_scale,
+        goodput=statistics.goodput(runs, scenario.slo * scenario.time_scale),
+        errors=1 - sum(int(run.samples.ok.sum()) for run in runs) / requests,
+        few=statistics.has_few_beyond(requests, 99.0),
+        valid=all(run.facts.is_valid for run in runs),
+        keeps_up=2 * sum(map(bears, runs)) >= len(runs),
+    )
+
+
+def over_blocks(values: Sequence[float]) -> Interval:
+    """Geometric mean and interval; as a `ratio` to one second."""
+    return as_interval(paired_student(logarithms(values)), len(values))[0]
+
+
+def answered_rate(run: Run) -> float:
+    """Successes that ended within the last three quarters of the arrivals, per second: neither start nor drain."""
+    end = float(run.samples.scheduled_at.max())
+    ended = run.samples.ended_at[run.samples.ok]
+    watched = end * WATCHED
+    return float(np.sum((ended > end - watched) & (ended <= end))) / watched if watched > 0 else 0.0
+
+
+def bears(run: Run) -> bool:
+    """Whether nothing piled up and nearly everything was answered."""
+    return not any(piling_up(run.samples)) and float(run.samples.ok.mean()) >= statistics.ACHIEVED_LIMIT

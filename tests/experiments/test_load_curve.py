@@ -1,0 +1,118 @@
+"""Latency against load: points from whole runs, a knee where the curve bends, and a page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from experiments.__main__ import cli
+from experiments.campaign.blocks import prepare
+from experiments.campaign.results import save_result
+from experiments.capacity.curve import Curve, read_curve
+from experiments.capacity.load_command import rates_in
+from experiments.capacity.offered import at_rate, pooled
+from experiments.errors import BadInputError
+from experiments.report.load_pages import write_load_report
+from experiments.verdicts.queue import run_queues, scenario_of
+
+LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
+
+
+def write_curve(directory: Path) -> None:
+    """Two equal entries at six parts of what six queues can do, three blocks each."""
+    plain = scenario_of(3, 100, 1, has_twin=False)
+    for number, part in enumerate(LOADS):
+        scenario = at_rate(plain, part * pooled(plain), 10.0)
+        campaign = prepare(scenario, "experiments load", directory / f"rate-{number:02d}")
+        for planned in campaign.plan:
+            entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+            run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
+            save_result(run, planned, directory / f"rate-{number:02d}")
+
+
+@pytest.fixture(scope="module")
+def curve_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("curve")
+    write_curve(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def curve(curve_directory: Path) -> Curve:
+    return read_curve(curve_directory)
+
+
+def test_points_are_in_order_and_latency_climbs(curve: Curve) -> None:
+    """Six rates for each entry; p99 grows with load, and each has an interval around it."""
+    points = curve.of("a")
+    assert [point.rate for point in points] == pytest.approx([600 * part for part in LOADS])
+    assert [point.p99.ratio for point in points] == sorted(point.p99.ratio for point in points)
+    assert all(point.p99.low < point.p99.ratio < point.p99.high for point in points)
+    assert {point.p99.blocks for point in points} == {3}
+
+
+def test_what_does_not_keep_up_is_told_from_what_does(curve: Curve) -> None:
+    """At 110 % lines only grow, and answers stay behind what is offered."""
+    assert [point.keeps_up for point in curve.of("a")] == [True] * 5 + [False]
+    over = curve.of("a")[-1]
+    assert over.answered < 0.97 * over.rate
+    assert curve.of("a")[1].answered == pytest.approx(curve.of("a")[1].rate, rel=0.05)
+
+
+def test_the_knee_of_simple_queues_is_in_the_middle(curve: Curve) -> None:
+    """Of M/M/1 power is greatest at half of its capacity: rate times (1 - load)."""
+    knee = curve.knee("a")
+    assert knee is not None
+    assert knee.rate / 600 in (pytest.approx(0.5), pytest.approx(0.6))
+
+
+def test_a_curve_without_a_bend_has_no_knee(curve: Curve) -> None:
+    """The best at either end is only the best of what was tried."""
+    rising = Curve(curve.results, tuple(point for point in curve.points if point.rate < 250))
+    assert rising.knee("a") is None
+
+
+def test_the_report_is_written_and_repeats_itself(curve_directory: Path) -> None:
+    """Page, numbers and figure; a second drawing gives the same bytes."""
+    write_load_report(curve_directory)
+    names = ("load.json", "load.csv", "load.html", "figures/latency-against-load.svg")
+    before = {name: (curve_directory / name).read_bytes() for name in names}
+    found = json.loads(before["load.json"])
+    assert set(found["knees"]) == {"a", "b"}
+    assert len(found["points"]) == 12
+    assert before["load.csv"].count(b"\n") == 13
+    page = before["load.html"].decode()
+    assert "does not keep up" in page
+    assert not re.findall(r'(?:src|href|srcset)="(?!data:)', page)
+    write_load_report(curve_directory)
+    assert {name: (curve_directory / name).read_bytes() for name in names} == before
+
+
+def test_rates_are_read_as_numbers_and_parts() -> None:
+    """In ascending order."""
+    assert rates_in("120, 50%,90", 200.0) == [90.0, 100.0, 120.0]
+
+
+@pytest.mark.parametrize("text", ["", "fast", "0", "-3", "50%,100", "nan,"])
+def test_rates_that_are_none_are_refused(text: str) -> None:
+    """In one line that shows how they are written."""
+    with pytest.raises(BadInputError, match="positive rates like 60,120 or 50%"):
+        rates_in(text, 200.0)
+
+
+@pytest.mark.parametrize(
+    "words", [["load", "regions", "--rates", "x"], ["capacity", "steady", "--policy", "gut"]]
+)
+def test_bad_input_ends_before_anything_is_started(words: list[str]) -> None:
+    """Both commands."""
+    assert isinstance(CliRunner().invoke(cli, words, standalone_mode=False).exception, BadInputError)
+
+
+def test_a_directory_without_rates_is_refused(tmp_path: Path) -> None:
+    """In one line."""
+    with pytest.raises(BadInputError, match="no rate has been measured yet"):
+        read_curve(tmp_path)
