@@ -88,7 +88,11 @@ def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -
 def report(directory: Path) -> int:
     """Redraw every output of a results DIRECTORY from its files alone."""
     from experiments.campaign.session import present
+    from experiments.capacity.load_command import is_curve, present_curve
 
+    if is_curve(directory):
+        present_curve(directory, Console())
+        return 0
     return present(directory, Console())
 
 

@@ -80,6 +80,10 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "rolling"),
         ("experiments", "shares"),
         ("experiments", "reproduce"),
+        ("experiments", "compare"),
+        ("experiments", "load"),
+        ("experiments", "capacity"),
+        ("experiments", "verdicts"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:

@@ -62,7 +62,10 @@ class Progress:
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Say in one line what came out, whatever the console."""
         self._ended.append((planned, time.monotonic() - self._run_began_at))
-        self._console.print(run_line(self._campaign, len(self._ended), run), highlight=False)
+        left = clock(remaining(self._campaign, self._ended, 0.0))
+        self._console.print(
+            f"{run_line(self._campaign, len(self._ended), run)}  left {left}", highlight=False
+        )
 
     def panel(self) -> Group:
         """Where the campaign stands, as it is now."""

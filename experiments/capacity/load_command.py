@@ -73,7 +73,7 @@ def load(
     directory = out or Path("results") / f"{chosen.name}-load-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     console = Console()
     was_stopped = conduct(steps, directory, simulated, console)
-    if any(directory.glob("rate-*/runs/*.npz")):
+    if is_curve(directory):
         present_curve(directory, console)
     return STOPPED if was_stopped else 0
 
@@ -124,6 +124,11 @@ def simulate_all(campaign: Campaign, folder: Path, console: Console) -> None:
             entry = entries[planned.label]
             run = simulate(campaign.scenario, entry, planned.block, planned.order, planned.seed)
             save_result(run, planned, folder)
+
+
+def is_curve(directory: Path) -> bool:
+    """Whether results of several rates lie there."""
+    return any(directory.glob("rate-*/runs/*.npz"))
 
 
 def present_curve(directory: Path, console: Console) -> None:
