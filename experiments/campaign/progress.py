@@ -97,7 +97,7 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     load = scenario.load_of(entry)
     rate, p50, p99 = ledger.recent(time.monotonic())
-    offered = f"batch {load.batch}" if load.mode == "closed" else f"{load.rate / scenario.time_scale:.0f}/s"
+    offered = f"batch {load.batch}" if load.mode == "closed" else f"{load.mean_rate / scenario.time_scale:.0f}/s"
     return [
         ("sent", f"{len(ledger)} of {load.planned}"),
         ("offered / answered", f"{offered} / {rate:.0f}/s"),
