@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
@@ -21,7 +22,7 @@ FACTS = RequestFacts(region="x")
 TURNS = [SmoothRoundRobin, EdfRoundRobin, ReportedLoadRoundRobin]
 
 
-def members(weights: list[float]) -> list[Endpoint]:
+def members(weights: Sequence[float]) -> list[Endpoint]:
     return [Endpoint(str(i), "http://x", "x", weight) for i, weight in enumerate(weights)]
 
 
