@@ -80,6 +80,7 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "rolling"),
         ("experiments", "shares"),
         ("experiments", "reproduce"),
+        ("experiments", "worlds"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:
