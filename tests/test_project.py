@@ -89,6 +89,7 @@ def test_every_room_has_a_console_script(room: str) -> None:
         ("experiments", "sweep"),
         ("experiments", "catalogue"),
         ("experiments", "matrix"),
+        ("experiments", "worlds"),
     ],
 )
 def test_help_shows_an_example(room: str, command: str) -> None:

@@ -116,7 +116,11 @@ def compare(
 
 
 def paired(
-    values: dict[str, dict[int, float]], label: str, baseline: str, seed: int, method: Method
+    values: dict[str, dict[int, float]],
+    label: str,
+    baseline: str,
+    seed: int = 0,
+    method: Method = paired_student,
 ) -> tuple[Interval, float]:
     """Pair the two labels over the blocks in which both have a positive, finite value."""
     ours, theirs = values.get(label, {}), values.get(baseline, {})

@@ -1,14 +1,12 @@
 """Line-ups: the policies that a scenario lets compete when it names none of its own, each in one place.
 
 Rule of this file: `lineup = "standard"` in a scenario is short for these entries, which stand in `campaign.json` one by
-one. A line-up ends with an A/A twin of the baseline. A policy that is not installed is left out.
+one. A line-up ends with an A/A twin of the baseline.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-from policies import registry
 
 TWIN = "round-robin"
 
@@ -50,7 +48,6 @@ def expanded(raw: Any) -> Any:
     rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
     if raw["lineup"] not in LINEUPS:
         raise ValueError(f"lineup: unknown {raw['lineup']!r}; known: {', '.join(LINEUPS)}")
-    names = [name for name in LINEUPS[raw["lineup"]] if name in registry.TABLE]
-    entries = [{"label": name, "policy": name} for name in names]
+    entries = [{"label": name, "policy": name} for name in LINEUPS[raw["lineup"]]]
     twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
     return {**rest, "entries": [*entries, *raw.get("entries", ()), twin]}

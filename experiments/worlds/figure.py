@@ -70,7 +70,7 @@ def draw_scatter(axis: Axes, chapters: Sequence[Chapter], quantity: str) -> None
 
 
 def bound_text(quantity: str) -> str:
-    return f"{BOUNDS[quantity]:.0%}"
+    return f"{BOUNDS[quantity] * 100:.0f} %"
 
 
 def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Figure:
@@ -108,7 +108,8 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
                 curve = tail_of(latency)
                 shown += curve.tolist()
                 axis.plot(1 - TAIL, curve, ls=style, lw=1.3, color=policy_colour(entry.policy.name, names))
-    axis.set(xscale="log", xlim=(1, 1e-3), title=measured.scenario.name, xlabel="share that takes longer")
+    axis.set(xscale="log", xlim=(1, 1e-3), title=measured.scenario.name, xlabel="requests that take longer")
+    axis.set_xticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
     milliseconds(axis.yaxis, shown)
     axis.set_ylabel("latency, ms")
 

@@ -45,15 +45,15 @@ def overview(chapters: Sequence[Chapter]) -> Table:
     rows = []
     for quantity in (*QUANTITIES, "ranking"):
         found = verdicts(chapters, quantity)
-        bound = f"± {BOUNDS[quantity]:.0%}" if quantity in BOUNDS else "same order"
+        bound = f"± {BOUNDS[quantity] * 100:.0f} %" if quantity in BOUNDS else "same order"
         missed = Cell(str(found.count(False)), "bad" if False in found else "")
         rows.append(
             (Cell(quantity), Cell(bound), Cell(str(found.count(True))), missed, Cell(str(found.count(None))))
         )
     note = (
         "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of successes, "
-        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the same "
-        "order."
+        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the "
+        "same order."
     )
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
@@ -100,7 +100,7 @@ def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
 
 def distance_text(one: Agreement) -> str:
     """`+3.1 % [+1, +5]`; without an interval where one block has none."""
-    text = f"{one.distance:+.1%}".replace("%", " %")
+    text = f"{100 * one.distance:+.1f} %"
     interval = one.interval
     if interval is None or math.isnan(interval.low):
         return text

@@ -123,7 +123,7 @@ def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
 
 def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     sitting = Sitting(command="test", out=tmp_path / "a.sqlite", scheduler="nonsense://127.0.0.1:1")
-    with pytest.raises(FleetFailedError, match="--scheduler: nobody answers at nonsense://127.0.0.1:1: "):
+    with pytest.raises(FleetFailedError, match=r"--scheduler: nobody answers at nonsense://127\.0\.0\.1:1: "):
         conduct(small(), sitting, simulate, Console(quiet=True))
 
 

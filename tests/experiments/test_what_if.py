@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.__main__ import cli
-from experiments.campaign.fleet import places_of
+from experiments.campaign.crew import places_of
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.errors import BadInputError, ExperimentError
 from experiments.load.arrivals import first_instants
