@@ -7,11 +7,13 @@ home merely a head start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from random import Random
 
 from policies.available import Available
-from policies.facts import Region, RequestFacts
+from policies.facts import Outcome, Region, RequestFacts
+from policies.headroom import SMOOTHING, Headroom
 from policies.least_in_flight import LeastInFlight
 from policies.options import at_least, between
 from policies.policy import PolicyMaker
@@ -30,6 +32,16 @@ CHEAPEST = "cheapest-region"
 
 EXPLORED = "explored"
 """One of whom nothing is known any more, to see what it is like now."""
+
+PASSED_ON = "passed-on"
+"""The cheapest region of those that have room. Scores are the chances of being passed over for want of it."""
+
+BY_HEADROOM = "by-headroom"
+"""No other region has room: drawn by hosts × (1 − utilisation), which are the scores."""
+
+FULL = 0.9
+"""Utilisation from which on a region has no room for what is not its own. Near saturation a few more requests are a
+long queue: at 0.9 it is nine requests, at 0.95 nineteen."""
 
 MARGIN = 0.01
 """Seconds by which another region must be cheaper. Half a service time of the experiment: below that it is
@@ -71,6 +83,11 @@ class RegionAware(PerRegion):
     The price of a region is what its cheapest endpoint asks: fixed part + wait_price × expected wait + cost
     of failures. Within the region an inner policy chooses (least in flight by default). A request without a
     home, or whose home has nobody available, goes where it is cheapest.
+
+    Where workers report their utilisation, another region than home is passed over with a chance that grows from `full`
+    on, and more so while more is on its way there than its reports speak for: the load of a region that is lost goes to
+    all that have room, not to the nearest until that one is lost as well (the domino). Reports are smoothed over
+    `smoothing` seconds; see `headroom.py`.
     """
 
     def __init__(
@@ -81,22 +98,68 @@ class RegionAware(PerRegion):
         margin: float = MARGIN,
         wait_price: float = WAIT_PRICE,
         explore: float = EXPLORE,
+        full: float = FULL,
+        smoothing: float = SMOOTHING,
     ) -> None:
         super().__init__(inner, rng)
         self._random = rng.random
         self._margin = at_least(0, margin=margin)
         self._wait_price = at_least(0, wait_price=wait_price)
         self._explore = between(0, 1, explore=explore)
+        self._headroom = Headroom(between(0.2, 1, full=full), at_least(0.1, smoothing=smoothing))
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(regions)."""
-        if len(available.by_region) > 1 and self._random() < self._explore:
+        state = self._pick(facts, available, now)
+        self._headroom.of(state.region).in_flight += 1
+        return state
+
+    def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
+        """Learn what the region says of itself."""
+        self._headroom.settled(state, outcome, now)
+        super().observe(state, outcome, now)
+
+    def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
+        """See what is in flight where."""
+        super().members_changed(states, now)
+        self._headroom.look(states, now)
+
+    def tick(self, now: float) -> None:
+        """See how much room there is."""
+        super().tick(now)
+        self._headroom.look(self._states, now)
+
+    def _pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+        regions = available.by_region
+        if len(regions) > 1 and self._random() < self._explore:
             stale = available[int(self._random() * len(available))]
             if not stale.in_flight and not stale.is_measured(now):
                 if self._trace is not None:
                     self._trace.note(EXPLORED, (stale,))
                 return stale
-        return self.pick_in(self._cheapest(facts.region, available, now), facts, available, now)
+        home = facts.region
+        region = self._cheapest(home, available, now)
+        if region != home and len(regions) > 1 and self._is_passed_over(region):
+            region = self._with_room(region, home, available, now)
+        return self.pick_in(region, facts, available, now)
+
+    def _is_passed_over(self, region: Region) -> bool:
+        chance = self._headroom.chance(region)
+        return chance > 0.0 and self._random() < chance
+
+    def _with_room(self, cheapest: Region, home: Region | None, available: Available, now: float) -> Region:
+        """The next cheapest that is not passed over as well, else one by its headroom."""
+        regions = available.by_region
+        others = [region for region in regions if region != cheapest]
+        for region in sorted(others, key=lambda region: self._price(regions[region], now)):
+            if region == home or not self._is_passed_over(region):
+                if self._trace is not None:
+                    self._trace.note(PASSED_ON, regions, map(self._headroom.chance, regions))
+                return region
+        weights = [self._headroom.weight(region, members) for region, members in regions.items()]
+        if self._trace is not None:
+            self._trace.note(BY_HEADROOM, regions, weights)
+        return _drawn(list(regions), weights, self._random())
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> Region:
         regions = available.by_region
@@ -131,3 +194,13 @@ class RegionAware(PerRegion):
         one = members[first].predicted_latency(now, price)
         other = members[second].predicted_latency(now, price)
         return other if other < one else one
+
+
+def _drawn(regions: Sequence[Region], weights: Sequence[float], number: float) -> Region:
+    """The region in whose part of all weights the number (0..1) falls."""
+    left = number * sum(weights)
+    for region, weight in zip(regions, weights, strict=True):
+        left -= weight
+        if left < 0.0:
+            return region
+    return regions[-1]

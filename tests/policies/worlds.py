@@ -1,0 +1,196 @@
+"""Several balancers before the same workers, each with its own view, in a time that is only counted.
+
+Workers are queues with one slot or more and exponential service; what one balancer sends, the others see in nothing but
+latencies and in what workers say of themselves.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from math import exp, inf
+from random import Random
+
+from policies import Assignment, Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Router
+from policies.contract import ManualClock
+from policies.policy import PolicyMaker
+
+SERVICE = 0.02
+"""Seconds between a busy worker's answers, on average: fifty a second, whatever its slots."""
+
+WINDOW = 1.0
+"""Seconds over which a worker reckons its utilisation."""
+
+
+class Worker:
+    """Slots and a queue. `busy` is which part of the slots was in use of late, faded over a second."""
+
+    def __init__(self, region: str, slots: int) -> None:
+        self.region = region
+        self.busy = 0.0
+        self._slots = [0.0] * slots  # when each is free, the soonest first
+        self._ends: list[float] = []  # of what it holds
+        self._used = 0.0  # slots in use since `_at`
+        self._at = 0.0
+        self._said = ReportedLoad()
+        self._said_at = -inf
+
+    def take(self, now: float, service: float) -> float:
+        """When it will have answered what comes now."""
+        self._look(now)
+        end = max(now, self._slots[0]) + service
+        heapq.heapreplace(self._slots, end)
+        heapq.heappush(self._ends, end)
+        return end
+
+    def _look(self, now: float) -> None:
+        """Bring `busy` up to now."""
+        while self._ends and self._ends[0] <= now:
+            self._fade(heapq.heappop(self._ends), 1)
+        self._fade(now, 0)
+
+    def _fade(self, now: float, ended: int) -> None:
+        used = min(1.0, (len(self._ends) + ended) / len(self._slots))
+        keep = exp((self._at - now) / WINDOW)
+        self.busy = self.busy * keep + used * (1.0 - keep)
+        self._at = now
+
+    def report(self, now: float, stale: float) -> ReportedLoad:
+        """What it says of itself, reckoned anew when that is `stale` seconds old."""
+        if now >= self._said_at + stale:
+            self._look(now)
+            self._said_at = now
+            self._said = ReportedLoad(len(self._ends), None, self.busy)
+        return self._said
+
+
+class World:
+    """Balancers, one for each home region in `homes`, before `size` workers per region with so many `slots` each.
+
+    `rtt(home, region)` is the round trip in seconds; `log` has (sent at, home, region, seconds). Workers tell how busy
+    they are if `tells`, anew every `stale` seconds.
+    """
+
+    def __init__(
+        self,
+        make: PolicyMaker,
+        regions: str,
+        homes: str,
+        rtt: Callable[[str, str], float],
+        *,
+        size: int = 4,
+        slots: int = 1,
+        tells: bool = True,
+        stale: float = 0.0,
+        seed: int = 1,
+    ) -> None:
+        self.clock = ManualClock()
+        self.workers = {f"{region}{at}": Worker(region, slots) for region in regions for at in range(size)}
+        members = [Endpoint(name, "http://x", worker.region) for name, worker in self.workers.items()]
+        self.homes = homes
+        self.routers = [
+            Router(members, make(Random(seed + 10 * at)), self.clock, Random(seed + at))
+            for at in range(len(homes))
+        ]
+        self.log: list[tuple[float, str, str, float]] = []
+        self._rtt = rtt
+        self._tells = tells
+        self._stale = stale
+        self._service = SERVICE * slots
+        self._rng = Random(seed)
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+
+    def at(self, time: float, what: Callable[[], None]) -> None:
+        """Let it happen then."""
+        heapq.heappush(self._events, (time, next(self._order), what))
+
+    def lose(self, region: str) -> None:
+        """No balancer may use it any more."""
+        for router in self.routers:
+            for name, worker in self.workers.items():
+                if worker.region == region:
+                    router.set_healthy(name, False)
+
+    def restore(self, region: str) -> None:
+        """All may use it again."""
+        for router in self.routers:
+            for name, worker in self.workers.items():
+                if worker.region == region:
+                    router.set_healthy(name, True)
+
+    def run(self, rates: dict[int, float], seconds: float) -> None:
+        """So many requests a second at each balancer (by number) from now on."""
+        until = self.clock.time + seconds
+        for at, rate in rates.items():
+            self._arrive(at, rate, until)
+        self._tick(int(self.clock.time) + 1.0, until)
+        while self._events and self._events[0][0] <= until:
+            self.clock.time, _, what = heapq.heappop(self._events)
+            what()
+        self.clock.time = until
+
+    def _arrive(self, at: int, rate: float, until: float) -> None:
+        def arrive() -> None:
+            self._send(at)
+            self._arrive(at, rate, until)
+
+        when = self.clock.time + self._rng.expovariate(rate)
+        if when < until:
+            self.at(when, arrive)
+
+    def _tick(self, when: float, until: float) -> None:
+        def tick() -> None:
+            for router in self.routers:
+                router.tick()
+            self._tick(when + 1.0, until)
+
+        if when <= until:
+            self.at(when, tick)
+
+    def _send(self, at: int) -> None:
+        home, router, now = self.homes[at], self.routers[at], self.clock.time
+        assignment = router.route(RequestFacts(region=home))
+        worker = self.workers[assignment.state.id]
+        way = self._rtt(home, worker.region) / 2
+        self.at(now + way, lambda: self._arrived(assignment, at, worker, way))
+
+    def _arrived(self, assignment: Assignment, at: int, worker: Worker, way: float) -> None:
+        end = worker.take(self.clock.time, self._rng.expovariate(1 / self._service))
+        self.at(end, lambda: self._answered(assignment, at, worker, way))
+
+    def _answered(self, assignment: Assignment, at: int, worker: Worker, way: float) -> None:
+        report = worker.report(self.clock.time, self._stale) if self._tells else None
+        self.at(self.clock.time + way, lambda: self._settle(assignment, at, worker, report))
+
+    def _settle(self, assignment: Assignment, at: int, worker: Worker, report: ReportedLoad | None) -> None:
+        now, sent = self.clock.time, assignment.routed_at
+        outcome = Outcome(OutcomeKind.OK, 200, sent, now, now, reported_load=report)
+        self.routers[at].settle(assignment, outcome)
+        self.log.append((sent, self.homes[at], worker.region, now - sent))
+
+    def share(self, home: str, region: str, since: float, until: float) -> float:
+        """Which part of what was sent from `home` went to `region`."""
+        went = [to for sent, of, to, _ in self.log if of == home and since <= sent < until]
+        return went.count(region) / len(went)
+
+    def load(self, region: str, since: float, until: float) -> float:
+        """Requests that the region was sent, over what it can take."""
+        sent = sum(to == region and since <= at < until for at, _, to, _ in self.log)
+        room = sum(worker.region == region for worker in self.workers.values()) / SERVICE
+        return sent / (until - since) / room
+
+    def mean(self, home: str, since: float, until: float) -> float:
+        """Seconds that a request from `home` took."""
+        took = [seconds for sent, of, _, seconds in self.log if of == home and since <= sent < until]
+        return sum(took) / len(took)
+
+    def wait(self, region: str, since: float, until: float) -> float:
+        """Seconds that a request to `region` waited or was served there, on average."""
+        took = [
+            seconds - self._rtt(of, to)
+            for sent, of, to, seconds in self.log
+            if to == region and since <= sent < until
+        ]
+        return sum(took) / len(took)
