@@ -275,7 +275,7 @@ def test_a_worker_that_takes_too_long_is_given_up() -> None:
 def test_balancers_that_hear_of_each_other_spread_better_than_those_that_do_not() -> None:
     """Ten with a tenth of the traffic each: two choices by one's own tenth is nearly blind."""
     workers = tuple(WorkerModel(f"w{n}", service=Exponential(1.0)) for n in range(10))
-    instants = np.sort(np.random.default_rng(1).uniform(0, 2000, 16_000))
+    instants = np.sort(np.random.default_rng(1).uniform(0, 300, 2400))
 
     def mean(staleness: float | None) -> float:
         wanted = Model(workers=workers, policy={"name": "least-in-flight"}, balancers=10, staleness=staleness)
