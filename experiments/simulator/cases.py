@@ -114,8 +114,8 @@ def single_servers() -> list[Case]:
 
     return [
         mean("M/M/1", theory.mm1_mean, one, 0.5, 400_000),
-        mean("random over 20", theory.mm1_mean, many, 0.7, 700_000),
-        Case("random over 20, ρ 0.5, p90", theory.mm1_quantile(0.5, 0.9), ONE_PERCENT, 500_000, late),
+        mean("random over 20", theory.mm1_mean, many, 0.5, 400_000),
+        Case("random over 20, ρ 0.5, p90", theory.mm1_quantile(0.5, 0.9), ONE_PERCENT, 300_000, late),
         mean("M/D/1", lambda rho: 1 + theory.mg1_wait(rho, 0.0), farm(1, RANDOM, Fixed(1.0)), 0.5, 150_000),
         mean("M/G/1 lognormal", lambda rho: 1 + theory.mg1_wait(rho, exp(0.25) - 1), skewed, 0.5, 200_000),
         mean("M/M/1 shared", theory.mm1_mean, farm(1, RANDOM, **SHARED), 0.5, 250_000),
@@ -135,7 +135,7 @@ def many_servers() -> list[Case]:
 
     central = farm(10, {"name": "oracle-central-queue"})
     return [
-        mean("M/M/2", waited(2), farm(1, RANDOM, slots=2), 0.7, 400_000),
+        mean("M/M/2", waited(2), farm(1, RANDOM, slots=2), 0.6, 400_000),
         mean("M/M/10", waited(10), farm(1, RANDOM, slots=10), 0.8, 250_000),
         mean("M/M/100", waited(100), farm(1, RANDOM, slots=100), 0.9, 100_000),
         mean("central queue of 10", waited(10), central, 0.8, 250_000),
@@ -173,7 +173,7 @@ def choices() -> list[Case]:
 
     return [
         of_500("two choices", two, TWO, 0.7, 100_000),
-        of_500("two choices", two, TWO, 0.9, 300_000),
+        of_500("two choices", two, TWO, 0.9, 250_000),
         of_500("three choices", three, THREE, 0.9, 200_000),
         of_500("least work of two", work, LEAST_WORK, 0.5, 60_000),
         of_500("least work of two", work, LEAST_WORK, 0.7, 100_000),
