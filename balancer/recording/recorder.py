@@ -138,7 +138,8 @@ class Recorder:
         return len(self._queue)
 
     def retire(self) -> None:
-        """Write what waits and close, while everything else goes on."""
+        """Write what waits and close, while everything else goes on. Requests that end later are too late."""
+        self._room = 0
         self._stops.set()
         self._wakes.set()
 

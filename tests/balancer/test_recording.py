@@ -225,6 +225,15 @@ def test_a_full_queue_drops(tmp_path: Path) -> None:
     assert one.counts.written + one.counts.dropped == 10
 
 
+def test_who_ends_later_is_too_late(tmp_path: Path) -> None:
+    """A request that began while it was recorded still knows the recording; that it is missing is counted."""
+    one = recorder(tmp_path / "r")
+    one.add(entry())
+    one.stop()
+    one.add(entry())
+    assert (one.counts.written, one.counts.dropped, one.waiting) == (1, 1, 0)
+
+
 def test_a_second_recording_follows_the_first_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "r"
     first = recorder(path)
