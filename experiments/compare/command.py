@@ -22,6 +22,7 @@ from experiments.campaign.verdict import show
 from experiments.compare.contrast import Contrast, contrasts
 from experiments.compare.sides import Difference, Side, differences, must_be_alike, side
 from experiments.report.text import plainly
+from experiments.sweep.reading import compare_catalogues
 from experiments.terminal import BOUND_MISSED, console_here, must_be_writable, tell, write_json
 
 EPILOG = """\b
@@ -51,8 +52,13 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
 )
 def compare(first: Path, second: Path, anyway: bool, file: Path | None, limit: float | None) -> int:
-    """Hold result set SECOND against FIRST: ratio, interval and standing of every entry that both ran."""
+    """Hold result set SECOND against FIRST: ratio, interval and standing of every entry that both ran.
+
+    The catalogues of two sweeps may be given as well.
+    """
     must_be_writable("--json", file)
+    if first.is_file():
+        return compare_catalogues(first, second, file=file, limit=limit)
     one, other = side(str(first), load_results(first)), side(str(second), load_results(second))
     if not anyway:
         must_be_alike(one, other)

@@ -18,9 +18,11 @@ from pydantic import ValidationError
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
+from experiments.simulator.oracles import is_oracle
 from experiments.sweep.grid import POLICY_KNOB, Competitor, Grid
 from experiments.sweep.knobs import (
     Setting,
+    options_of,
     policy_knobs,
     require_owners,
     scenario_knobs,
@@ -86,7 +88,7 @@ def known_policies(grid: Grid) -> list[str]:
     """The names of all that take part. Raises BadInputError for one that nobody knows."""
     names = [competitor.policy.name for competitor in grid.policies]
     for name in names:
-        if name not in registry.known():
+        if name not in registry.known() and not is_oracle(name):
             raise BadInputError(f"policies: unknown {name!r}; known: {', '.join(registry.known())}")
     return names
 
@@ -118,7 +120,7 @@ def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
 def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> Entry:
     """A policy that needs a region and was given none gets the scenario's own. Raises BadInputError."""
     spec: dict[str, Any] = competitor.policy.model_dump()
-    region = registry.options_of(registry.find(competitor.policy.name)).get("region")
+    region = options_of(competitor.policy.name).get("region")
     if region is not None and region.default is region.empty:
         spec.setdefault("region", scenario.home_region)
     for knob, value in setting:
@@ -126,7 +128,8 @@ def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> En
     options = {key: value for key, value in spec.items() if key != "name"}
     extra = {"balancer": competitor.balancer} if competitor.balancer else {}
     try:
-        registry.make(spec["name"], options, Random(0), f"policies.{competitor.name}")
+        if not is_oracle(spec["name"]):
+            registry.make(spec["name"], options, Random(0), f"policies.{competitor.name}")
         return Entry.model_validate({"label": competitor.name, "policy": spec, **extra})
     except PoliciesError as error:
         raise BadInputError(str(error)) from None

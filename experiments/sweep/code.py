@@ -6,7 +6,7 @@ results, and a changed policy or mechanism asks for every cell again.
 
 from __future__ import annotations
 
-import ast
+import dis
 import hashlib
 import platform
 from collections.abc import Callable, Iterator
@@ -14,6 +14,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,22 @@ def source_of(module: str) -> Path | None:
 
 def imported(module: str, path: Path) -> Iterator[str]:
     """Every name that it may import as a module, the packages around each included."""
-    if path.suffix != ".py":
-        return
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from with_packages(alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from with_packages(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    if path.suffix == ".py":
+        yield from imports_of(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
+
+
+def imports_of(code: CodeType) -> Iterator[str]:
+    """By its bytecode, functions and classes within included."""
+    source = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            source = str(instruction.argval)
+            yield from with_packages(source)
+        elif instruction.opname == "IMPORT_FROM":
+            yield f"{source}.{instruction.argval}"
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from imports_of(constant)
 
 
 def with_packages(module: str) -> Iterator[str]:

@@ -50,12 +50,12 @@ def sweep(
     dry_run: bool,
 ) -> int:
     """Simulate every cell of GRID, a TOML file, that its catalogue does not hold yet."""
-    from experiments.sweep.driver import Sitting, conduct, simulator
+    from experiments.simulator.run import simulate
+    from experiments.sweep.driver import Sitting, conduct
 
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers and --scheduler: a cluster that runs already has its own workers")
     chosen, console = load_grid(grid), Console()
-    simulate = simulator()
     if dry_run:
         return count(chosen, console)
     sitting = Sitting(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from experiments.campaign.comparison import Interval, Standing, holm, paired, standing
+from experiments.campaign.estimates import paired_student
 from experiments.campaign.verdict import show
 from experiments.errors import BadInputError
 from experiments.report.tables import Cell, Mark, Table
@@ -40,7 +41,7 @@ def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
         raise BadInputError(
             "the two catalogues have no cell in common: no scenario, policy and seed is in both"
         )
-    found = [paired({"a": before[place], "b": after[place]}, "b", "a", seed=0) for place in places]
+    found = [paired({"a": before[place], "b": after[place]}, "b", "a", 0, paired_student) for place in places]
     adjusted = holm([p for _, p in found])
     return [
         Change(*place, interval, standing(interval, p, None, more_is_better=False))

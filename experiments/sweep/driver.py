@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.errors import BadInputError
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue
 from experiments.sweep.cells import Cell, cells_of
@@ -96,12 +95,3 @@ def farewell(progress: Progress, out: Path, console: Console) -> int:
         soft_wrap=True,
     )
     return FAILED
-
-
-def simulator() -> Simulate:
-    """The one of this release, loaded when it is needed. Raises BadInputError where there is none."""
-    try:
-        from experiments.simulator.run import simulate
-    except ImportError:
-        raise BadInputError('world = "simulated": this release has no simulator') from None
-    return simulate

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from experiments.campaign.scenario import Policy, require_unique
-from experiments.campaign.shelf import packaged
+from experiments.campaign.shelf import grouped, packaged
 from experiments.errors import BadInputError
 from policies import registry
 
@@ -55,8 +55,10 @@ def everything(value: object) -> object:
 
 
 def every_scenario(value: object) -> object:
-    """`scenarios = "all"`: every scenario that comes with the package."""
-    return list(packaged()) if value == EVERYTHING else value
+    """`scenarios = "all"`: every scenario that comes with the package, in the order of `experiments list`."""
+    if value != EVERYTHING:
+        return value
+    return [scenario.name for scenarios in grouped().values() for scenario in scenarios]
 
 
 def listed_seeds(value: object) -> object:

@@ -7,6 +7,7 @@ could not say.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import first_complaint
 from experiments.errors import BadInputError
+from experiments.simulator.oracles import ORACLES, is_oracle
 from experiments.sweep.grid import POLICY_KNOB
 from policies import registry
 
@@ -37,12 +39,22 @@ def scenario_knobs(knobs: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any
 
 def policy_knobs(knobs: Mapping[str, Sequence[Any]], policy: str) -> dict[str, Sequence[Any]]:
     """Those that this policy has an option for; the others do not multiply its cells."""
-    options = registry.options_of(registry.find(policy))
+    options = options_of(policy)
     return {
         knob: values
         for knob, values in knobs.items()
         if knob.startswith(POLICY_KNOB) and knob.removeprefix(POLICY_KNOB).split(".")[0] in options
     }
+
+
+def options_of(policy: str) -> dict[str, Parameter]:
+    """Also of those that only the simulator knows."""
+    if is_oracle(policy):
+        parameters = signature(ORACLES[policy]).parameters.values()
+        return {
+            parameter.name: parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+        }
+    return registry.options_of(registry.find(policy))
 
 
 def require_owners(knobs: Mapping[str, Sequence[Any]], policies: Sequence[str]) -> None:

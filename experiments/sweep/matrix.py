@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 
 from experiments.campaign.comparison import Interval, holm, is_comparable, paired, standing
+from experiments.campaign.estimates import paired_student
+from experiments.simulator.oracles import is_oracle
 from experiments.sweep.catalogue import Row
 from experiments.sweep.grid import POLICY_KNOB
-
-ORACLE = "oracle-"
 
 Mark = Literal["best", "equal", "undecided", "behind", "no verdict"]
 """`equal`: the whole interval lies within ±5 %. `undecided`: chance may explain the difference."""
@@ -135,9 +135,9 @@ def left_out(rows: Iterable[Row]) -> dict[str, int]:
     return {kind: count for kind, count in counts.items() if count}
 
 
-def is_oracle(row: Row) -> bool:
-    """Whether its policy knows what no balancer can: shown as a bound, and never the best."""
-    return str(json.loads(row.policy)["name"]).startswith(ORACLE)
+def is_bound(row: Row) -> bool:
+    """Whether its policy knows what no balancer can: shown beside the others, and never the best."""
+    return is_oracle(json.loads(row.policy)["name"])
 
 
 def is_invalid(row: Row) -> bool:
@@ -156,10 +156,10 @@ def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -
     if not values:
         return []
     best = best_of(
-        {policy: found for policy, found in values.items() if not is_oracle(kept[policy][0])} or values
+        {policy: found for policy, found in values.items() if not is_bound(kept[policy][0])} or values
     )
     rivals = [policy for policy in values if policy != best]
-    found = {policy: paired(values, policy, best, seed=0) for policy in rivals}
+    found = {policy: paired(values, policy, best, 0, paired_student) for policy in rivals}
     adjusted = dict(zip(rivals, holm([p for _, p in found.values()]), strict=True))
     seeds = len(values[best])
     squares: dict[str, tuple[Interval, Mark]] = {best: (Interval(1.0, 1.0, 1.0, seeds), "best")}

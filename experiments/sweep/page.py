@@ -107,8 +107,9 @@ def method(facts: GridFacts, matrix: Matrix) -> list[str]:
         f"{len(grid.seeds)} seeds{', knobs ' + knobs if knobs else ''}{', short version' if grid.quick else ''}.",
         "Each cell is one simulated run; equal seeds mean equal arrivals and demand for all policies of a scenario.",
         "Latency counts from the instant at which a request was due; a failure counts as slow as the deadline.",
-        "The ratio is the geometric mean over seeds of policy / best, paired by seed, with a bootstrap interval; "
-        "what lies within ±5 % as a whole is practically equal; p-values are adjusted by Holm inside a scenario.",
+        "The ratio is the geometric mean over seeds of policy / best, paired by seed, with Student's interval over "
+        "the logarithms; what lies within ±5 % as a whole is practically equal; p-values are adjusted by Holm inside "
+        "a scenario.",
         "The best of a scenario is chosen from the same seeds, which flatters it a little.",
         f"Computed in {clock(facts.seconds)} of all workers together, code {facts.code}, driver: {facts.machine}.",
         f"Command: {facts.command}",

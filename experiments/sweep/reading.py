@@ -5,6 +5,7 @@ Rule of this file: a reader changes nothing in a catalogue and may look while a 
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -125,22 +126,40 @@ def compare(file: Path, other: Path | None, grid: str | None, measure: str) -> i
     from experiments.sweep.tables import matrix_table
 
     if other is not None:
-        return compare_two(file, other, grid, measure)
+        return compare_catalogues(file, other, grid, measure)
     with to_read(file) as opened:
         show_table(matrix_table(matrix_of(opened.rows(chosen_grid(opened, grid).grid.name), measure)))
     return 0
 
 
-def compare_two(first: Path, second: Path, grid: str | None = None, measure: str = "p99") -> int:
-    """Every cell that both hold, second / first. Raises BadInputError when there is none."""
+def compare_catalogues(
+    first: Path,
+    second: Path,
+    grid: str | None = None,
+    measure: str = "p99",
+    file: Path | None = None,
+    limit: float | None = None,
+) -> int:
+    """Every cell that both hold, second / first; exit code 1 where one is worse beyond noise and beyond `limit`.
+
+    Raises BadInputError when they have nothing in common.
+    """
+    from experiments.report.text import plainly
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.comparison import change_table, changes
     from experiments.sweep.equality import chosen_grid
+    from experiments.terminal import BOUND_MISSED, write_json
 
     with to_read(first) as one, to_read(second) as two:
         before, after = (opened.rows(chosen_grid(opened, grid).grid.name) for opened in (one, two))
-    show_table(change_table(changes(before, after, measure), measure))
-    return 0
+    found = changes(before, after, measure)
+    show_table(change_table(found, measure))
+    if file is not None:
+        write_json("--json", file, {"measure": measure, "changes": [plainly(change) for change in found]})
+    worse = [
+        change for change in found if change.standing == "behind" and change.ratio.ratio > (limit or math.inf)
+    ]
+    return BOUND_MISSED if worse else 0
 
 
 @catalogue.command()
@@ -190,7 +209,8 @@ def matrix(
     scheduler: str | None,
 ) -> int:
     """Sweep every scenario × every policy, and draw how far each is from the best."""
-    from experiments.sweep.driver import FAILED, Sitting, conduct, simulator
+    from experiments.simulator.run import simulate
+    from experiments.sweep.driver import FAILED, Sitting, conduct
 
     name = "matrix-quick" if quick else "matrix"
     raw = {
@@ -205,7 +225,7 @@ def matrix(
     file = out or Path("results") / f"{name}.sqlite"
     command = shlex.join(["experiments", *sys.argv[1:]])
     sitting = Sitting(command=command, out=file, workers=workers, scheduler=scheduler)
-    code = conduct(checked_grid(raw, "matrix"), sitting, simulator(), Console())
+    code = conduct(checked_grid(raw, "matrix"), sitting, simulate, Console())
     return write_report(file) or code if code in (0, FAILED) else code
 
 

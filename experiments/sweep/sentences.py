@@ -14,6 +14,9 @@ from experiments.sweep.matrix import Matrix, Square
 TELLING = 0.01
 """A difference in shares or failures that is worth a word, as a part of one."""
 
+MANY = 0.01
+"""Part of the requests; when so many fail, p99 is the deadline."""
+
 WORSE = 1.5
 """The bound beyond which a policy must not fall behind the best anywhere."""
 
@@ -61,7 +64,22 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
         f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
         f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
     )
-    return [first, *(of_loss(matrix, square) for square in row if not square.is_as_good)]
+    return [first, *drowned(matrix), *(of_loss(matrix, square) for square in row if not square.is_as_good)]
+
+
+def drowned(matrix: Matrix) -> list[str]:
+    """Where even the best loses so many requests that the measure says nothing any more."""
+    columns = {scenario: matrix.column(scenario) for scenario in matrix.scenarios}
+    lost = [
+        name for name, column in columns.items() if column and all(square.failed >= MANY for square in column)
+    ]
+    if not lost or matrix.measure not in ("p99", "p999", "max"):
+        return []
+    where = ", ".join(lost)
+    return [
+        f"In {where} at least {percent(MANY, 0)} of the requests fail under every policy: {matrix.measure} is the "
+        "deadline there, and failures and goodput tell more."
+    ]
 
 
 def of_loss(matrix: Matrix, ours: Square) -> str:

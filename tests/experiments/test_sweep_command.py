@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,11 @@ def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path) -> None:
     assert "1.00 [1.00–1.00]" in compared.stdout, compared.stderr
     twice = experiments("catalogue", "compare", catalogue, catalogue)
     assert "practically equal" in twice.stdout, twice.stderr
+    bounded = experiments(
+        "compare", catalogue, catalogue, "--fail-if-worse", "1.01", "--json", catalogue.parent / "c.json"
+    )
+    assert bounded.returncode == 0, bounded.stderr
+    assert json.loads((catalogue.parent / "c.json").read_text(encoding="utf-8"))["changes"]
     equal = experiments("catalogue", "equal", catalogue, catalogue)
     assert (equal.returncode, equal.stdout) == (0, "equal\n")
 
@@ -123,7 +129,7 @@ def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
 
 def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     sitting = Sitting(command="test", out=tmp_path / "a.sqlite", scheduler="nonsense://127.0.0.1:1")
-    with pytest.raises(FleetFailedError, match=r"--scheduler: nobody answers at nonsense://127\.0\.0\.1:1: "):
+    with pytest.raises(FleetFailedError, match=r"nobody answers at nonsense://127\.0\.0\.1:1: "):
         conduct(small(), sitting, simulate, Console(quiet=True))
 
 

@@ -43,9 +43,14 @@ def test_dotted_and_quoted_knobs_are_the_same() -> None:
 
 def test_all_means_all() -> None:
     everything = grid(scenarios="all", policies="all")
-    assert list(everything.scenarios) == list(packaged())
+    assert sorted(everything.scenarios) == sorted(packaged())
     assert [competitor.name for competitor in everything.policies] == registry.known()
     assert cells_of(everything, code="1")
+
+
+def test_an_oracle_takes_part() -> None:
+    made = cells(policies=["oracle-least-work-of-two"], knobs={"policy.choices": [2, 3]}, seeds=1)
+    assert [cell.entry.policy.model_dump()["choices"] for cell in made] == [2, 3]
 
 
 def test_a_policy_that_needs_a_region_gets_the_home_region() -> None:
