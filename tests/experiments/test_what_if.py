@@ -207,8 +207,6 @@ def test_what_was_simulated_is_found_in_the_simulation_of_it(tmp_path: Path) -> 
     rows = served(50, 1, 0.1, [0.02, 0.02], reports=True)[:3000]
     tape = Tape(rows, [("a", "us", 0.0), ("b", "us", 0.0)], about={"policy": {"name": "round-robin"}})
     path = tape.write(tmp_path / "r")
-        tmp_path / "r"
-    )
     ran = CliRunner().invoke(
         cli,
         [
