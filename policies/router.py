@@ -108,7 +108,7 @@ class Router:
                 state = self._demote(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
         state.in_flight = ahead + 1
-        if not ahead:
+        if ahead == state.elsewhere:
             state.busy_since = now
         here = ahead + 1 - state.elsewhere
         if state.told is not None:

@@ -16,13 +16,13 @@ again: shares of failures fade on both sides alike, and do not change while nobo
 
 from __future__ import annotations
 
-from math import inf
+from math import exp, inf
 from typing import Final, Protocol
 
 from policies.concurrency import Concurrency
 from policies.ejection import Record
 from policies.facts import Endpoint, Outcome, OutcomeKind, Standing
-from policies.latency import FAILURE_COST, FORGET_AFTER, LatencyModel
+from policies.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
 from policies.load import Histogram
 from policies.norms import Norms
 from policies.shares import share
@@ -62,8 +62,8 @@ class EndpointState:
     `standing` is what the operator wants, `healthy` what checks say and `is_reachable` whether they could ask,
     `record` what its failures have led to. `is_sound`: all of these are good, and it is still configured
     (`is_member`). `is_fit`: it may be used, be it because a panic ignores its health. `is_listed` is the router's
-    note that it stands in the list of available states. `busy_since` is when it last went from idle to busy,
-    `failures` how many requests it has failed since the start.
+    note that it stands in the list of available states. `busy_since` is when it last went from idle to busy with
+    requests of this process, `failures` how many requests it has failed since the start.
 
     `connections` tells what opening one would cost; None where nobody keeps account of them.
 
@@ -74,7 +74,9 @@ class EndpointState:
 
     __slots__ = (
         "_before_look",  # how many more were in flight at the last failure than had succeeded since the start
+        "_heard_at",
         "_most",
+        "_usual",  # number of requests elsewhere
         "busy_since",
         "concurrency",
         "connections",
@@ -115,6 +117,8 @@ class EndpointState:
     ) -> None:
         self.concurrency = concurrency
         self.connections: Connections | None = None
+        self._usual = 0.0
+        self._heard_at = -inf
         self.in_flight = self.elsewhere = self.row = self.part = 0
         self.parts = 1
         self.told: memoryview[int] | None = None
@@ -180,11 +184,20 @@ class EndpointState:
         return self.in_flight - self.elsewhere
 
     def hear(self, elsewhere: int, now: float) -> None:
-        """So many requests of other processes are at it."""
-        if not self.in_flight:
-            self.busy_since = now
-        self.in_flight += elsewhere - self.elsewhere
-        self.elsewhere = elsewhere
+        """So many requests of others are at it, it is said. What is older than a service when it is used is history:
+        whoever was idle then has been found by all since. So it is believed by its age, and for the rest the mean."""
+        age = now - self._heard_at
+        self._heard_at = now
+        believed = elsewhere
+        service = self.latency.mean if self.latency.has_succeeded else 0.0
+        if age < FORGET_AFTER and service > 0.0:
+            self._usual += (elsewhere - self._usual) * (1.0 - exp(-age / TAU))
+            fresh = exp(-age / (2.0 * service))
+            believed = round(self._usual + (elsewhere - self._usual) * fresh)
+        else:
+            self._usual = float(elsewhere)
+        self.in_flight += believed - self.elsewhere
+        self.elsewhere = believed
 
     def stand_alone(self) -> None:
         """Nobody else is to know of it any more, nor to be heard of."""
@@ -281,7 +294,7 @@ class EndpointState:
         measured_at = latency.measured_at
         if now - measured_at < FORGET_AFTER and latency.has_succeeded:
             silence = 0.0
-            if self.in_flight:
+            if self.in_flight != self.elsewhere:  # of what others have out we do not know how old it is
                 busy_since = self.busy_since
                 silence = now - (measured_at if measured_at > busy_since else busy_since)
             seconds = latency.predict(self.in_flight, silence, wait_price)

@@ -106,8 +106,7 @@ class Neighbours:
             elsewhere = 0
             for in_flight, row in sources:
                 elsewhere += in_flight[row]
-            if elsewhere != state.elsewhere:
-                state.hear(elsewhere, now)
+            state.hear(elsewhere, now)
 
     def _period(self, now: float) -> float:
         """Seconds until the next look, if as many requests come as since the last one."""

@@ -126,15 +126,6 @@ def test_a_look_costs_the_same_for_each_pick(endpoints: int, per_second: int, pe
     assert router.look_at - now == pytest.approx(period)
 
 
-def test_an_endpoint_that_is_busy_elsewhere_has_been_busy_since_then() -> None:
-    """Nobody hangs only because this process had nothing there for long."""
-    unit = Unit(None)
-    unit.clock.time = 100.0
-    unit.routers[0].route(FACTS)
-    unit.look()
-    assert unit.routers[1].find("e0").busy_since == 100.0
-
-
 def test_the_dead_do_not_haunt_the_living() -> None:
     """A page that the supervisor has cleared counts for nothing, and its next owner is found in other rows."""
     unit = Unit(None, None)
