@@ -18,7 +18,7 @@ from policies.state import EndpointState
 
 TABLE = 65_537
 """Places, a prime, as in the paper: a hundred endpoints each have as many as their weight says to within 1 %. Filling
-it takes 40 to 90 ms, during which nobody is served."""
+it takes 30 to 90 ms, during which nobody is served."""
 
 MOST_LOOKS = 256
 """Places that are looked at for somebody who can take a key. Of a hundred endpoints of which one can, it is among

@@ -107,41 +107,53 @@ class RegionAware(PerRegion):
         self._wait_price = at_least(0, wait_price=wait_price)
         self._explore = between(0, 1, explore=explore)
         self._headroom = Headroom(between(0.2, 1, full=full), at_least(0.1, smoothing=smoothing))
+        self._is_told = False  # how busy anybody is: until then nobody need count
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """O(regions)."""
-        state = self._pick(facts, available, now)
-        self._headroom.of(state.region).in_flight += 1
+        home, has_choice = facts.region, len(available.by_region) > 1
+        state = None
+        if has_choice and self._random() < self._explore:
+            state = self._stale(available, now)
+        if state is None:
+            region = self._cheapest(home, available, now)
+            if self._is_told and has_choice and region != home and self._is_passed_over(region):
+                region = self._with_room(region, home, available, now)
+            state = self.pick_in(region, facts, available, now)
+        if self._is_told:
+            self._headroom.of(state.region).in_flight += 1
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Learn what the region says of itself."""
-        self._headroom.settled(state, outcome, now)
+        report = outcome.reported_load
+        if self._is_told:
+            self._headroom.settled(state, outcome, now)
+        elif report is not None and report.utilization is not None:
+            self._is_told = True
+            self._headroom.look(self._states, now)
         super().observe(state, outcome, now)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """See what is in flight where."""
         super().members_changed(states, now)
-        self._headroom.look(states, now)
+        if self._is_told:
+            self._headroom.look(states, now)
 
     def tick(self, now: float) -> None:
         """See how much room there is."""
         super().tick(now)
-        self._headroom.look(self._states, now)
+        if self._is_told:
+            self._headroom.look(self._states, now)
 
-    def _pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        regions = available.by_region
-        if len(regions) > 1 and self._random() < self._explore:
-            stale = available[int(self._random() * len(available))]
-            if not stale.in_flight and not stale.is_measured(now):
-                if self._trace is not None:
-                    self._trace.note(EXPLORED, (stale,))
-                return stale
-        home = facts.region
-        region = self._cheapest(home, available, now)
-        if region != home and len(regions) > 1 and self._is_passed_over(region):
-            region = self._with_room(region, home, available, now)
-        return self.pick_in(region, facts, available, now)
+    def _stale(self, available: Available, now: float) -> EndpointState | None:
+        """Somebody drawn at random, if nobody knows any more how it is."""
+        state = available[int(self._random() * len(available))]
+        if state.in_flight or state.is_measured(now):
+            return None
+        if self._trace is not None:
+            self._trace.note(EXPLORED, (state,))
+        return state
 
     def _is_passed_over(self, region: Region) -> bool:
         chance = self._headroom.chance(region)

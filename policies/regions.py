@@ -3,7 +3,7 @@ region."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from policies.available import Available
@@ -36,6 +36,7 @@ class PerRegion:
         self._make = make
         self._rng = rng
         self._children: dict[Region, Policy] = {}
+        self._observers: dict[Region, Callable[..., None]] = {}  # of children that have such a hook
         self._trace: Trace | None = None
         self._states: Sequence[EndpointState] = ()
         self._picked_by: Policy | None = None
@@ -62,8 +63,7 @@ class PerRegion:
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Tell the child of the region that the outcome is from."""
-        child = self._children.get(state.region)
-        hook = getattr(child, "observe", None)
+        hook = self._observers.get(state.region)
         if hook is not None:
             hook(state, outcome, now)
 
@@ -77,8 +77,10 @@ class PerRegion:
     def pick_in(self, region: Region, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Let the region's child choose among the region's members."""
         if region not in self._children:
-            self._children[region] = self._make(self._rng)
-            pass_on(self._children[region], self._trace)
+            fresh = self._children[region] = self._make(self._rng)
+            pass_on(fresh, self._trace)
+            if hasattr(fresh, "observe"):
+                self._observers[region] = fresh.observe
             self._tell(region, now)
         child = self._picked_by = self._children[region]
         return child.pick(facts, available.by_region[region], now)

@@ -70,7 +70,7 @@ def test_a_flip_moves_only_its_own_keys_and_back(name: str) -> None:
     assert places(r) == before
 
 
-@pytest.mark.parametrize(("name", "others"), [("ring-hash", 0.0), ("rendezvous", 0.0), ("maglev", 0.03)])
+@pytest.mark.parametrize(("name", "others"), [("ring-hash", 0.0), ("rendezvous", 0.0), ("maglev", 0.01)])
 def test_removal_moves_one_in_n(name: str, others: float) -> None:
     """A tenth of the keys, and of Maglev's few more; who comes takes a tenth again."""
     r = router(name, [1] * 10)
@@ -113,7 +113,7 @@ def test_another_weight_moves_no_more_than_it_must(name: str) -> None:
     after = places(r)
     went = moved(before, after)
     astray = [key for key in went if after[key] != "here-0"]
-    assert len(astray) <= (0.06 if name == "maglev" else 0.0) * len(KEYS)
+    assert len(astray) <= (0.02 if name == "maglev" else 0.0) * len(KEYS)
     assert (len(went) - len(astray)) / len(KEYS) == pytest.approx(1 / 3 - 1 / 5, abs=0.05)
 
 
@@ -149,7 +149,7 @@ def test_a_slow_start_takes_keys_a_few_at_a_time(name: str) -> None:
     assert len(has[0]) <= 0.15 * len(has[-1])
     assert len(has[4]) == pytest.approx(0.4 * len(has[-1]), rel=0.3)
     assert len(has[-1]) / len(KEYS) == pytest.approx(0.2, abs=0.05)
-    stays = 0.05 if name == "maglev" else 0.0
+    stays = 0.01 if name == "maglev" else 0.0
     assert len([key for key in moved(before, places(r)) if key not in has[-1]]) <= stays * len(KEYS)
 
 
