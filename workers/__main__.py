@@ -82,6 +82,11 @@ def cli() -> None:
 @_option("--rtt", DURATION, "Round trip of the emulated link.", "0ms", name="round_trip")
 @_option("--service", PROFILE, f"Time a request is served: {ALLOWED_PROFILES}.", "19-21ms")
 @_option("--speed", FACTOR, "2 serves everything twice as fast.", "1")
+@_option(
+    "--demand",
+    click.IntRange(min=0),
+    "Serve a request for the N-th of the seconds in its X-Service-Times, from 0 on, if it has some.",
+)
 @_option("--slots", COUNT, "Requests served at a time.", DEFAULT.slots)
 @_option(
     "--queue", click.IntRange(min=0), "Requests that may wait; one more gets 503.", 1000, name="queue_limit"

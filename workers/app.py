@@ -27,6 +27,8 @@ from workers.settings import Settings
 from workers.standstill import Standstill
 from workers.timer import DeadlineTimer
 
+DEMAND = "X-Service-Times"
+LONGEST_SERVICE = 3600.0
 LARGEST_BODY = 1 << 30
 _HASHED_INLINE = 1 << 20  # bytes; more than about a millisecond of hashing is done beside the loop
 
@@ -115,7 +117,10 @@ class WorkerApp:
         now = self._arrived_at = max(
             self._arrived_at, moved_at, time.monotonic() if far_end is None else far_end.instant
         )
-        service_time = self._service.draw(self._service_rng) * self.switchboard.current.slow
+        try:
+            service_time = self._work_of(request) * self.switchboard.current.slow
+        except ValueError as error:
+            return self._refuse(400, str(error))
         stay = self._slots.admit(now, service_time, self._dormancy.awake_at(now))
         if stay is None:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
@@ -140,6 +145,19 @@ class WorkerApp:
             queue_time=stay.start_at - now,
         )
         return account.response(headers, wish.chunked)
+
+    def _work_of(self, request: web.Request) -> float:
+        """Seconds that the request brings along, where this worker goes by that, else a draw. Raises ValueError."""
+        place, told = self.settings.demand, request.headers.get(DEMAND)
+        if place is None or told is None:
+            return self._service.draw(self._service_rng)
+        try:
+            seconds = float(told.split(",")[place])
+        except (ValueError, IndexError):
+            seconds = math.nan
+        if not 0 <= seconds <= LONGEST_SERVICE:
+            raise ValueError("invalid_service_times")
+        return seconds / self.settings.speed
 
     async def _send_generated(
         self, request: web.Request, length: int, is_chunked: bool, headers: dict[str, str]

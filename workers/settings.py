@@ -12,7 +12,8 @@ from workers.service import Profile, Uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One worker. `math.inf` stands for never. Service times are divided by `speed`.
+    """One worker. `math.inf` stands for never. Service times are divided by `speed`; with `demand` they are those that
+    requests bring, at that place of a list.
 
     `tls` is None, "1.2" or "1.3"; `http` "1.1" or "2"; without a `certificate` (PEM, with its key) one is made.
     `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer;
@@ -26,6 +27,7 @@ class Settings:
     round_trip: float = 0.0
     service: Profile = field(default_factory=lambda: Uniform(0.019, 0.021))
     speed: float = 1.0
+    demand: int | None = None
     slots: int = 1
     queue_limit: int = 1000
     keep_alive: float = 75.0

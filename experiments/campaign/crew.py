@@ -12,6 +12,7 @@ from typing import Any
 from experiments.campaign.scenario import Entry, Region, Scenario
 from experiments.load.samples import Place
 from experiments.processes import program
+from workers.service import Profile, parse_profile
 
 TLS = {2: "1.3", 3: "1.2"}
 """Round trips that setting a connection up takes -> what a worker speaks so that it takes them."""
@@ -28,6 +29,12 @@ def crew(scenario: Scenario) -> list[tuple[Region, int]]:
     return [(region, number) for region in scenario.regions for number in range(region.workers)]
 
 
+def profiles_of(scenario: Scenario) -> list[Profile]:
+    """The different service times of the scenario's workers in measured seconds, in order of appearance."""
+    found = (parse_profile(region.service).scaled(scenario.time_scale) for region in scenario.regions)
+    return list(dict.fromkeys(found))
+
+
 def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
     """The command line of one worker; port 0 is any free one."""
     options = {
@@ -41,6 +48,7 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port
         "seed": str(seed),
         "time-scale": f"{scenario.time_scale:g}",
         "speed": f"{region.speed_of(number):g}",
+        "demand": str(profiles_of(scenario).index(parse_profile(region.service).scaled(scenario.time_scale))),
     }
     if region.idle_timeout is not None:
         options["keep-alive"] = f"{region.idle_timeout:g}s"

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Any
 
+from experiments.campaign.crew import profiles_of
 from experiments.campaign.fleet import Fleet
 from experiments.campaign.playing import Playing
 from experiments.campaign.results import PlannedRun
@@ -21,6 +22,7 @@ from experiments.load.arrivals import closed, first_instants, requests_of
 from experiments.load.generator import Generator
 from experiments.load.ledger import Ledger
 from experiments.load.samples import Run, RunFacts
+from experiments.simulator.demand import BATCH, Demand
 
 WARM_BATCH = 10
 """Outstanding requests per worker while it is warmed."""
@@ -115,7 +117,26 @@ def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: 
     name = f"b{planned.block}-r{planned.order}"
     timeout = scenario.timeout * scenario.time_scale
     count = requests_of(load, planned.seed)
-    return Generator(fleet.balancer.address, name, fleet.places, instants, count, timeout)
+    demand = demand_of(scenario, entry, planned.seed, count)
+    return Generator(fleet.balancer.address, name, fleet.places, instants, count, timeout, demand=demand)
+
+
+def demand_of(scenario: Scenario, entry: Entry, seed: int, count: int) -> list[bytes]:
+    """What each request of the run says about the work that it is: for each profile its service time in seconds.
+
+    The same draws as a simulated run's, by the same stream, and after as many as its warm-up takes. So a request is the
+    same work for every entry of a block, wherever it goes, and in both worlds.
+    """
+    drawn = Demand(profiles_of(scenario), 1, seed)
+    warm = warm_requests(scenario, entry) if scenario.warmup else 0
+    for _ in range(0, warm, BATCH):
+        drawn.renew()
+    found = list[bytes]()
+    while len(found) < count:
+        drawn.renew()
+        rows = zip(*drawn.seconds, strict=True)
+        found += [",".join(f"{seconds:.9f}" for seconds in row).encode() for row in rows]
+    return found[:count]
 
 
 def conclude(

@@ -108,7 +108,8 @@ class Generator:
     """Sends `count` requests: those of `instants` when they are due, the rest one per answer.
 
     `instants` has shape (m,), m <= count, in seconds from the start. With m == count the loop is open, else it
-    is closed and m requests are kept outstanding: a sliding batch. `timeout` in seconds from being due.
+    is closed and m requests are kept outstanding: a sliding batch. `timeout` in seconds from being due. `demand`, if
+    any, is what each request says in X-Service-Times, by its number.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Generator:
         count: int,
         timeout: float,
         path: str = "/work",
+        demand: Sequence[bytes] = (),
     ) -> None:
         self.connections = Connections(*address, spare=SPARE if len(instants) == count else 0)
         self.ledger = Ledger(places, time.monotonic())
@@ -128,7 +130,9 @@ class Generator:
         self._due = deque(instants.tolist())
         self._is_closed_loop = len(instants) < count
         host = f"{address[0]}:{address[1]}"
-        self._head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n\r\n".encode()
+        self._demand = demand
+        told = "X-Service-Times: %b\r\n" if demand else ""
+        self._head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n{told}\r\n".encode()
         self._flights: deque[Flight] = deque()
         self._finished: asyncio.Future[None] | None = None
 
@@ -159,7 +163,7 @@ class Generator:
 
     def head(self, number: int) -> bytes:
         """The request's bytes, with an identity of its own."""
-        return self._head % number
+        return self._head % ((number, self._demand[number]) if self._demand else number)
 
     def ended(self, number: int, kind: Kind) -> None:
         """A request is over; in a closed loop its slot is free from this instant."""

@@ -6,7 +6,6 @@ arrivals and the same faults, whatever their policies draw, measured or simulate
 
 from __future__ import annotations
 
-from random import Random
 from typing import Literal
 
 import numpy as np
@@ -20,18 +19,3 @@ NUMBERS: dict[Stream, int] = {"arrivals": 0xA2214A15, "faults": 0xFA0175}
 def stream(name: Stream, seed: int) -> np.random.Generator:
     """The stream of that name, for draws by the thousand."""
     return np.random.default_rng([NUMBERS[name], seed])
-
-
-def policy_random(seed: int) -> Random:
-    """What the balancer gives to its policy under `seed`."""
-    return Random(seed)
-
-
-def demand_random(seed: int, worker: int) -> Random:
-    """What worker number `worker` draws its service times from, as `workers serve --seed` does."""
-    return Random(f"{seed + worker}:service")
-
-
-def fault_random(seed: int, worker: int) -> Random:
-    """What worker number `worker` decides by which requests a fault strikes."""
-    return Random(f"{seed + worker}:faults")

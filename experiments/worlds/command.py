@@ -40,6 +40,11 @@ Examples:
     type=click.Path(path_type=Path, file_okay=False),
     help="A directory for the results, new or of a sitting before.",
 )
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(min=0, min_open=True, max=10),
+    help="Seconds that 1 s takes: 4 lets a busy machine's milliseconds weigh a quarter.",
+)
 @click.option("--quick", is_flag=True, help="One short block: an impression, and for tests.")
 @click.option("--mend", is_flag=True, help="Measure again what came out invalid.")
 @click.option(
@@ -51,6 +56,7 @@ def worlds(
     policies: str,
     blocks: int | None,
     out: Path | None,
+    time_scale: float | None,
     quick: bool,
     mend: bool,
     redraw: bool,
@@ -64,33 +70,21 @@ def worlds(
     console = Console()
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
+        # These, and the figures, are half a second of imports that --help does not need.
+        from experiments.simulator.run import simulate
+        from experiments.worlds.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
+
+        chosen = names_in(policies) or list(known_policies())
+        made = [
+            scenario_of(name, chosen, blocks, quick, time_scale) for name in names_in(scenarios) or SCENARIOS
+        ]
+        command = shlex.join(["experiments", *sys.argv[1:]])
         try:
-            sit(names_in(scenarios), names_in(policies), blocks, quick, mend, directory, console)
+            conduct(Sitting(tuple(made), directory, command, mend), console, simulate)
         except (asyncio.CancelledError, KeyboardInterrupt):
             console.print("[yellow]Stopped.[/] Nothing was left running; the same --out goes on from here.")
             return STOPPED
     return present(directory, console, check)
-
-
-def sit(
-    scenarios: list[str],
-    policies: list[str],
-    blocks: int | None,
-    quick: bool,
-    mend: bool,
-    directory: Path,
-    console: Console,
-) -> None:
-    """Measure and simulate. Raises ExperimentError."""
-    from experiments.simulator.run import (
-        simulate,
-    )  # these and the figures are half a second that --help does not need
-    from experiments.worlds.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
-
-    chosen = policies or list(known_policies())
-    made = tuple(scenario_of(name, chosen, blocks, quick) for name in scenarios or SCENARIOS)
-    command = shlex.join(["experiments", *sys.argv[1:]])
-    conduct(Sitting(made, directory, command, mend), console, simulate)
 
 
 def present(directory: Path, console: Console, check: bool) -> int:

@@ -69,11 +69,14 @@ class Sitting:
     mend: bool = False
 
 
-def scenario_of(name: str, policies: Sequence[str], blocks_: int | None, quick: bool) -> Scenario:
+def scenario_of(
+    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, time_scale: float | None = None
+) -> Scenario:
     """The scenario with these entries and, where one of them has it, its A/A twin. Raises BadInputError."""
     scenario = load_scenario(name)
     chosen = [entry.label for entry in scenario.entries if entry.twin_of in policies and not quick]
-    given = Overrides(policies=(*policies, *chosen), blocks=None if quick else blocks_ or BLOCKS, quick=quick)
+    number = None if quick else blocks_ or BLOCKS
+    given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick, time_scale=time_scale)
     found = overridden(scenario, given)
     require_playable(found)
     return found

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+from experiments.campaign.scenario import Region
 from experiments.campaign.shelf import load_scenario
-from experiments.campaign.trial import faults, first_connections, warm_requests
+from experiments.campaign.trial import demand_of, faults, first_connections, warm_requests
+from experiments.simulator.run import simulate
 
 
 def test_a_policy_that_was_stood_in_for_was_not_measured() -> None:
@@ -31,3 +36,30 @@ def test_the_warm_up_reaches_every_connection() -> None:
     entry = regions.entries[0]
     assert warm_requests(regions, entry) == 300
     assert warm_requests(regions.quickened(), entry) == 200
+
+
+@pytest.mark.parametrize("time_scale", [1.0, 0.5])
+def test_a_request_is_the_same_work_in_both_worlds(time_scale: float) -> None:
+    """With a slot for everybody and no distance, what a simulated request takes is what a measured one would say."""
+    scenario = load_scenario("homogeneous")
+    region = {"name": "here", "workers": 2, "rtt": 0.0, "service": "exponential:20ms", "slots": 200}
+    regions = (Region.model_validate(region),)
+    scenario = scenario.model_copy(update={"regions": regions, "time_scale": time_scale})
+    count = 5000
+    load = scenario.load.model_copy(update={"rate": 500.0, "duration": 10.0})
+    scenario = scenario.model_copy(update={"load": load})
+    said = [float(text) for text in demand_of(scenario, scenario.entries[0], 7, count)]
+    latency = simulate(scenario, scenario.entries[0], 0, 0, 7).samples.latency
+    np.testing.assert_allclose(latency, said, atol=1e-8)
+    assert np.mean(said) == pytest.approx(0.02 * time_scale, rel=0.05)
+
+
+def test_a_request_says_its_work_for_each_kind_of_worker() -> None:
+    """Regions of equal service share a place, and the draws do not depend on the entry."""
+    scenario = load_scenario("steady")
+    far = scenario.regions[2].model_copy(update={"service": "fixed:50ms"})
+    scenario = scenario.model_copy(update={"regions": (*scenario.regions[:2], far)})
+    said = demand_of(scenario, scenario.entries[0], 7, 3)
+    assert said == demand_of(scenario, scenario.entries[1], 7, 3)
+    assert [text.split(b",")[1] for text in said] == [b"0.050000000"] * 3
+    assert all(0.019 <= float(text.split(b",")[0]) <= 0.021 for text in said)

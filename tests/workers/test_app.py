@@ -41,6 +41,30 @@ async def test_work_gives_an_account_of_the_request(
     assert 0 < float(headers["X-Worker-Utilization"]) <= 1
 
 
+async def test_a_request_may_bring_its_own_service_time(
+    start_worker: StartWorker, session: ClientSession
+) -> None:
+    """At its place, divided by the speed; who brings none is served as ever, and who is not asked is not heard."""
+    told = {"X-Service-Times": "9,0.004"}
+    for settings, headers, seconds in [
+        ({"demand": 1, "speed": 2.0}, told, 0.002),
+        ({"demand": 1}, {}, 0.001),
+        ({}, told, 0.001),
+    ]:
+        worker = await start_worker(**settings)
+        async with session.get(f"{worker.url}/work", headers=headers) as response:
+            assert (await response.json())["service_time"] == seconds
+
+
+@pytest.mark.parametrize("told", ["0.1", "0.1,soon", "0.1,-1", "0.1,nan", "0.1,1e9"])
+async def test_a_service_time_that_is_none_is_refused(
+    start_worker: StartWorker, session: ClientSession, told: str
+) -> None:
+    worker = await start_worker(demand=1)
+    async with session.get(f"{worker.url}/work", headers={"X-Service-Times": told}) as response:
+        assert (response.status, (await response.json())["error"]) == (400, "invalid_service_times")
+
+
 @pytest.mark.parametrize("method", ["HEAD", "DELETE", "PATCH", "OPTIONS", "PUT"])
 async def test_any_method_is_work(start_worker: StartWorker, session: ClientSession, method: str) -> None:
     """`/work` does not look at the method; HEAD gets the head alone, also of a generated body."""
