@@ -28,6 +28,7 @@ from experiments.campaign.shelf import load_scenario
 from experiments.campaign.world import simulated as simulate
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
+from experiments.load.samples import World
 from experiments.terminal import STOPPED
 
 EPILOG = """\b
@@ -100,7 +101,8 @@ def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, cons
     for number, scenario in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
         console.print(Text(f"{scenario.load.rate:.4g}/s, rate {number} of {len(steps)}", style="bold"))
-        campaign = campaigns.prepare(scenario, command, folder)
+        world: World = "simulated" if is_simulated else "measured"
+        campaign = campaigns.prepare(scenario, command, folder, world)
         try:
             (simulate_all if is_simulated else measure_all)(campaign, folder, console)
         except (asyncio.CancelledError, KeyboardInterrupt):
