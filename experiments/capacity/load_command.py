@@ -39,6 +39,9 @@ Examples:
 A rate in % is of what all workers together can serve.
 """
 
+ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
+"""Columns that a narrow terminal gets."""
+
 RATES = "20%,40%,60%,70%,80%,90%,95%,105%"
 
 
@@ -139,7 +142,7 @@ def present_curve(directory: Path, console: Console) -> None:
 
     with console.status("Drawing the report"):
         curve = write_load_report(directory)
-    console.print(terminal_table(load_table(curve), console.width))
+    console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
     for label in curve.labels:
         knee = curve.knee(label)
         words = "no knee within these rates" if knee is None else f"knee at {knee.rate:.4g}/s"
