@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +104,10 @@ def complain(summary: Summary, console: Console) -> None:
         console.print(Text(text, style="bold red"))
 
 
-def terminal_table(table: Table, width: int) -> RichTable:
+def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
     """The same table as in the report; a terminal of few columns gets the essential ones."""
     made = RichTable(caption="latency in ms", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
-    shown = [index for index, name in enumerate(table.columns) if width >= FULL_WIDTH or name in ESSENTIAL]
+    shown = [index for index, name in enumerate(table.columns) if width >= FULL_WIDTH or name in essential]
     for index in shown:
         made.add_column(table.columns[index], justify="right" if index else "left", no_wrap=True)
     for row in table.rows:

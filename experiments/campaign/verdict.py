@@ -40,6 +40,7 @@ def conclude(
     has_verdict = any(comparison.standing != "no verdict" for comparison in ours)
     headline = verdict_line(scenario, ours) if has_verdict else no_verdict_line(blocks)
     sentences = [observed_order(scenario, order), *grouped(ours, scenario.baseline), noise_line(floor)]
+    sentences.append(deadline_line(scenario, order))
     return Verdict(has_verdict, headline, tuple(sentence for sentence in sentences if sentence), tuple(order))
 
 
@@ -62,6 +63,15 @@ def observed_order(scenario: Scenario, order: Sequence[tuple[str, float]]) -> st
     """What was seen, best first, in the scenario's own measure."""
     shown = [f"{label} ({in_words(scenario.measure, value)})" for label, value in order]
     return f"Observed order by {UNITS[scenario.measure]}, best first: {', '.join(shown)}."
+
+
+def deadline_line(scenario: Scenario, order: Sequence[tuple[str, float]]) -> str:
+    """Whose p99 is the deadline itself: failures decide there, and ratios of p99 say nothing."""
+    deadline = scenario.timeout * scenario.time_scale
+    there = [label for label, value in order if scenario.measure == "p99" and value >= 0.99 * deadline]
+    if not there:
+        return ""
+    return f"More than 1 % of the requests of {', '.join(there)} failed: their p99 is the deadline. Look at goodput."
 
 
 def in_words(measure: str, value: float) -> str:

@@ -28,6 +28,7 @@ from experiments.campaign.shelf import load_scenario
 from experiments.campaign.world import simulated as simulate
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
+from experiments.load.samples import World
 from experiments.terminal import STOPPED
 
 EPILOG = """\b
@@ -37,6 +38,9 @@ Examples:
   experiments load steady --simulated --rates 50%,70%,90%,95%,105% --duration 120 --out results/curve
 A rate in % is of what all workers together can serve.
 """
+
+ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
+"""Columns that a narrow terminal gets."""
 
 RATES = "20%,40%,60%,70%,80%,90%,95%,105%"
 
@@ -100,7 +104,8 @@ def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, cons
     for number, scenario in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
         console.print(Text(f"{scenario.load.rate:.4g}/s, rate {number} of {len(steps)}", style="bold"))
-        campaign = campaigns.prepare(scenario, command, folder)
+        world: World = "simulated" if is_simulated else "measured"
+        campaign = campaigns.prepare(scenario, command, folder, world)
         try:
             (simulate_all if is_simulated else measure_all)(campaign, folder, console)
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -137,7 +142,7 @@ def present_curve(directory: Path, console: Console) -> None:
 
     with console.status("Drawing the report"):
         curve = write_load_report(directory)
-    console.print(terminal_table(load_table(curve), console.width))
+    console.print(terminal_table(load_table(curve), console.width, ESSENTIAL))
     for label in curve.labels:
         knee = curve.knee(label)
         words = "no knee within these rates" if knee is None else f"knee at {knee.rate:.4g}/s"

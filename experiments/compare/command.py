@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from experiments.campaign.results import load_results
+from experiments.campaign.results import Results, load_results
 from experiments.campaign.verdict import show
 from experiments.compare.contrast import Contrast, contrasts
+from experiments.compare.revisions import Course, measure
 from experiments.compare.sides import Difference, Side, differences, must_be_alike, side
+from experiments.errors import BadInputError
 from experiments.report.text import plainly
 from experiments.sweep.reading import compare_catalogues
 from experiments.terminal import BOUND_MISSED, console_here, must_be_writable, tell, write_json
@@ -30,6 +33,7 @@ Examples:
   experiments compare results/before results/after
   experiments compare results/before results/after --fail-if-worse 1.05
   experiments compare results/measured results/simulated --json both.json
+  experiments compare --rev main HEAD --scenario steady --policies round-robin,region-aware
 """
 
 STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
@@ -37,8 +41,17 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 
 
 @click.command(epilog=EPILOG)
-@click.argument("first", type=click.Path(path_type=Path))
-@click.argument("second", type=click.Path(path_type=Path))
+@click.argument("first")
+@click.argument("second")
+@click.option(
+    "--rev", is_flag=True, help="FIRST and SECOND are git revisions: measure both, block by block in turn."
+)
+@click.option("--scenario", help="With --rev: what both run.  [default: steady]")
+@click.option("--policies", metavar="A,B,…", help="With --rev: only these entries.")
+@click.option("--blocks", type=click.IntRange(min=1), help="With --rev.  [default: 8]")
+@click.option("--seed", type=click.IntRange(min=0), help="With --rev: of the first block.  [default: 1]")
+@click.option("--quick", is_flag=True, help="With --rev: the short runs of `run --quick`.")
+@click.option("--out", type=click.Path(path_type=Path), help="With --rev: a new directory for results.")
 @click.option(
     "--anyway", is_flag=True, help="Compare although the scenarios differ; the differences are shown."
 )
@@ -51,15 +64,18 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
     type=click.FloatRange(min=1),
     help="Exit code 1 when an entry is worse beyond noise, and by more than this factor, in the scenario's measure.",
 )
-def compare(first: Path, second: Path, anyway: bool, file: Path | None, limit: float | None) -> int:
+def compare(
+    first: str, second: str, rev: bool, anyway: bool, file: Path | None, limit: float | None, **given: Any
+) -> int:
     """Hold result set SECOND against FIRST: ratio, interval and standing of every entry that both ran.
 
     The catalogues of two sweeps may be given as well.
     """
     must_be_writable("--json", file)
-    if first.is_file():
-        return compare_catalogues(first, second, file=file, limit=limit)
-    one, other = side(str(first), load_results(first)), side(str(second), load_results(second))
+    if not rev and Path(first).is_file():
+        return compare_catalogues(Path(first), Path(second), file=file, limit=limit)
+    both = measured((first, second), **given) if rev else read((first, second), given)
+    one, other = (side(name, results) for name, results in zip((first, second), both, strict=True))
     if not anyway:
         must_be_alike(one, other)
     found, unlike = contrasts(one, other), differences(one, other)
@@ -68,6 +84,32 @@ def compare(first: Path, second: Path, anyway: bool, file: Path | None, limit: f
     if file is not None:
         write_json("--json", file, as_json(one, other, found, unlike))
     return 0 if limit is None else judge(console, found, one.scenario.measure, limit)
+
+
+def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
+    """Two directories. Raises BadInputError, also for an option that only --rev takes."""
+    for option, value in given.items():
+        if value:
+            raise BadInputError(f"--{option}: only with --rev; result sets have been measured already")
+    return [load_results(Path(name)) for name in names]
+
+
+def measured(
+    names: Sequence[str],
+    scenario: str | None,
+    policies: str | None,
+    blocks: int | None,
+    seed: int | None,
+    quick: bool,
+    out: Path | None,
+) -> list[Results]:
+    """Two revisions. Raises ExperimentError."""
+    options = (*(["--quick"] if quick else []), *(["--policies", policies] if policies else []))
+    folder = out or Path("results") / f"revisions-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    name = scenario or "steady"
+    name = str(Path(name).resolve()) if name.endswith(".toml") else name
+    course = Course(name, blocks or 8, 1 if seed is None else seed, options, folder)
+    return measure(names, course, console_here())
 
 
 def present(

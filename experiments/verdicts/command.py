@@ -16,11 +16,16 @@ from rich.progress import track
 from rich.table import Table
 
 from experiments.campaign.comparison import ENOUGH_BLOCKS
+from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.shelf import load_scenario
+from experiments.campaign.world import simulated
 from experiments.errors import BadInputError
 from experiments.terminal import BOUND_MISSED, STANDING, console_here, must_be_writable, tell, write_json
 from experiments.verdicts.campaigns import many
+from experiments.verdicts.equals import LABELS, equals, lasting
 from experiments.verdicts.methods import METHODS
-from experiments.verdicts.queue import LABELS, run_queues, scenario_of
+from experiments.verdicts.queue import queues, run_queues
 from experiments.verdicts.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
 
 EPILOG = """\b
@@ -28,6 +33,7 @@ Examples:
   experiments verdicts                                     200 campaigns of equals, half a minute
   experiments verdicts --planted 1.10 --blocks 8,16,32 --requests 20000,60000
   experiments verdicts --methods student,percentile,bca,studentised,sign-flip
+  experiments verdicts --scenario steady --policy least-in-flight --planted 1.10 --requests 5000
   experiments verdicts --planted 1.10 --check              exit code 1 when a bound is missed
 """
 
@@ -38,6 +44,10 @@ COLUMNS = (
 
 @click.command(epilog=EPILOG)
 @click.option("--campaigns", type=click.IntRange(min=2), default=200, show_default=True, help="Of each size.")
+@click.option("--scenario", help="Simulate this one.  [default: queues made for speed]")
+@click.option(
+    "--policy", help="With --scenario: an entry's label, or a policy by name.  [default: its first]"
+)
 @click.option(
     "--planted", type=click.FloatRange(0.1, 10), help="Stretch one entry's latencies by this factor."
 )
@@ -62,6 +72,8 @@ COLUMNS = (
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 def verdicts(
     campaigns: int,
+    scenario: str | None,
+    policy: str | None,
     planted: float | None,
     blocks: str,
     requests: str,
@@ -77,9 +89,10 @@ def verdicts(
     chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
     must_be_writable("--json", file)
     console, found = console_here(), list[Outcome]()
+    world = run_queues if scenario is None else simulated
     for size in numbers_in("--requests", requests, 100):
-        scenario = scenario_of(max(counts), size, rivals, twin)
-        work = many(run_queues, scenario, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
+        alike = equals(laboratory(scenario, policy, size), max(counts), rivals, twin)
+        work = many(world, alike, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
         done = list(track(work, f"campaigns of {size} requests", campaigns, console=console, transient=True))
         found += [outcome(done, count, method, planted) for count in counts for method in chosen]
     console.print(table_of(found))
@@ -97,6 +110,16 @@ def numbers_in(option: str, text: str, least: int) -> list[int]:
     if not all(part.isdecimal() and int(part) >= least for part in parts):
         raise BadInputError(f"{option}: {text!r}: whole numbers of at least {least}, separated by commas")
     return [int(part) for part in parts]
+
+
+def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:
+    """The queues, or a scenario with the entry that is asked for first. Raises BadInputError."""
+    if name is None:
+        if policy is not None:
+            raise BadInputError("--policy: the queues know only random; name a --scenario")
+        return queues(requests)
+    names = () if policy is None else (policy,)
+    return lasting(overridden(load_scenario(name), Overrides(policies=names)), requests)
 
 
 def methods_named(text: str) -> list[str]:

@@ -13,33 +13,32 @@ from experiments.campaign.crew import places_of
 from experiments.campaign.demand import Load
 from experiments.campaign.scenario import Entry, Region, Scenario
 from experiments.load.samples import Floats, Ints, Run, RunFacts, Samples
+from experiments.verdicts.equals import equals
 
 QUEUES = 6
 LOAD = 0.7
 SERVICE = 0.010
 """Seconds, the mean of an exponential demand."""
 
-LABELS = ("a", "b", "c", "d", "e", "f", "g", "h")
-TWIN = "a again"
 
-
-def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) -> Scenario:
-    """`a` is the baseline, `a again` its twin if it has one, and so many rivals: one policy."""
-    entries = [Entry.model_validate({"label": label, "policy": "random"}) for label in LABELS[: rivals + 1]]
-    twin = {"label": TWIN, "policy": "random", "twin_of": LABELS[0]}
-    entries += [Entry.model_validate(twin)] if has_twin else []
+def queues(requests: int) -> Scenario:
+    """The queues as a scenario, with one entry."""
     rate = LOAD * QUEUES / SERVICE
     return Scenario(
         name="queues",
         question="Does any of these equals look better than another?",
         measure="p99",
-        baseline=LABELS[0],
+        baseline="random",
         home_region="here",
-        blocks=blocks,
         load=Load(mode="open", rate=rate, duration=requests / rate),
         regions=(Region(name="here", workers=QUEUES, rtt=0.0, service="exponential:10ms"),),
-        entries=tuple(entries),
+        entries=(Entry.model_validate({"label": "random", "policy": "random"}),),
     )
+
+
+def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) -> Scenario:
+    """Equals before the queues."""
+    return equals(queues(requests), blocks, rivals, has_twin)
 
 
 def run_queues(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from experiments.__main__ import cli
-from experiments.campaign.blocks import plan
+from experiments.campaign.blocks import plan, prepare
 from experiments.campaign.results import Campaign, save_campaign, save_result
 from experiments.campaign.scenario import Scenario
+from experiments.compare.revisions import Course, git, measure
 from experiments.errors import BadInputError
 from experiments.load.samples import Run
 from experiments.verdicts.queue import as_run, scenario_of
@@ -119,3 +121,55 @@ def test_different_scenarios_are_refused_by_name(write: Write) -> None:
     assert isinstance(found.exception, BadInputError)
     assert "they differ in timeout, regions.here.rtt; --anyway" in str(found.exception)
     assert "differs: timeout: 30.0 → 3.0" in ran(before, after, "--anyway").output
+
+
+def test_two_revisions_are_run_by_their_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block by a working copy of its revision, numbered on; copies are gone afterwards, results are not."""
+    repository = tmp_path / "repository"
+    (repository / "experiments").mkdir(parents=True)
+    (repository / "experiments" / "__init__.py").write_text("")
+    monkeypatch.chdir(repository)
+    for command in (["init", "-q"], ["config", "user.email", "a@b"], ["config", "user.name", "a"]):
+        git(*command)
+    for version in ("one", "two"):
+        (repository / "experiments" / "__main__.py").write_text(
+            FAKE.format(version=version), encoding="utf-8"
+        )
+        git("add", "-A")
+        git("commit", "-q", "-m", version)
+        git("tag", version)
+    course = Course("steady", 3, 7, ("--quick",), tmp_path / "out")
+    shown = write_set(tmp_path)
+    monkeypatch.setenv("SHOWN", str(shown))
+    one, two = measure(("one", "two"), course, Console(quiet=True))
+    assert [run.facts.block for run in one.runs] == [0, 1, 2]
+    assert one.campaign.command.startswith("one run steady --quick --blocks 1 --seed 7 --out ")
+    assert two.campaign.command.startswith("two ")
+    assert len(list((repository / ".git" / "worktrees").glob("*"))) == 0
+    with pytest.raises(BadInputError, match=r"--rev: git worktree: .*nothing"):
+        measure(("one", "nothing"), course, Console(quiet=True))
+
+
+FAKE = """
+import json, os, shutil, sys
+out = sys.argv[sys.argv.index("--out") + 1]
+shutil.copytree(os.environ["SHOWN"], out)
+campaign = json.load(open(out + "/campaign.json"))
+campaign["command"] = " ".join(["{version}", *sys.argv[1:]])
+json.dump(campaign, open(out + "/campaign.json", "w"))
+"""
+
+
+def write_set(folder: Path) -> Path:
+    """One block of one entry."""
+    scenario = scenario_of(1, 50, 1, has_twin=False)
+    campaign = prepare(scenario, "experiments run", folder / "shown")
+    save_result(weather(scenario, campaign.plan[0], 1.0), campaign.plan[0], folder / "shown")
+    return folder / "shown"
+
+
+def test_options_of_revisions_are_refused_beside_directories(write: Write) -> None:
+    """Nothing is measured there."""
+    found = ran(write("a"), write("b"), "--blocks", "3")
+    assert isinstance(found.exception, BadInputError)
+    assert "--blocks: only with --rev" in str(found.exception)

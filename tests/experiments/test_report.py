@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from experiments.campaign.results import load_results
+from experiments.campaign.run_summary import summarise_run
 from experiments.campaign.scenario import Scenario
-from experiments.campaign.summary import summarise
+from experiments.campaign.summary import ranking, summarise
+from experiments.campaign.verdict import conclude
 from experiments.errors import BadInputError
 from experiments.report.pages import write_report
 
@@ -158,3 +160,15 @@ def test_a_campaign_is_never_overwritten(make_results: MakeResults, tmp_path: Pa
     make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
     with pytest.raises(BadInputError, match="already holds a campaign"):
         make_results(tmp_path / "r", blocks=1, requests=10, stop_after=1)
+
+
+def test_a_tail_at_the_deadline_is_said_to_be_one(make_results: MakeResults, tmp_path: Path) -> None:
+    """With more than 1 % failed every p99 is the deadline, and ratios of it are no news."""
+    scenario = make_results(tmp_path / "r", blocks=2, requests=100, failures=0.1, stop_after=4)
+    results = load_results(tmp_path / "r")
+    runs = [summarise_run(run) for run in results.runs]
+    judged = scenario.model_copy(update={"measure": "p99"})
+    order = ranking(judged, runs)
+    verdict = conclude(judged, order, (), None)
+    assert verdict.sentences[-1].startswith("More than 1 % of the requests of ")
+    assert all(label in verdict.sentences[-1] for label, _ in order)

@@ -17,8 +17,13 @@ from typing import Any
 
 import pytest
 
+from experiments.campaign.blocks import prepare
+from experiments.campaign.results import save_result
 from experiments.campaign.scenario import Scenario
+from experiments.capacity.offered import at_rate
+from experiments.report.load_pages import write_load_report
 from experiments.report.pages import write_report
+from experiments.verdicts.queue import run_queues, scenario_of
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (1280, 390)
@@ -80,6 +85,23 @@ def test_a_browser_shows_the_report_whole(make_results: Callable[..., Scenario],
         assert frame["sticking"] == []
         assert frame["images"] == [True] * figures
         assert frame["sources"] == figures
+
+
+def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
+    """The page of several rates."""
+    for number, part in enumerate((0.5, 0.8)):
+        scenario = at_rate(scenario_of(2, 100, 2), part * 600, 1.0)
+        campaign = prepare(scenario, "experiments load", tmp_path / f"rate-{number}")
+        for planned in campaign.plan:
+            entry = next(entry for entry in scenario.entries if entry.label == planned.label)
+            run = run_queues(scenario, entry, planned.block, planned.order, planned.seed)
+            save_result(run, planned, tmp_path / f"rate-{number}")
+    write_load_report(tmp_path)
+    found, console = looked_at(tmp_path / "load.html", tmp_path)
+    assert console == ""
+    assert [(frame["needed"], frame["sticking"], frame["images"]) for frame in found] == [
+        (width, [], [True]) for width in WIDTHS
+    ]
 
 
 def test_what_sticks_out_or_is_missing_would_be_seen(tmp_path: Path) -> None:

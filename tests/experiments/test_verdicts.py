@@ -12,10 +12,12 @@ from click.testing import CliRunner
 
 from experiments.__main__ import cli
 from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
 from experiments.load.samples import Run
 from experiments.verdicts.campaigns import STRETCHED, Campaign, many, stretched
-from experiments.verdicts.queue import TWIN, as_run, run_queues, scenario_of, sojourn
+from experiments.verdicts.equals import TWIN, lasting
+from experiments.verdicts.queue import as_run, run_queues, scenario_of, sojourn
 from experiments.verdicts.rates import Rate, outcome
 
 
@@ -115,6 +117,22 @@ def test_processes_change_nothing() -> None:
     assert one == two
 
 
+def test_a_scenario_is_only_shortened() -> None:
+    """Its own load as long as so many requests take, its events moved along."""
+    short = lasting(load_scenario("one-slow-worker"), 300)
+    assert short.load.planned == 300
+    assert lasting(load_scenario("regions"), 300).load.requests == 300
+
+
+def test_the_simulator_can_stand_behind_it() -> None:
+    """Two campaigns of a packaged scenario, any policy; what nobody named cannot have a policy."""
+    words = ["--campaigns", "2", "--scenario", "homogeneous", "--policy", "least-in-flight", "--jobs", "1"]
+    size = ["--requests", "100", "--rivals", "1"]
+    ran = CliRunner().invoke(cli, ["verdicts", *words, *size], standalone_mode=False)
+    assert ran.return_value == 0, ran.output
+    assert "false verdicts 0.0 %" in ran.output
+
+
 def test_the_command_prints_rates_and_holds_bounds(tmp_path: Path) -> None:
     """Two sizes and two methods are four rows; what 10 % cannot be found in makes --check fail."""
     runner, file = CliRunner(), tmp_path / "rates.json"
@@ -133,7 +151,11 @@ def test_the_command_prints_rates_and_holds_bounds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--methods", "gut"], "unknown 'gut'; known: student"), (["--blocks", "7"], "at least 8")],
+    [
+        (["--methods", "gut"], "unknown 'gut'; known: student"),
+        (["--blocks", "7"], "at least 8"),
+        (["--policy", "x"], "name a --scenario"),
+    ],
 )
 def test_bad_input_is_one_line(words: list[str], message: str) -> None:
     """It names the option and what is allowed."""

@@ -1,0 +1,111 @@
+"""Two revisions of this repository, measured in turn: a working copy of each, and every block of both side by side.
+
+Rules of this file: what is measured is the revision's own code, workers and generator included, under the packages
+that are installed here. Blocks alternate, and which revision goes first is drawn for each, so that what the machine does
+meanwhile meets both. Working copies are removed however it ends; results stay.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments.campaign.results import Results, load_results
+from experiments.errors import BadInputError, FleetFailedError
+from experiments.load.samples import Run
+
+RAN = (0, 1)
+"""Exit codes of `experiments run` that leave results; 1 is a threshold that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What both revisions run. `options` are further ones of `experiments run`."""
+
+    scenario: str
+    blocks: int
+    seed: int
+    options: tuple[str, ...]
+    out: Path
+
+
+def measure(revisions: Sequence[str], course: Course, console: Console) -> list[Results]:
+    """Every block of both revisions; their results in the order given. Raises BadInputError, FleetFailedError."""
+    rng = random.Random(course.seed)
+    with working_copies(revisions) as copies:
+        for block in range(course.blocks):
+            for side in rng.sample(range(len(revisions)), len(revisions)):
+                console.print(Text(f"block {block + 1} of {course.blocks}: {revisions[side]}", style="dim"))
+                run_block(copies[side], course, block, folder_of(course, side, block))
+    return [gathered(course, side) for side in range(len(revisions))]
+
+
+@contextmanager
+def working_copies(revisions: Sequence[str]) -> Iterator[list[Path]]:
+    """A detached working copy of each, removed at the end. Raises BadInputError for what is no revision."""
+    with tempfile.TemporaryDirectory(prefix="steelyard-revisions-") as name:
+        copies = [Path(name) / f"{number}" for number in range(len(revisions))]
+        try:
+            for copy, revision in zip(copies, revisions, strict=True):
+                git("worktree", "add", "--quiet", "--detach", str(copy), revision)
+            yield copies
+        finally:
+            for copy in filter(Path.exists, copies):
+                git("worktree", "remove", "--force", str(copy))
+
+
+def git(*words: str) -> None:
+    """Raises BadInputError with git's own complaint."""
+    ran = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise BadInputError(f"--rev: git {words[0]}: {ran.stderr.strip() or 'failed'}")
+
+
+def run_block(copy: Path, course: Course, block: int, out: Path) -> None:
+    """One block by the revision's own `experiments run`. Raises FleetFailedError with the end of what it said."""
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen(command_of(course, block, out), env=environment, cwd=copy, **pipes)
+    try:
+        said, complaint = child.communicate()
+    except KeyboardInterrupt:
+        child.terminate()  # it takes its fleet down before it ends
+        child.communicate()
+        raise
+    if child.returncode not in RAN:
+        raise FleetFailedError(f"{out.name}: {(complaint or said).strip()[-300:]}")
+
+
+def command_of(course: Course, block: int, out: Path) -> list[str]:
+    """-P: what is measured is found by PYTHONPATH, not by the directory that one stands in."""
+    run = [sys.executable, "-P", "-m", "experiments", "run", course.scenario, *course.options]
+    return [*run, "--blocks", "1", "--seed", str(course.seed + block), "--out", str(out.resolve())]
+
+
+def folder_of(course: Course, side: int, block: int) -> Path:
+    """`out/first-000`, `out/second-000`, …"""
+    return course.out / f"{('first', 'second')[side]}-{block:03d}"
+
+
+def gathered(course: Course, side: int) -> Results:
+    """The blocks of one revision as one result set, numbered in the order of running."""
+    blocks = [load_results(folder_of(course, side, block)) for block in range(course.blocks)]
+    runs = tuple(numbered(run, block) for block, results in enumerate(blocks) for run in results.runs)
+    scenario = blocks[0].scenario.model_copy(update={"blocks": course.blocks, "seed": course.seed})
+    return Results(course.out, blocks[0].campaign.model_copy(update={"scenario": scenario}), runs)
+
+
+def numbered(run: Run, block: int) -> Run:
+    """The run as one of that block."""
+    return Run(run.facts.model_copy(update={"block": block}), run.samples)
