@@ -4,11 +4,11 @@ Rule of this file: pure functions, and every number says what it was taken from.
 
 - **service**, where the worker reports it (X-Worker-Service-Time), is what it reports. Else it is the time from sent to
   last byte, less the round trip, of the quarter of requests that found the fewest others there.
-- **round trip** is the least time outside the worker: the 5th percentile of latency − reported service; without reports
-  the quickest TCP handshake, which is one.
-- **slots** is the number of requests that were served at the same time at the 95th of a hundred beginnings: for a
-  worker that was never busy it is a lower bound, so what is simulated with it is rather too slow than too fast. Without
-  reports it is how many were there while the median stay was hardly longer than that of unloaded ones.
+- **round trip** is the time outside the worker, latency − reported service: its median over requests that found the
+  fewest others there. Without reports it is the quickest TCP handshake.
+- **slots** is the most requests that were there while the median wait, or without reports the median stay, was no more
+  than a tenth of a service time above that of requests which found nobody: one more has to wait for another to end. For
+  a worker that was never busy it is a lower bound, so what is simulated with it is rather too slow than too fast.
 
 A region gets one distribution, which of its workers' times divided by their means lies nearest (the distance of
 Kolmogorov and Smirnov) among fixed, uniform, exponential and lognormal; how much faster one worker is than another is
@@ -29,9 +29,9 @@ from experiments.record.reader import OK, Endpoint, Recording
 FEW = 30
 """Successes of an endpoint with which nothing is said of its service times."""
 
-USUAL = 95.0
-HINDERED = 1.15
-"""Times the usual stay from which on a request has waited for a slot."""
+HINDERED = 0.1
+"""Part of a service time beyond which a request has waited for a slot. With c slots in use the first is free after 1 −
+2^(−1/c) of one, at the median: a tenth finds up to six slots exactly, and somewhat too many of more."""
 
 LEAST_SERVICE = 1e-5
 
@@ -123,18 +123,23 @@ def fit_worker(recording: Recording, number: int) -> WorkerFit | None:
     latency = np.asarray(rows["service"], dtype=np.float64)
     reported = np.asarray(rows["reported"], dtype=np.float64)
     told = good & np.isfinite(reported) & (reported > 0)
-    if int(told.sum()) >= FEW:
+    is_reported = int(told.sum()) >= FEW
+    if is_reported:
+        good = told
         rtt = max(0.0, float(np.percentile(latency[told] - reported[told], 5)))
-        service = reported[told]
-        ends = sent[told] + latency[told] - rtt / 2
-        slots = served_at_once(ends - service, ends)
-        return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported=True)
-    rtt = min(endpoint.connect, float(latency[good].min()))
-    ahead = in_flight(sent, sent + latency - rtt)  # there, and not on the way
-    unloaded = good & (ahead <= np.percentile(ahead[good], 25))
-    service = np.maximum(latency[unloaded] - rtt, LEAST_SERVICE)
-    slots = unhindered(latency[good] - rtt, ahead[good], float(np.median(service)))
-    return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported=False)
+    else:
+        rtt = min(endpoint.connect, float(latency[good].min()))
+    ahead = in_flight(sent, sent + latency - rtt)[good]  # there, and not on the way
+    inside = latency[good] - rtt
+    if is_reported:
+        service = reported[good]
+        waited = inside - service
+        rtt += float(np.median(waited[ahead == ahead.min()]))
+    else:
+        unloaded = ahead <= np.percentile(ahead, 25)
+        service, waited = np.maximum(inside[unloaded], LEAST_SERVICE), inside
+    slots = unhindered(waited, ahead, float(service.mean()))
+    return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported)
 
 
 def in_flight(begin: Floats, end: Floats) -> Ints:
@@ -143,19 +148,15 @@ def in_flight(begin: Floats, end: Floats) -> Ints:
     return np.asarray(begun - np.searchsorted(np.sort(end), begin, side="right"))
 
 
-def served_at_once(begin: Floats, end: Floats) -> int:
-    """Requests in service, itself included, at 95 of a hundred beginnings."""
-    return max(1, int(np.percentile(in_flight(begin, end) + 1, USUAL, method="inverted_cdf")))
-
-
-def unhindered(inside: Floats, ahead: Ints, usual: float) -> int:
-    """The most that were there, itself included, while the median stay `inside` was hardly longer than `usual`."""
+def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
+    """The most that were there, itself included, while the median of `waited` was hardly above that of the lonely."""
+    alone = float(np.median(waited[ahead <= ahead.min(initial=0)]))
     most = 1
     for others in range(1, int(ahead.max(initial=0)) + 1):
         there: Flags = ahead == others
         if int(there.sum()) < FEW:
             continue
-        if np.median(inside[there]) > usual * HINDERED:
+        if np.median(waited[there]) > alone + HINDERED * service:
             break
         most = others + 1
     return most

@@ -23,6 +23,7 @@ from experiments.record.fit import fit
 from experiments.record.reader import Recording, read_recording
 from experiments.record.what_if import Answer, Question, answer, in_words, plain, scenario_of
 from tests.experiments.tapes import Row, Tape
+from tests.experiments.test_record import served
 
 
 def traffic(seed: int = 1, count: int = 4000) -> list[Row]:
@@ -196,7 +197,41 @@ def test_policies_are_checked_before_anything_is_simulated(taped: Path) -> None:
 
 
 def test_a_file_that_is_no_recording_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("experiments.simulator.run")
     ran = CliRunner().invoke(cli, ["what-if", str(tmp_path / "none")])
     assert isinstance(ran.exception, ExperimentError)
     assert "cannot be read" in str(ran.exception)
+
+
+def test_what_was_simulated_is_found_in_the_simulation_of_it(tmp_path: Path) -> None:
+    """The whole way: one slot, half of it used, as `served` works it out by hand; the laboratory comes to the same."""
+    rows = served(50, 1, 0.1, [0.02, 0.02], reports=True)[:3000]
+    tape = Tape(rows, [("a", "us", 0.0), ("b", "us", 0.0)], about={"policy": {"name": "round-robin"}})
+    path = tape.write(tmp_path / "r")
+    ran = CliRunner().invoke(
+        cli,
+        [
+            "what-if",
+            str(path),
+            "--policy",
+            "random",
+            "--blocks",
+            "2",
+            "--json",
+            str(tmp_path / "answer.json"),
+        ],
+        standalone_mode=False,
+        catch_exceptions=False,
+    )
+    assert ran.return_value == 0
+    told = json.loads((tmp_path / "answer.json").read_text())
+    assert (told["regions"][0]["slots"], told["without"]) == (1, [])
+    assert abs(told["error"]["p50"]) < 0.02
+    assert abs(told["error"]["p99"]) < 0.05
+    recorded_, simulated_, blind = told["lines"]
+    assert (recorded_["label"], simulated_["label"], blind["label"]) == (
+        "round-robin",
+        "round-robin",
+        "random",
+    )
+    assert blind["p99"] > simulated_["p99"]
+    assert "close." in ran.output
