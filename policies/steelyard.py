@@ -47,7 +47,7 @@ MARGIN: Final = 0.01
 
 EQUAL: Final = 0.05
 """Part of the cost by which endpoints of one region may differ and still count as equals. At 0 estimates are never
-equal, and four alike have a p99 of 57 ms instead of 50; at 0.15 twenty units that each see a twentieth of the traffic no
+equal: four alike have a p99 of 57 ms instead of 50. At 0.15 twenty units that each see a twentieth of the traffic no
 longer follow what latencies tell of the others (244 ms instead of 229)."""
 
 EXPLORE: Final = 0.003

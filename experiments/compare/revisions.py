@@ -1,8 +1,8 @@
 """Two revisions of this repository, measured in turn: a working copy of each, and every block of both side by side.
 
 Rules of this file: what is measured is the revision's own code, workers and generator included, under the packages
-that are installed here. Blocks alternate, and which revision goes first is drawn for each, so that what the machine does
-meanwhile meets both. Working copies are removed however it ends; results stay.
+that are installed here. Blocks alternate, and which revision goes first is drawn for each, so that what the machine
+does meanwhile meets both. Working copies are removed however it ends; results stay.
 """
 
 from __future__ import annotations
