@@ -71,8 +71,9 @@ charged."""
 class LatencyModel:
     """The four numbers of one endpoint, and its `failures`, faded like the rest.
 
-    `ahead` is its in-flight count without the request itself; `failed_at` is the instant of the last failure. What
-    other processes of the unit have measured is counted in, and remembered in `_others`, so that it can be told apart.
+    `ahead` is its in-flight count without the request itself, `last_ahead` that of the last success; `failed_at` is the
+    instant of the last failure. What other processes of the unit have measured is counted in, and remembered in
+    `_others`, so that it can be told apart.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class LatencyModel:
         "charge",
         "failed_at",
         "failures",
+        "last_ahead",
         "measured_at",
     )
 
@@ -92,6 +94,7 @@ class LatencyModel:
         self._floor = WindowedMinimum(FLOOR_WINDOW)
         self._pace = WindowedMinimum(PACE_WINDOW)
         self.charge = FAILURE_COST
+        self.last_ahead = 0
         self.renew()
 
     def renew(self) -> None:
@@ -109,6 +112,7 @@ class LatencyModel:
         if age > GRAIN:
             self._fade(age)
             self.measured_at = now
+        self.last_ahead = ahead
         self._successes += 1.0
         self._latency += latency
         self._ahead += ahead

@@ -1,8 +1,9 @@
 """How long an endpoint takes when it has so many requests.
 
-Rule of this file: samples are kept by how busy the endpoint was, a few per degree, and the median of those nearest to
-the load asked for is the answer. A mean over all loads tells a worker that was busy a moment ago from one that is slow
-by no means; Prequal without this is much worse (NSDI 2024, section 4.1 and figure 9).
+Rule of this file: samples are kept by how busy the endpoint was when the request was sent, a few per degree, and the
+median of those nearest to the load asked for is the answer. A mean over all loads takes a worker that was busy a moment
+ago for a slow one; Prequal without this is much worse (NSDI 2024, section 4.1 and figure 9). So it is with how busy it
+was when the answer came: whoever is last to leave a queue has waited longest, and leaves nobody behind.
 
 Degrees are 0, 1, 2, 3 requests, and then two per doubling.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Final
 
-KEEP: Final = 7
+KEEP: Final = 15
 """Samples per degree: a median that one outlier, or two, does not move."""
 
 FORGET_AFTER: Final = 10.0

@@ -98,7 +98,9 @@ class Prequal:
             self._explain(self.trace, best, now)
         if best is None:
             return less_loaded_of_two(available, self._random, now, self.trace)
-        pool.use(best)
+        probe = pool.use(best)
+        if probe is not None:
+            probe.latency = self._latency(best, probe.in_flight, best.in_flight + 1, now)
         self._owed += self._remove
         while self._owed >= 1.0:
             self._owed -= 1.0
@@ -133,18 +135,22 @@ class Prequal:
         load = outcome.reported_load
         in_flight = None if load is None else load.in_flight
         if outcome.kind is OutcomeKind.OK:
-            busy = state.in_flight if in_flight is None else in_flight
-            self._latencies[state].record(busy, to_first_byte(outcome), now)
+            others = 0 if in_flight is None else max(0, in_flight - state.in_flight)
+            self._latencies[state].record(state.latency.last_ahead + others, to_first_byte(outcome), now)
         if in_flight is not None:
             self._add(state, in_flight, now)
 
     def _add(self, state: EndpointState, in_flight: int, now: float) -> None:
-        latency, dearer = self._latencies[state].read(in_flight, now), 0.0
-        if latency is None:
-            dearer = state.norms.latency(state.region, now)
-            latency = dearer * (state.in_flight + HOPE)
+        latency = self._latency(state, in_flight, state.in_flight, now)
         times = int(self._uses + self._random())  # a part of a use is drawn
-        self._pool.add(state, Probe(in_flight, latency, now, times, dearer))
+        self._pool.add(state, Probe(in_flight, latency, now, times))
+
+    def _latency(self, state: EndpointState, in_flight: int, of_ours: int, now: float) -> float:
+        """Seconds at that load, of which so many requests are ours."""
+        latency = self._latencies[state].read(in_flight, now)
+        if latency is None:
+            return state.norms.latency(state.region, now) * (of_ours + HOPE)
+        return latency
 
     def _drawn(self) -> list[EndpointState]:
         """So many members as there are probes per query, without replacement; those that are away are not asked."""

@@ -26,16 +26,15 @@ RENEW_EVERY: Final = 16
 
 class Probe:
     """What one endpoint has answered: `in_flight` requests, and the latency in seconds that it has with so many. To
-    be used so many `uses` more; each makes it `dearer` by so many seconds."""
+    be used so many `uses` more."""
 
-    __slots__ = ("at", "dearer", "in_flight", "latency", "uses")
+    __slots__ = ("at", "in_flight", "latency", "uses")
 
-    def __init__(self, in_flight: int, latency: float, at: float, uses: int, dearer: float = 0.0) -> None:
+    def __init__(self, in_flight: int, latency: float, at: float, uses: int) -> None:
         self.in_flight = in_flight
         self.latency = latency
         self.at = at
         self.uses = uses
-        self.dearer = dearer
 
 
 class ProbePool:
@@ -115,14 +114,15 @@ class ProbePool:
             return None
         return hot if cold is None else cold
 
-    def use(self, state: EndpointState) -> None:
-        """A request goes there."""
+    def use(self, state: EndpointState) -> Probe | None:
+        """A request goes there. Returns the answer if it may be used again: what its latency is now, others know."""
         probe = self.probes[state]
         probe.in_flight += 1
-        probe.latency += probe.dearer
         probe.uses -= 1
-        if probe.uses <= 0:
-            del self.probes[state]
+        if probe.uses > 0:
+            return probe
+        del self.probes[state]
+        return None
 
     def remove_one(self) -> None:
         """The oldest and the worst in turn, while some are left. The worst is the busiest of the hot; where all are

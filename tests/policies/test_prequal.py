@@ -313,6 +313,35 @@ def test_one_whose_latency_is_unknown_has_one_trial_at_a_time() -> None:
     assert "here-2" not in taken[1:]
 
 
+def test_a_sample_belongs_to_the_load_that_the_request_met() -> None:
+    """Not to what it leaves behind: the last to leave a queue has waited longest, and leaves nobody. What others have
+    there counts, as far as the worker reports it."""
+    r, policy = router(1)
+    state = r.states[0]
+    first, second = r.route(FACTS), r.route(FACTS)
+    r.settle(first, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1))
+    r.settle(second, Outcome(OutcomeKind.OK, 200, 0.0, 0.2, 0.2))
+    known = policy._latencies[state]
+    assert (known.read(0, 0.1), known.read(1, 0.2)) == (0.1, 0.2)
+    third = r.route(FACTS)
+    load = ReportedLoad(in_flight=8)
+    r.settle(third, Outcome(OutcomeKind.OK, 200, 0.2, 0.9, 0.9, reported_load=load))
+    assert known.read(8, 0.9) == pytest.approx(0.7)
+    assert known.read(0, 0.1) == 0.1
+
+
+def test_a_use_takes_the_latency_of_the_next_load() -> None:
+    """Quick while it is idle and slow with one request: the second goes elsewhere before any answer comes."""
+    r, policy = router(1, 1)
+    r.on_probe = lambda state: None
+    policy.probes(0.0)
+    for state, latencies in zip(r.states, ((0.1, 0.9), (0.2, 0.9)), strict=True):
+        for load, seconds in enumerate(latencies):
+            policy._latencies[state].record(load, seconds, 0.0)
+        r.probed(state, ReportedLoad(in_flight=0), 0.01, 0.0)
+    assert [r.route(FACTS).endpoint.id for _ in range(2)] == ["here-0", "here-1"]
+
+
 def slow_share(make: PolicyMaker, answer: Answer) -> float:
     """What the first of eight gets."""
     trial = Trial(make, endpoints(*[1] * 8), answer)
