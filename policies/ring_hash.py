@@ -19,7 +19,7 @@ from policies.state import EndpointState
 POINTS = 512
 """Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, as Envoy at
 least. A lookup takes as long for any number; a newcomer among a hundred is put in place in 10 ms, among a thousand in
-60 ms."""
+100 ms."""
 
 
 class RingHash(Keyed):
