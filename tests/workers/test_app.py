@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession, ServerDisconnectedError
@@ -46,11 +47,12 @@ async def test_a_request_may_bring_its_own_service_time(
 ) -> None:
     """At its place, divided by the speed; who brings none is served as ever, and who is not asked is not heard."""
     told = {"X-Service-Times": "9,0.004"}
-    for settings, headers, seconds in [
+    cases: list[tuple[dict[str, Any], dict[str, str], float]] = [
         ({"demand": 1, "speed": 2.0}, told, 0.002),
         ({"demand": 1}, {}, 0.001),
         ({}, told, 0.001),
-    ]:
+    ]
+    for settings, headers, seconds in cases:
         worker = await start_worker(**settings)
         async with session.get(f"{worker.url}/work", headers=headers) as response:
             assert (await response.json())["service_time"] == seconds
