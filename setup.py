@@ -62,6 +62,8 @@ HOT = [
     "experiments/simulator/attempt.py",
     "experiments/simulator/client.py",
     "experiments/simulator/clock.py",
+    "experiments/simulator/columns.py",
+    "experiments/simulator/demand.py",
     "experiments/simulator/post.py",
     "experiments/simulator/simulation.py",
     "experiments/simulator/station.py",

@@ -23,7 +23,7 @@ def present_certificate(samples: float, console: Console | None = None) -> int:
         title="Simulated beside closed forms", caption=f"seed {SEED}, {samples:g} times the usual samples"
     )
     for heading in ("system", "theory", "simulated", "off by", "allowed", "requests", "s"):
-        table.add_column(heading, justify="left" if heading == "system" else "right")
+        table.add_column(heading, justify="left" if heading == "system" else "right", no_wrap=True)
     started_at, found = time.monotonic(), list(cases())
     misses = 0
     for number, case in enumerate(found):

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 from experiments.load.samples import Floats
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event, VirtualClock
-from experiments.simulator.columns import OK, Columns, code_of
-from experiments.simulator.demand import BATCH, Demand
+from experiments.simulator.columns import Columns, code_of
+from experiments.simulator.demand import BATCH, MASK, Demand
 
 if TYPE_CHECKING:
     from experiments.simulator.unit import Unit
 
-MASK: Final = BATCH - 1
 TIMEOUT: Final = 3
 
 
@@ -128,12 +127,13 @@ class Client:
 
     def served(self, number: int, worker: int, now: float) -> None:
         """The client has a good answer, at the first attempt: as `ended`, for nearly all."""
-        self.columns.put(number, now, OK, worker)
+        self.columns.put(number, now, worker)
         self._count_out(number, now)
 
     def ended(self, number: int, kind: int, status: int, worker: int, attempts: int, now: float) -> None:
         """The client has its answer, or none."""
-        self.columns.put(number, now, code_of(kind, status, attempts), worker)
+        self.columns.put(number, now, worker)
+        self.columns.put_code(number, code_of(kind, status, attempts))
         self._count_out(number, now)
 
     def _count_out(self, number: int, now: float) -> None:

@@ -63,7 +63,10 @@ class Agenda:
         instants = self.instants
         if self._more and instants[0] in self._more:
             return self._take_first(instants[0])
-        return self._events.pop(_pop(instants))
+        at, events = _pop(instants), self._events
+        event = events[at]
+        del events[at]
+        return event
 
     def _take_first(self, at: float) -> Event:
         line, event = self._more[at], self._events[at]

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+from struct import pack
 from typing import Final
 
 import numpy as np
@@ -15,27 +16,40 @@ from experiments.load.samples import Floats, Ints, Samples
 
 NOBODY: Final = -1
 BATCH: Final = 8192
+"""Ends that are put down before they are brought to their rows."""
+
+SHIFT: Final = 20
+WORKERS: Final = (1 << 20) - 1
+"""A request's number and its worker's are one number while they are put down: 2^20 workers are enough for anybody."""
+
 
 Codes = NDArray[np.int32]
+
+
+def code_of(kind: int, status: int, attempts: int) -> int:
+    """Three numbers in one: it is carried around as one."""
+    return kind | attempts << 3 | status << 9
+
+
+OK: Final = code_of(0, 200, 1)
+"""What nearly all come to."""
 
 
 class Columns:
     """Rows of `count` requests.
 
     Ends are put down in the order in which they come, and brought to their rows by the thousand: that is several times
-    cheaper than to write each into arrays.
+    cheaper than to write each into arrays. What is not as usual is written at once.
     """
 
     def __init__(self, count: int, instants: Floats | None, start: float) -> None:
         self.count = count
         self.due: Floats = np.zeros(count) if instants is None else instants + start
         self.ended: Floats = np.zeros(count)
-        self.codes: Codes = np.zeros(count, dtype=np.int32)
+        self.codes: Codes = np.full(count, OK, dtype=np.int32)
         self.workers: Codes = np.full(count, NOBODY, dtype=np.int32)
-        self._numbers: list[int] = []
+        self._keys: list[int] = []
         self._ends: list[float] = []
-        self._outcomes: list[int] = []
-        self._at: list[int] = []
         self._due: list[float] = []
         self._due_from = 0
 
@@ -43,25 +57,25 @@ class Columns:
         """The next request of a closed loop is due."""
         self._due.append(at)
 
-    def put(self, number: int, at: float, code: int, worker: int) -> None:
-        """A request has ended; `code` as `code_of` says."""
-        self._numbers.append(number)
+    def put(self, number: int, at: float, worker: int) -> None:
+        """A request has ended; `worker` is whose answer it was, or `NOBODY`."""
+        self._keys.append((number << SHIFT) + worker + 1)
         self._ends.append(at)
-        self._outcomes.append(code)
-        self._at.append(worker)
         if len(self._ends) == BATCH:
             self.flush()
 
+    def put_code(self, number: int, code: int) -> None:
+        """It did not come to `OK`, but to this, as `code_of` says."""
+        self.codes[number] = code
+
     def flush(self) -> None:
         """Bring to their rows what was put down."""
-        rows = np.array(self._numbers, dtype=np.int64)
-        self.ended[rows] = self._ends
-        self.codes[rows] = self._outcomes
-        self.workers[rows] = self._at
-        self._numbers.clear()
+        keys = np.frombuffer(pack(f"{len(self._keys)}q", *self._keys), dtype=np.int64)
+        rows = keys >> SHIFT
+        self.ended[rows] = np.frombuffer(pack(f"{len(self._ends)}d", *self._ends))
+        self.workers[rows] = (keys & WORKERS) - 1
+        self._keys.clear()
         self._ends.clear()
-        self._outcomes.clear()
-        self._at.clear()
         if self._due:
             until = self._due_from + len(self._due)
             self.due[self._due_from : until] = self._due
@@ -105,12 +119,3 @@ class Columns:
             sequence=np.arange(self.count),
             attempts=self.attempts,
         )
-
-
-def code_of(kind: int, status: int, attempts: int) -> int:
-    """Three numbers in one: it is carried around as one."""
-    return kind | attempts << 3 | status << 9
-
-
-OK: Final = code_of(0, 200, 1)
-"""What nearly all come to."""

@@ -29,7 +29,7 @@ Examples:
 )
 @click.option(
     "--samples",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(min=1),
     default=1.0,
     show_default=True,
     help="With --certificate: so many times the samples.",

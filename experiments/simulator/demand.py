@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from typing import Final
 
 import numpy as np
 
 from experiments.load.samples import Floats
 from workers.service import Exponential, Fixed, Lognormal, Profile, Uniform
 
-BATCH = 4096
+BATCH: Final = 4096
 """Requests drawn at once: few calls, and lists that stay in the processor's cache."""
+
+MASK: Final = 4095
+"""`number & MASK` is a request's place in its batch."""
 
 STREAM = 0xDE3A4D
 """Sets demand apart from every other stream that grows from the same block seed."""

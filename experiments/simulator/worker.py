@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from experiments.campaign.timeline import WELL
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
 from experiments.simulator.clock import Agenda, Event
-from experiments.simulator.demand import BATCH, Demand
+from experiments.simulator.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.facts import OutcomeKind, ReportedLoad
@@ -21,7 +21,6 @@ from policies.facts import OutcomeKind, ReportedLoad
 if TYPE_CHECKING:
     from experiments.simulator.post import Post
 
-MASK: Final = BATCH - 1
 AVERAGED_OVER: Final = 1.0
 """Seconds over which a worker tells its utilisation."""
 
