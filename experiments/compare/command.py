@@ -6,6 +6,7 @@ Rule of this file: it decides nothing by itself. Two directories become a table,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -37,6 +38,8 @@ Examples:
 """
 
 STYLES = {"better": "green", "worse": "bold red", "no verdict": "yellow", "undecided": "yellow"}
+MOST_REASONS = 3
+
 COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (Holm)", "blocks", "second is")
 
 
@@ -120,8 +123,21 @@ def present(
     for difference in unlike:
         words = f"differs: {difference.what}: {difference.ours} → {difference.theirs}"
         console.print(Text(words, style="yellow"))
+    for given in (one, other):
+        for words in invalid(given):
+            console.print(Text(words, style="bold red"))
     console.print(table_of(found))
     console.print(Text(matching(found), style="dim"))
+
+
+def invalid(given: Side) -> list[str]:
+    """Runs that are left out, and why; no line without any."""
+    reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
+    count = sum(not run.valid for run in given.runs)
+    told = "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
+    return (
+        [f"INVALID: {count} of {len(given.runs)} runs of {given.name} are left out: {told}"] if count else []
+    )
 
 
 def table_of(found: Sequence[Contrast]) -> Table:
@@ -132,9 +148,14 @@ def table_of(found: Sequence[Contrast]) -> Table:
     for item in found:
         values = (in_unit(item.measure, item.ours), in_unit(item.measure, item.theirs))
         p_value = "–" if math.isnan(item.interval.low) else f"{item.p_value:.4f}"
-        row = (item.label, item.measure, *values, show(item.interval), p_value, str(item.interval.blocks))
+        row = (item.label, item.measure, *values, ratio(item), p_value, str(item.interval.blocks))
         made.add_row(*row, Text(item.in_words, style=STYLES.get(item.in_words, "")))
     return made
+
+
+def ratio(item: Contrast) -> str:
+    """With its interval; a dash where there is nothing to compare."""
+    return "–" if math.isnan(item.interval.ratio) else show(item.interval)
 
 
 def in_unit(measure: str, value: float) -> str:
@@ -146,7 +167,10 @@ def in_unit(measure: str, value: float) -> str:
 
 def matching(found: Sequence[Contrast]) -> str:
     """Whether blocks were paired, in words."""
+    found = [item for item in found if item.interval.blocks]
     paired = sum(item.is_paired for item in found)
+    if not found:
+        return "No entry has a valid run on both sides."
     if paired == len(found):
         return "Blocks were paired by their seeds; the interval is Student's over pairs."
     if not paired:

@@ -43,6 +43,7 @@ def write(tmp_path: Path) -> Write:
         slower: dict[str, float] | None = None,
         seed: int = 1,
         version: str = "1",
+        late: float = 0.0,
         **changes: Any,
     ) -> Path:
         scenario = scenario_of(blocks, 50, 2).model_copy(update={"seed": seed, **changes})
@@ -58,7 +59,10 @@ def write(tmp_path: Path) -> Write:
         save_campaign(campaign, tmp_path / name)
         for planned in made:
             factor = (slower or {}).get(planned.label, 1.0)
-            save_result(weather(scenario, planned, factor), planned, tmp_path / name)
+            run = weather(scenario, planned, factor)
+            reasons = ("the generator was late",) if late else ()
+            facts = run.facts.model_copy(update={"lag_p99": late, "invalid_reasons": reasons})
+            save_result(Run(facts, run.samples), planned, tmp_path / name)
         return tmp_path / name
 
     return written
@@ -110,6 +114,15 @@ def test_too_few_blocks_are_not_judged(write: Write) -> None:
     found = ran(write("a", blocks=3), write("b", blocks=3, slower={"b": 2.0}), "--fail-if-worse", "1.05")
     assert found.return_value == 0
     assert "not judged, too few blocks: a, b, c" in found.output
+
+
+def test_invalid_runs_are_told_and_left_out(write: Write) -> None:
+    """With none left there is nothing to compare, and that is said instead of numbers."""
+    before, after = write("a"), write("b", late=0.004)
+    found = ran(before, after)
+    assert f"INVALID: 32 of 32 runs of {after}" in found.output.replace("\n", "")
+    assert "No entry has a valid run on both sides." in found.output
+    assert "nan" not in found.output
 
 
 def test_different_scenarios_are_refused_by_name(write: Write) -> None:
