@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 from collections.abc import Awaitable
@@ -55,9 +56,19 @@ def must_be_writable(option: str, file: Path | None) -> None:
 def write_json(option: str, file: Path, content: Any) -> None:
     """Raises BadInputError when the file cannot be written."""
     try:
-        file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(without_nan(content), indent=1, ensure_ascii=False)
+        file.write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise BadInputError(f"{option}: {file}: {error.strerror}") from None
+
+
+def without_nan(content: Any) -> Any:
+    """The same with null for what is no number: JSON has no word for it (RFC 8259 § 6)."""
+    if isinstance(content, dict):
+        return {key: without_nan(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 async def interruptible(work: Awaitable[None]) -> None:

@@ -61,7 +61,7 @@ class StandingOrders:
         added, removed, weights = roster.orders()
         return {
             "reloads": unit.reload_counts.done,
-            "policy": unit.policy.model_dump(mode="json"),
+            "policy": unit.policy.spec,
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancer.control.merged import merged, merged_metrics, merged_status
 from balancer.control.metrics import metrics_text
 from balancer.control.policy_report import summary
-from balancer.control.status import process_status, unit_status
+from balancer.control.status import latency_status, process_status, unit_status
 from policies.load import Histogram
 from tests.balancer.conftest import Stage, get, response
 
@@ -113,3 +114,17 @@ def samples(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
         for family in families
         for sample in family.samples
     }
+
+
+async def test_latencies_are_added_bucket_by_bucket(stage: Stage) -> None:
+    """/-/latency of two processes: what `experiments live` takes the difference of."""
+    await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 2})
+    for _ in range(3):
+        await stage.ask(get())
+    one = json.loads(json.dumps(latency_status(stage.unit)))
+    whole = merged([one, one])
+    assert (whole["requests"], whole["shortest"], whole["ratio"]) == (6, one["shortest"], one["ratio"])
+    assert whole["policy"]["spec"] == {"name": "region-aware", "margin": 2}
+    (endpoint,) = whole["endpoints"]
+    assert sum(endpoint["buckets"]) == endpoint["outcomes"]["ok"] == 6
+    assert endpoint["buckets"] == [2 * count for count in one["endpoints"][0]["buckets"]]

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from experiments.live.switchback import (
 )
 from experiments.live.unit import HttpUnit, UnitFailed
 from experiments.live.verdict import conclude
+from experiments.terminal import write_json
 from policies.load import RATIO, SHORTEST, Histogram
 
 POLICIES: dict[str, dict[str, Any]] = {"slow": {"name": "slow"}, "fast": {"name": "fast", "choices": 2}}
@@ -373,6 +375,11 @@ def test_bad_input_is_one_line(arguments: list[str], problem: str) -> None:
 
 def test_a_share_is_a_percentage() -> None:
     assert percent("--max-errors", "1.5%") == pytest.approx(0.015)
+
+
+def test_what_is_no_number_is_null_in_json(tmp_path: Path) -> None:
+    write_json("--json", tmp_path / "x", {"p99": math.nan, "rows": [(1.5, math.inf)]})
+    assert json.loads((tmp_path / "x").read_text()) == {"p99": None, "rows": [[1.5, None]]}
 
 
 def test_nothing_measured_is_nothing_said() -> None:
