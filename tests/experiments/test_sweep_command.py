@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from experiments.errors import FleetFailedError
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.code import version_of
@@ -20,6 +19,8 @@ from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
 from tests.experiments.standin import simulate
 
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = (sys.executable, "-W", "error", "-m", "tests.experiments.sweeping")
 GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\nours = "random"\n'
 
 
@@ -104,11 +105,11 @@ def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.experiments.sweeping", tmp_path / "g.toml", tmp_path / "a.sqlite"],
+        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite"],
         capture_output=True,
         text=True,
         timeout=50,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=ROOT,
         env={"PYTHONPATH": str(tmp_path)},
         check=False,
     )
@@ -128,9 +129,19 @@ def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    sitting = Sitting(command="test", out=tmp_path / "a.sqlite", scheduler="nonsense://127.0.0.1:1")
-    with pytest.raises(FleetFailedError, match=r"nobody answers at nonsense://127\.0\.0\.1:1: "):
-        conduct(small(), sitting, simulate, Console(quiet=True))
+    """In a process of its own, as every cluster of these tests."""
+    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
+    ran = subprocess.run(
+        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite", "nonsense://127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=ROOT,
+        check=False,
+    )
+    assert ran.returncode == 3, ran.stderr
+    assert ran.stderr.startswith("--scheduler: nobody answers at nonsense://127.0.0.1:1: ")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_progress_counts_and_estimates_by_requests() -> None:
