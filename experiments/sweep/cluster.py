@@ -129,9 +129,11 @@ async def of_processes(count: int) -> AsyncIterator[Cluster]:
 @asynccontextmanager
 async def at_address(scheduler: str) -> AsyncIterator[Cluster]:
     """A scheduler that somebody else started; its workers are left as they are."""
+    client = dask().Client(scheduler, asynchronous=True, set_as_default=False, timeout=10)
     try:
-        client = await dask().Client(scheduler, asynchronous=True, set_as_default=False, timeout=10)
+        await client
     except (OSError, TimeoutError, ValueError) as error:
+        await client.close()
         reason = str(error).splitlines()[0]
         raise FleetFailedError(f"--scheduler: nobody answers at {scheduler}: {reason}") from None
     async with client:

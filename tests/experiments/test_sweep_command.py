@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
-from experiments.errors import FleetFailedError
+from experiments.__main__ import cli
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.code import version_of
@@ -20,6 +21,8 @@ from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
 from tests.experiments.standin import simulate
 
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = (sys.executable, "-W", "error", "-m", "tests.experiments.sweeping")
 GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\nours = "random"\n'
 
 
@@ -46,29 +49,40 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path) -> None:
-    for words in (["list"], ["catalogue", "list"]):
-        listed = experiments(*words, catalogue)
-        assert "small" in listed.stdout, listed.stderr
-    shown = experiments("catalogue", "show", catalogue)
-    assert "round-robin" in shown.stdout, shown.stderr
-    compared = experiments("catalogue", "compare", catalogue)
-    assert "1.00 [1.00–1.00]" in compared.stdout, compared.stderr
-    twice = experiments("catalogue", "compare", catalogue, catalogue)
-    assert "practically equal" in twice.stdout, twice.stderr
-    bounded = experiments(
-        "compare", catalogue, catalogue, "--fail-if-worse", "1.01", "--json", catalogue.parent / "c.json"
-    )
-    assert bounded.returncode == 0, bounded.stderr
-    assert json.loads((catalogue.parent / "c.json").read_text(encoding="utf-8"))["changes"]
-    equal = experiments("catalogue", "equal", catalogue, catalogue)
-    assert (equal.returncode, equal.stdout) == (0, "equal\n")
+def read(*arguments: str | Path) -> tuple[int, str]:
+    """A command that only reads, in this process: exit code, and what it said."""
+    ran = CliRunner().invoke(cli, [str(argument) for argument in arguments], standalone_mode=False)
+    assert ran.exception is None
+    return ran.return_value or 0, ran.output.replace("\u00a0", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list"], "small"),
+        (["catalogue", "list"], "small"),
+        (["catalogue", "show"], "round-robin"),
+        (["catalogue", "compare"], "1.00 [1.00–1.00]"),
+    ],
+)
+def test_a_catalogue_can_be_listed_shown_and_compared(catalogue: Path, words: list[str], said: str) -> None:
+    code, told = read(*words, catalogue)
+    assert code == 0
+    assert said in told
+
+
+def test_two_catalogues_can_be_compared_and_checked(catalogue: Path) -> None:
+    assert read("catalogue", "equal", catalogue, catalogue) == (0, "equal\n")
+    code, told = read("catalogue", "compare", catalogue, catalogue)
+    assert (code, "practically equal" in told) == (0, True)
+    file = catalogue.parent / "c.json"
+    assert read("compare", catalogue, catalogue, "--fail-if-worse", "1.01", "--json", file)[0] == 0
+    assert json.loads(file.read_text(encoding="utf-8"))["changes"]
 
 
 def test_report_takes_a_catalogue_too(catalogue: Path) -> None:
-    ran = experiments("report", catalogue)
-    assert ran.returncode == 0, ran.stderr
-    assert "random is best or practically equal in 1 of 1" in ran.stdout.replace("\u00a0", " ")
+    code, told = read("report", catalogue)
+    assert (code, "random is best or practically equal in 1 of 1" in told) == (0, True)
     assert (catalogue.parent / "small-report" / "matrix.html").is_file()
 
 
@@ -104,11 +118,11 @@ def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "distributed.py").write_text("raise ImportError", encoding="utf-8")
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.experiments.sweeping", tmp_path / "g.toml", tmp_path / "a.sqlite"],
+        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite"],
         capture_output=True,
         text=True,
         timeout=50,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=ROOT,
         env={"PYTHONPATH": str(tmp_path)},
         check=False,
     )
@@ -128,9 +142,19 @@ def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
 
 
 def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    sitting = Sitting(command="test", out=tmp_path / "a.sqlite", scheduler="nonsense://127.0.0.1:1")
-    with pytest.raises(FleetFailedError, match=r"nobody answers at nonsense://127\.0\.0\.1:1: "):
-        conduct(small(), sitting, simulate, Console(quiet=True))
+    """In a process of its own, as every cluster of these tests."""
+    (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
+    ran = subprocess.run(
+        [*DRIVER, tmp_path / "g.toml", tmp_path / "a.sqlite", "nonsense://127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        cwd=ROOT,
+        check=False,
+    )
+    assert ran.returncode == 3, ran.stderr
+    assert ran.stderr.startswith("--scheduler: nobody answers at nonsense://127.0.0.1:1: ")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_progress_counts_and_estimates_by_requests() -> None:
