@@ -1,8 +1,9 @@
 """Do the two worlds agree? Share per worker, mean, 99th percentile, and who comes before whom.
 
 Rules of this file: pure, from runs alone. Only blocks count whose measured run is valid, and of the simulation the same
-blocks. A figure that rests on no valid run is shown and not judged. A miss is a miss, whatever the interval says:
-the interval is there to tell a wrong model from too few requests.
+blocks. A figure that rests on no valid run is shown and not judged. A miss is a miss, whatever else is said: the
+interval over blocks, and how far two simulations lie apart that differ by the draws of their decisions alone, are there
+to tell a wrong model from too few requests.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Agreement:
     """One figure in both worlds, in seconds; of shares the two whose distance is greatest.
 
     `distance` is simulated over measured, less 1; of shares the difference in parts of an even share. `is_met` is None
-    where it cannot be said.
+    where it cannot be said. `luck` is the distance of two simulations; nan where there is but one.
     """
 
     quantity: str
@@ -54,6 +55,7 @@ class Agreement:
     is_met: bool | None
     interval: Interval | None = None
     has_few: bool = False
+    luck: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +104,15 @@ class Chapter:
         return all(duel.is_same for duel in apart) if apart else None
 
 
-def chapter_of(measured: Results, simulated: Results) -> Chapter:
-    """Hold the results of one scenario against each other."""
+def chapter_of(measured: Results, simulated: Results, again: Results | None = None) -> Chapter:
+    """Hold the results of one scenario against each other; `again` is simulated with other draws of decisions."""
     scenario = measured.scenario
     twin = scenario.twins[1] if scenario.twins else None
     entries = [entry for entry in measured.entries() if entry.label != twin]
     pairs = {entry.label: paired_runs(measured, simulated, entry.label) for entry in entries}
     rows = tuple(
-        row_of(entry.label, entry.policy.name, *pairs[entry.label], scenario.seed) for entry in entries
+        with_luck(row_of(entry.label, entry.policy.name, *pairs[entry.label], scenario.seed), pairs, again)
+        for entry in entries
     )
     values = {label: (values_of(ours), values_of(theirs)) for label, (ours, theirs) in pairs.items()}
     floor = floor_of(measured)
@@ -137,6 +140,19 @@ def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], 
     )
     agreements = tuple(replace(one, is_met=None) if fault else one for one in found)
     return Row(label, policy, len(ours), agreements, failed(ours), failed(theirs), fault)
+
+
+def with_luck(row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None) -> Row:
+    """The row with the distance of each figure between its two simulations, over the same blocks."""
+    if again is None or not row.agreements:
+        return row
+    theirs = pairs[row.label][1]
+    others = {run.facts.block: run for run in again.runs_of(row.label)}
+    if any(run.facts.block not in others for run in theirs):
+        return row
+    twice = row_of(row.label, row.policy, theirs, [others[run.facts.block] for run in theirs], 0)
+    found = zip(row.agreements, twice.agreements, strict=True)
+    return replace(row, agreements=tuple(replace(one, luck=other.distance) for one, other in found))
 
 
 def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:

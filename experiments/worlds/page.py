@@ -28,8 +28,9 @@ TITLE = "Do the simulator and the real thing say the same?"
 
 def write_page(directory: Path) -> list[Chapter]:
     """Write worlds.html, worlds.md, worlds.json and figures beside the runs. Raises BadInputError."""
-    pairs = read(directory)
-    chapters = [chapter_of(measured, simulated) for measured, simulated in pairs]
+    found = read(directory)
+    chapters = [chapter_of(*results) for results in found]
+    pairs = [(measured, simulated) for measured, simulated, _ in found]
     tables = [overview(chapters), ranking_table(chapters), *map(chapter_table, chapters)]
     try:
         pictures = [save_drawing(each, directory / "figures") for each in drawings(chapters, pairs)]

@@ -64,7 +64,9 @@ def lines_of(chapters: Sequence[Chapter]) -> Iterator[tuple[bool | None, str]]:
         for row in chapter.rows:
             for one in row.agreements:
                 if one.is_met is False:
-                    yield False, f"MISSED  {chapter.name}, {row.label}: {one.quantity} {distance_text(one)}"
+                    chance = "" if math.isnan(one.luck) else f", by chance ± {100 * abs(one.luck):.1f} %"
+                    words = f"{chapter.name}, {row.label}: {one.quantity} {distance_text(one)}{chance}"
+                    yield False, f"MISSED  {words}"
         if chapter.ranking_is_met is False:
             yield False, f"MISSED  {chapter.name}: {'; '.join(map(duel_text, contradictions(chapter)))}"
     for quantity in (*QUANTITIES, "ranking"):
@@ -75,27 +77,33 @@ def lines_of(chapters: Sequence[Chapter]) -> Iterator[tuple[bool | None, str]]:
 
 def chapter_table(chapter: Chapter) -> Table:
     """Every entry of a scenario, and under what bound it stays."""
-    heads = [head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "")]
+    heads = [
+        head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "by chance", "")
+    ]
     columns = ("policy", "blocks", *heads, "KO % measured", "simulated")
     faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in chapter.rows if row.fault)
-    note = f"{chapter.question} Shares in %, latency in ms; in brackets the interval over blocks. {faults}"
+    note = (
+        f"{chapter.question} Shares in %, latency in ms; in brackets the interval over blocks. By chance: how "
+        f"far two simulations are apart that differ by the draws of their decisions alone. {faults}"
+    )
     return Table(chapter.name, note, columns, tuple(row_cells(row) for row in chapter.rows))
 
 
 def row_cells(row: Row) -> tuple[Cell, ...]:
     """One entry; empty where a world has no run of it."""
     cells = [cell for one in row.agreements for cell in agreement_cells(one)]
-    padding = [Cell("–", "few")] * (4 * len(QUANTITIES) - len(cells))
+    padding = [Cell("–", "few")] * (5 * len(QUANTITIES) - len(cells))
     ends = [Cell(f"{value:.2f}") for value in (row.failed_measured, row.failed_simulated)]
     return (Cell(row.label), Cell(str(row.blocks)), *cells, *padding, *ends)
 
 
 def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
-    """Measured, simulated, distance with its interval, and the word."""
+    """Measured, simulated, distance with its interval, what chance does, and the word."""
     factor, mark = (100.0 if one.quantity == "share" else 1e3), MARKS[one.is_met]
     shown: Mark = "few" if one.has_few or one.is_met is None else ""
     values = [Cell(f"{value * factor:.1f}", shown) for value in (one.measured, one.simulated)]
-    return (*values, Cell(distance_text(one), shown), Cell(WORDS[one.is_met], mark))
+    chance = Cell("–" if math.isnan(one.luck) else f"± {100 * abs(one.luck):.1f} %", "few")
+    return (*values, Cell(distance_text(one), shown), chance, Cell(WORDS[one.is_met], mark))
 
 
 def distance_text(one: Agreement) -> str:

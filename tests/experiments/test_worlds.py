@@ -26,11 +26,13 @@ from experiments.worlds import sitting
 from experiments.worlds.agreement import Agreement, Chapter, chapter_of
 from experiments.worlds.page import write_page
 from experiments.worlds.sitting import (
+    AGAIN,
     MEASURED,
     SIMULATED,
     Sitting,
     measure,
     missing,
+    otherwise,
     scenario_of,
     simulate_again,
 )
@@ -240,6 +242,31 @@ def test_simulating_again_forgets_what_was_simulated_before(scenario: Scenario, 
         simulate_again(campaign, tmp_path / SIMULATED, Console(file=io.StringIO()), simulate)
     assert asked == 2 * [(run.label, run.block, run.order, run.seed) for run in campaign.plan]
     assert len(load_results(tmp_path / SIMULATED).runs) == len(campaign.plan)
+
+
+def test_what_chance_does_is_told_beside_a_miss(scenario: Scenario, tmp_path: Path) -> None:
+    """Two simulations that lie 8 % apart: a miss of 20 % stays one, and the reader knows."""
+    folder = tmp_path / scenario.name
+    both(scenario, folder, simulated=lambda label, block: {"factor": 1.2})
+    write_world(scenario, folder / AGAIN, "simulated", lambda label, block: {"factor": 1.2 * 1.08})
+    (chapter,) = write_page(tmp_path)
+    assert found(chapter, "random")["mean"].luck == pytest.approx(0.08)
+    assert found(chapter, "random")["mean"].is_met is False
+    lines = [line for _, line in lines_of([chapter])]
+    assert any("random: mean +20.0 % [+20, +20], by chance ± 8.0 %" in line for line in lines)
+
+
+def test_the_second_simulation_differs_by_its_label_alone(scenario: Scenario) -> None:
+    """And what comes out bears the name of the entry all the same."""
+    asked = []
+
+    def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        asked.append((entry.label, entry.policy, block, order, seed))
+        return made_up(scenario, "random", block, "simulated")
+
+    entry = scenario.entries[0]
+    assert otherwise(simulate, scenario, entry, 1, 0, 7).facts.label == "random"
+    assert asked == [("random otherwise", entry.policy, 1, 0, 7)]
 
 
 def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
