@@ -64,6 +64,8 @@ HOT = [
     "experiments/simulator/clock.py",
     "experiments/simulator/columns.py",
     "experiments/simulator/demand.py",
+    "experiments/simulator/happenings.py",
+    "experiments/simulator/hedges.py",
     "experiments/simulator/post.py",
     "experiments/simulator/simulation.py",
     "experiments/simulator/station.py",

@@ -7,6 +7,7 @@ which they were put down. So a run is a function of its model and its seed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
 
@@ -31,6 +32,17 @@ class Event:
     def happen(self, now: float) -> None:
         """It is time."""
         raise NotImplementedError
+
+
+class Call(Event):
+    """An event of whoever has no class of events: `what` is called with the instant."""
+
+    def __init__(self, what: Callable[[float], None]) -> None:
+        self._what = what
+
+    def happen(self, now: float) -> None:
+        """Call it."""
+        self._what(now)
 
 
 class Agenda:

@@ -44,6 +44,7 @@ class Columns:
 
     def __init__(self, count: int, instants: Floats | None, start: float) -> None:
         self.count = count
+        self._instants = instants
         self.due: Floats = np.zeros(count) if instants is None else instants + start
         self.ended: Floats = np.zeros(count)
         self.codes: Codes = np.full(count, OK, dtype=np.int32)
@@ -104,7 +105,7 @@ class Columns:
 
     def samples(self, start: float, overhead: float, regions: list[int]) -> Samples:
         """The columns of a run that began at `start`. `regions` holds the region of each worker."""
-        due = self.due - start
+        due = self.due - start if self._instants is None else self._instants  # to the last bit
         ended = self.ended - (start - overhead)
         worker, status = self.workers.astype(np.int64), self.statuses
         return Samples(

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.campaign.timeline import Pause, Step, Trouble
 from experiments.load.samples import Kind
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import Agenda, Call
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.model import (
@@ -50,19 +50,11 @@ def run(wanted: Model, *instants: float) -> Columns:
     return simulation.open(np.array(instants))
 
 
-class Noted(Event):
-    def __init__(self, name: str, happened: list[str]) -> None:
-        self.name, self._happened = name, happened
-
-    def happen(self, now: float) -> None:
-        self._happened.append(f"{self.name} at {now:g}")
-
-
 def test_events_of_one_instant_happen_in_the_order_in_which_they_were_put_down() -> None:
     """The agenda breaks ties by age, whatever the heap does."""
     agenda, happened = Agenda(), list[str]()
     for name, at in (("late", 2.0), ("a", 1.0), ("b", 1.0), ("c", 1.0), ("early", 0.5)):
-        agenda.add(at, Noted(name, happened))
+        agenda.add(at, Call(lambda now, name=name: happened.append(f"{name} at {now:g}")))  # type: ignore[misc]
     while agenda.instants:
         at = agenda.instants[0]
         agenda.take().happen(at)

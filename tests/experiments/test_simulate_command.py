@@ -1,0 +1,95 @@
+"""`experiments simulate` and `experiments bench --simulator`, as they are called."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments import __main__ as command
+from experiments.campaign.results import load_results
+from experiments.campaign.shelf import load_scenario
+from experiments.simulator.cases import Case
+from experiments.simulator.certificate import present_certificate
+from experiments.simulator.run import simulate
+from experiments.simulator.speed import bench_simulator
+
+
+def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """The exit code of `experiments …`."""
+    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    return int(ended.value.code or 0)
+
+
+def test_a_simulated_campaign_leaves_what_a_measured_one_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A results directory with a report, and everything says that it was simulated."""
+    out = tmp_path / "results"
+    options = ("--quick", "--policies", "random,oracle-least-work", "--out", str(out))
+    assert called(monkeypatch, "simulate", "homogeneous", *options) == 0
+    printed = capsys.readouterr().out
+    assert "Simulated" in printed
+    assert "No verdict" in printed
+    results = load_results(out)
+    assert results.campaign.world == "simulated"
+    assert {run.facts.world for run in results.runs} == {"simulated"}
+    assert {run.facts.label for run in results.runs} == {"random", "oracle-least-work"}
+    for name in ("report.html", "report.md"):
+        assert "simulated" in (out / name).read_text().lower()
+    assert json.loads((out / "summary.json").read_text())["world"] == "simulated"
+
+
+def test_real_processes_refuse_an_oracle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that says who can."""
+    options = ("--policies", "oracle-least-work", "--out", str(tmp_path / "results"))
+    assert called(monkeypatch, "run", "homogeneous", *options) == 2
+    assert "only the simulator can do that" in capsys.readouterr().err
+
+
+def test_an_unknown_option_of_an_oracle_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of any policy."""
+    scenario = tmp_path / "odd.toml"
+    entry = '[[entries]]\nlabel = "o"\npolicy = { name = "oracle-least-work", power = 2 }\n'
+    head = 'name = "odd"\nquestion = "Why?"\nbaseline = "o"\nhome_region = "here"\n'
+    scenario.write_text(head + '[[regions]]\nname = "here"\nrtt = 0.01\n' + entry)
+    assert called(monkeypatch, "simulate", str(scenario), "--out", str(tmp_path / "results")) == 2
+    assert "power" in capsys.readouterr().err
+
+
+def test_twins_differ_by_the_policys_own_luck() -> None:
+    """Same arrivals and demand under one seed, other draws of the policy: the noise floor of a simulated campaign."""
+    scenario = load_scenario("homogeneous").quickened()
+    entry = next(entry for entry in scenario.entries if entry.policy.name == "least-in-flight")
+    twin = entry.model_copy(update={"label": "again"})
+    one, same, other = (simulate(scenario, e, 0, 0, 7).samples for e in (entry, entry, twin))
+    assert (one.ended_at == same.ended_at).all()
+    assert (one.scheduled_at == other.scheduled_at).all()
+    assert (one.ended_at != other.ended_at).any()
+
+
+def test_the_certificate_fails_when_a_number_is_off() -> None:
+    """A case that is out of its bound is shown as such, and decides the exit code."""
+    good = Case("good", 2.0, 0.01, 10, lambda samples, seed: 2.01)
+    off = Case("off", 2.0, 0.01, 10, lambda samples, seed: 2.1)
+    for chosen, code, said in (([good], 0, "1 of 1 within"), ([good, off], 1, "1 of 2 within")):
+        console = Console(record=True, width=100)
+        assert present_certificate(1.0, console, chosen) == code
+        assert said in console.export_text()
+
+
+def test_the_speed_of_all_is_told_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SimPy beside ours, whatever the machine makes of it."""
+    file = tmp_path / "speed.json"
+    assert bench_simulator(500, 1, file, check=False) == 0
+    assert "SimPy" in capsys.readouterr().out
+    assert all(speed > 0 for speeds in json.loads(file.read_text())["speeds"].values() for speed in speeds)
