@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
+from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import HttpVersion11, web
@@ -182,10 +183,14 @@ class ControlPlane:
         return policy_status(self._unit) if alone else process_policy_status(self._unit)
 
     async def _put_policy(self, request: web.Request) -> web.Response:
-        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration."""
+        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
+        `?check` in the target it is only looked whether that could be put in force."""
         try:
             spec = PolicySpec.model_validate(await request.json())
-            self._unit.use_policy(spec)
+            if "check" in request.query:
+                spec.make(Random(0))
+            else:
+                self._unit.use_policy(spec)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             return web.json_response({"error": f"policy: not JSON: {error}"}, status=400)
         except ValidationError as error:

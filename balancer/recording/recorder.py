@@ -47,8 +47,16 @@ BREATH: Final = 32
 FLUSH_LIMIT: Final = 2.0
 """Seconds that a stop waits for the last rows."""
 
+LOCK_PAUSE: Final = 0.25
+"""Seconds between two looks whether another process has done with the file."""
+
 PATHS: Final = 4096
 """Different paths that are told apart; further ones count as none."""
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _ENDS: Final = {name: number for number, name in enumerate(ENDS)}
 
@@ -107,6 +115,7 @@ class Recorder:
         self._paths: dict[bytes, int] = {}
         self._wakes = Event()
         self._stops = Event()
+        self.begun = Event()  # the file is ours, and says so
         try:
             self._fd = os.open(path, FLAGS, MODE)
         except OSError as error:
@@ -153,10 +162,16 @@ class Recorder:
     def _run(self) -> None:
         if self._before is not None:
             self._before.join()
+        if not self._has_file_alone():
+            self.counts.dropped += len(self._queue)
+            self._queue.clear()
+            os.close(self._fd)
+            return
         self.counts.size = os.fstat(self._fd).st_size
         about = self._about
         start = {"format": FORMAT, "began": about.began_at + about.offset, **about.facts}
         self._write(told(START, {"steelyard": "recording", **start}))
+        self.begun.set()
         while not self._stops.is_set():
             self._wakes.wait()
             self._stops.wait(GATHERING)
@@ -165,6 +180,14 @@ class Recorder:
         self._write_all()
         self._write_end()
         os.close(self._fd)
+
+    def _has_file_alone(self) -> bool:
+        """Wait until no other process writes there, as the predecessor does in a restart: blocks of two recordings must
+        not mix. False where it has to end before that."""
+        while not is_locked(self._fd):
+            if self._stops.wait(LOCK_PAUSE):
+                return False
+        return True
 
     def _write_all(self) -> None:
         while self._queue and not self.is_full:
@@ -267,6 +290,19 @@ class Recorder:
             number = self._paths[path] = len(self._paths) + 1
             names.append(told(PATH, {"number": number, "path": path.decode("latin-1")}))
         return number or 0
+
+
+def is_locked(fd: int) -> bool:
+    """Whether the file is ours alone, until it is closed; true as well where nobody can say."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 def or_nan(seconds: float | None) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -253,8 +254,9 @@ class Sitting:
             table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
         for row in verdict.rows:
             table.add_row(
-                row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}", f"{row.p50 * 1e3:.1f}",
-                f"{row.p99 * 1e3:.1f}", f"{row.mean * 1e3:.1f}", f"{row.error_share:.2%}",
+                row.label, str(row.periods), str(row.requests), f"{row.rate:.1f}",
+                *(f"{value * 1e3:.1f}" if math.isfinite(value) else "–" for value in (row.p50, row.p99, row.mean)),
+                f"{row.error_share:.2%}",
             )  # fmt: skip
         self._console.print(table)
         for sentence in verdict.sentences:

@@ -109,6 +109,8 @@ class Switchback:
 
     async def run(self) -> Findings:
         """All of it. Raises ExperimentError; `findings` has what was measured by then."""
+        for policy in self._plan.policies.values():
+            await self._unit.check(policy)
         first = await self._read()
         self.findings.initial = self._expected = first.policy
         try:

@@ -29,10 +29,13 @@ class UnitFailed(ExperimentError):
 
 
 class LiveUnit(Protocol):
-    """What an evaluation needs of a unit. Both raise BadInputError for what it refuses, and UnitFailed."""
+    """What an evaluation needs of a unit. All raise BadInputError for what it refuses, and UnitFailed."""
 
     async def look(self) -> dict[str, Any]:
         """What /-/latency says."""
+
+    async def check(self, policy: dict[str, Any]) -> None:
+        """Whether it could be put in force."""
 
     async def use(self, policy: dict[str, Any]) -> None:
         """Put a policy in force."""
@@ -58,6 +61,10 @@ class HttpUnit:
     async def look(self) -> dict[str, Any]:
         """What /-/latency says."""
         return await self._ask("GET", "/-/latency")
+
+    async def check(self, policy: dict[str, Any]) -> None:
+        """Whether it could be put in force."""
+        await self._ask("PUT", "/-/policy?check", policy)
 
     async def use(self, policy: dict[str, Any]) -> None:
         """Put a policy in force."""

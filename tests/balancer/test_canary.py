@@ -86,6 +86,13 @@ async def test_they_come_and_go_while_it_runs(stage: Stage) -> None:
     assert stage.unit.canary is None
 
 
+async def test_whether_a_policy_could_be_put_in_force_can_be_asked(stage: Stage) -> None:
+    await two(stage)
+    fine = await control(stage, b"PUT", b"/-/policy?check", b'"random"')
+    assert (fine.status, json.loads(fine.body)["name"]) == (200, "round-robin")
+    assert (await control(stage, b"PUT", b"/-/policy?check", b'"p2x"')).status == 422
+
+
 async def test_a_sticky_request_is_nobodys(stage: Stage) -> None:
     """Where its endpoint takes it no policy is asked, so it counts for none."""
     await two(stage, policy=POLICY, sticky={"header": "X-User"})

@@ -234,6 +234,31 @@ def test_who_ends_later_is_too_late(tmp_path: Path) -> None:
     assert (one.counts.written, one.counts.dropped, one.waiting) == (1, 1, 0)
 
 
+def test_blocks_of_two_recordings_do_not_mix(tmp_path: Path) -> None:
+    """Another process has the file, as the predecessor does in a restart: rows wait in the queue meanwhile."""
+    path = tmp_path / "r"
+    first = recorder(path)
+    assert first.begun.wait(20)
+    first.add(entry())
+    second = recorder(path)
+    second.add(entry())
+    first.stop()
+    assert second.begun.wait(20)
+    second.stop()
+    kinds = "".join(kind for kind, _ in blocks(path.read_bytes()))
+    assert kinds == "SEREZSEREZ"
+
+
+def test_who_never_gets_the_file_counts_what_is_lost(tmp_path: Path) -> None:
+    first = recorder(tmp_path / "r")
+    assert first.begun.wait(20)
+    second = recorder(tmp_path / "r")
+    second.add(entry())
+    second.stop()
+    assert (second.counts.written, second.counts.dropped) == (0, 1)
+    first.stop()
+
+
 def test_a_second_recording_follows_the_first_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "r"
     first = recorder(path)

@@ -81,6 +81,10 @@ class MadeUpUnit:
             ],
         }
 
+    async def check(self, policy: dict[str, Any]) -> None:
+        if policy["name"] not in self.latency:
+            raise BadInputError("unknown policy")
+
     async def use(self, policy: dict[str, Any]) -> None:
         self.put.append(policy)
         self.policy = policy
@@ -284,6 +288,13 @@ async def test_what_somebody_else_puts_in_force_is_left_alone() -> None:
         await made.run()
     assert unit.policy == {"name": "theirs"}
     assert not made.findings.is_restored
+
+
+async def test_a_policy_that_there_is_not_is_found_before_anything_is_done() -> None:
+    unit = MadeUpUnit()
+    with pytest.raises(BadInputError, match="unknown policy"):
+        await switchback(unit, plan(policies={"fast": {"name": "fast"}, "p2x": {"name": "p2x"}})).run()
+    assert (unit.put, unit.at) == ([], 0.0)
 
 
 async def test_without_traffic_nothing_is_begun() -> None:
