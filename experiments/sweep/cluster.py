@@ -5,7 +5,6 @@ Rule of this file: nothing else knows Dask. It is an extra of the installation a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections import deque
@@ -27,6 +26,10 @@ FEW = 4
 
 GONE = "cancelled", "lost"
 """States of a future whose scheduler is no more."""
+
+GONE_IN_WORDS = (
+    "the Dask scheduler is gone; what was computed is in the catalogue, and the same command goes on"
+)
 
 
 class Cluster:
@@ -71,13 +74,13 @@ class Cluster:
 async def outcome_of(future: Any) -> Outcome:
     """What a worker answered, or in words why none could."""
     if future.status in GONE:
-        raise FleetFailedError("the Dask scheduler is gone; what was computed is in the catalogue")
+        raise FleetFailedError(GONE_IN_WORDS)
     try:
         answer = await future
     except dask().KilledWorker:
         return Outcome({}, "every worker that computed it died, perhaps for want of memory", 0.0, "")
-    except asyncio.CancelledError:
-        raise
+    except OSError:
+        raise FleetFailedError(GONE_IN_WORDS) from None
     except Exception as fault:
         return Outcome({}, f"could not be sent or fetched: {' '.join(str(fault).split())}", 0.0, "")
     assert isinstance(answer, Outcome)
@@ -91,7 +94,7 @@ async def joined(scheduler: str | None, workers: int | None) -> AsyncIterator[Cl
     Raises BadInputError without Dask, FleetFailedError when nobody answers at the address.
     """
     dask()
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong, we say in one line
+    hush()
     if scheduler is None:
         async with of_processes(workers or os.cpu_count() or 1) as cluster:
             yield cluster
@@ -108,6 +111,12 @@ def dask() -> Any:
         raise BadInputError(
             "a sweep needs Dask, which is not installed: pip install 'steelyard[sweep]'"
         ) from None
+
+
+def hush() -> None:
+    """What goes wrong, we say in one line; Dask gives each of its loggers a level of its own."""
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @asynccontextmanager

@@ -30,10 +30,12 @@ seeds = 8
 load.rate = [100, 150]
 """
 CELLS, FREE = 32, 4 * (LATE - 1)
-PATIENCE = 50.0
+PATIENCE = 100.0
+"""Seconds after which a process is taken to hang."""
 
 pytestmark = [
-    pytest.mark.timeout(110),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux: watches processes by pidfd"),
 ]
 
@@ -64,7 +66,7 @@ class Stage:
         staged = {STAGE: str(self.directory)} if is_staged else {}
         module = [sys.executable, "-W", "error", "-m", "tests.experiments.sweeping"]
         process = subprocess.Popen(
-            [*module, str(self.grid), str(self.directory / out), *words],
+            [*module, str(self.grid), str(self.directory / out), "keep", *words],
             cwd=ROOT,
             env=os.environ | staged,
             stdout=subprocess.PIPE,
