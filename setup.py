@@ -25,6 +25,7 @@ HOT = [
     "policies/pace.py",
     "policies/router.py",
     "policies/state.py",
+    "policies/steelyard.py",
     "policies/two_choices.py",
     "balancer/requests/applicant.py",
     "balancer/requests/attempt.py",

@@ -28,16 +28,20 @@ from policies.options import at_least, between
 from policies.state import EndpointState
 from policies.two_choices import LESS_LOADED, relative_load
 
-CHEAPEST_THERE: Final = "cheapest-there"
-"""Who is expected to cost least of one region's; the least of all regions is gone to. Scores are seconds."""
+COSTS: Final = "costs"
+"""What those who were drawn are expected to cost, region by region; the region of the least is gone to. Scores are
+seconds."""
 
 EXPLORED: Final = "explored"
 """One of whom nothing is known any more, to see what it is like now."""
 
 CHOICES: Final = 8
-"""Endpoints of a region that are looked at. A region of so many or fewer is looked at whole.
+"""Endpoints of the region gone to that are looked at. A region of so many or fewer is looked at whole.
 
 Simulated, six workers of one slot at 70 % load: p99 129 ms with four, 121 with eight, which is all of them."""
+
+SCOUTS: Final = 2
+"""Endpoints that tell what a region costs."""
 
 WAIT_PRICE: Final = 5.0
 """Seconds that one second of expected wait counts, because those who come later wait, too (see `region_aware.py`)."""
@@ -56,11 +60,15 @@ EXPLORE: Final = 0.003
 A look costs a new connection, mostly, so where requests are few, more of them than this would be what p99 tells of."""
 
 
+Costed = tuple[float, EndpointState]
+"""An endpoint, and the seconds that one more request there costs."""
+
+
 class Steelyard:
     """Least expected cost: connecting, distance, wait and failures, each as measured, over all regions at once.
 
-    Up to `choices` endpoints of every region are drawn without replacement and compared; `wait_price` weighs the wait
-    that a request causes to others. Nobody states capacities or distances.
+    Two endpoints of every region say what it costs; up to `choices` of the cheapest are compared. `wait_price` weighs
+    the wait that a request causes to others. Nobody states capacities or distances.
     """
 
     trace: Trace | None = None
@@ -75,7 +83,6 @@ class Steelyard:
         explore: float = EXPLORE,
     ) -> None:
         self._random: Callable[[], float] = rng.random
-        self._sample = rng.sample
         self._choices = at_least(2, choices=choices)
         self._wait_price = at_least(0, wait_price=wait_price)
         self._margin = at_least(0, margin=margin)
@@ -83,7 +90,7 @@ class Steelyard:
         self._picked_at: dict[str, float] = {}
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(regions × choices)."""
+        """O(regions + choices)."""
         size = len(available)
         if size == 1:
             if self.trace is not None:
@@ -105,39 +112,43 @@ class Steelyard:
         self._picked_at = {id_: at for id_, at in self._picked_at.items() if id_ in members}
 
     def _cheapest(self, home: Region | None, available: Available, now: float) -> EndpointState:
-        best, least = available[0], inf
-        peers: list[tuple[float, EndpointState]] = []
-        for region, members in available.by_region.items():
-            head_start = self._margin if region == home else 0.0
-            costs = [(expected_cost(state, now, self._wait_price), state) for state in self._drawn(members)]
-            cost, state = min(costs, key=_cost)
-            if self.trace is not None:
-                self.trace.note(CHEAPEST_THERE, [one for _, one in costs], map(_cost, costs))
-            if cost - head_start < least:
-                best, least, peers = state, cost - head_start, costs
-        return self._least_loaded(best, peers, now)
+        regions = available.by_region
+        if len(regions) == 1:
+            return self._best_of(self._costs(available, self._choices, now), now)
+        chosen, peers, least = available, list[Costed](), inf
+        for region, members in regions.items():
+            costs = self._costs(members, SCOUTS, now)
+            cost = min(costs, key=_cost)[0] - (self._margin if region == home else 0.0)
+            if cost < least:
+                chosen, peers, least = members, costs, cost
+        if len(chosen) > SCOUTS:
+            peers = self._costs(chosen, self._choices, now)
+        return self._best_of(peers, now)
 
-    def _least_loaded(
-        self, best: EndpointState, peers: list[tuple[float, EndpointState]], now: float
-    ) -> EndpointState:
-        """Of those who cost about as much as the best. Who that is in truth is noise; who has less to do is known, and
+    def _costs(self, members: list[EndpointState], most: int, now: float) -> list[Costed]:
+        """Those of so many in a row at most, beginning anywhere: units side by side must not all begin alike."""
+        size = len(members)
+        turn = int(self._random() * size)
+        drawn = members[turn : turn + most]
+        if len(drawn) < most:
+            drawn += members[: min(turn, most - len(drawn))]
+        price = self._wait_price
+        costs = [(expected_cost(state, now, price), state) for state in drawn]
+        if self.trace is not None:
+            self.trace.note(COSTS, drawn, map(_cost, costs))
+        return costs
+
+    def _best_of(self, costs: list[Costed], now: float) -> EndpointState:
+        """Of those who cost about as much as the least. Who that is in truth is noise; who has less to do is known, and
         between those whose turn was longest ago."""
-        most = (1.0 + EQUAL) * min(peers, key=_cost)[0]
-        equals = [state for cost, state in peers if cost <= most]
+        most = (1.0 + EQUAL) * min(costs, key=_cost)[0]
+        equals = [state for cost, state in costs if cost <= most]
         if len(equals) == 1:
-            return best
+            return equals[0]
         if self.trace is not None:
             self.trace.note(LESS_LOADED, equals, [relative_load(state, now) for state in equals])
         last = self._picked_at.get
         return min(equals, key=lambda state: (relative_load(state, now), last(state.id, -inf)))
-
-    def _drawn(self, members: list[EndpointState]) -> list[EndpointState]:
-        """In an order of chance: a tie goes to the first, and units side by side must not all have the same first."""
-        size = len(members)
-        if size > self._choices:
-            return self._sample(members, self._choices)
-        turn = int(self._random() * size)
-        return members[turn:] + members[:turn]
 
 
 def expected_cost(state: EndpointState, now: float, wait_price: float) -> float:
@@ -149,5 +160,5 @@ def expected_cost(state: EndpointState, now: float, wait_price: float) -> float:
     return cost
 
 
-def _cost(pair: tuple[float, EndpointState]) -> float:
+def _cost(pair: Costed) -> float:
     return pair[0]
