@@ -141,6 +141,9 @@ class Prequal:
             self._add(state, in_flight, now)
 
     def _add(self, state: EndpointState, in_flight: int, now: float) -> None:
+        in_flight = max(
+            in_flight, state.in_flight
+        )  # what we have there ourselves is the least that it can have
         latency = self._latency(state, in_flight, state.in_flight, now)
         times = int(self._uses + self._random())  # a part of a use is drawn
         self._pool.add(state, Probe(in_flight, latency, now, times))

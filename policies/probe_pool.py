@@ -95,7 +95,8 @@ class ProbePool:
             if not state.is_listed or (tried and state.id in tried):
                 continue
             usable += 1
-            load = probe.in_flight / state.weight
+            in_flight = probe.in_flight
+            load = (in_flight if in_flight > state.in_flight else state.in_flight) / state.weight
             if state.latency.failures:
                 load = load_of(state, probe, now)
             if load > hot_above:
@@ -144,7 +145,9 @@ class ProbePool:
 
 
 def load_of(state: EndpointState, probe: Probe, now: float) -> float:
-    """Requests per weight; who fails seems much busier, so that quick failures do not attract."""
+    """Requests per weight, ours at least: an answer may be old. Who fails seems much busier, so that quick failures do
+    not attract."""
+    in_flight = max(probe.in_flight, state.in_flight)
     if state.latency.failures:
-        return (probe.in_flight + FAILING * state.blame(now)) / state.weight
-    return probe.in_flight / state.weight
+        return (in_flight + FAILING * state.blame(now)) / state.weight
+    return in_flight / state.weight

@@ -130,6 +130,15 @@ def test_quick_failures_are_hot() -> None:
 # --- the pool
 
 
+def test_what_this_unit_has_there_is_the_least_load() -> None:
+    """An answer of half a second ago says that it is idle, and four of ours are there since."""
+    r, _ = router(1, 1)
+    pool = pool_of(r, (0, 0.1), (3, 0.2))
+    r.states[0].in_flight = 4
+    assert pool.hot_above == 3
+    assert pool.best(FACTS, 0.0, 2) is r.states[1]
+
+
 def test_a_use_counts_one_busier_and_the_last_one_ends_it() -> None:
     """Between probes the pool is kept right by what is sent."""
     r, _ = router(1, 1)
@@ -269,10 +278,10 @@ def test_reports_in_responses_are_probes() -> None:
     r, policy = router(1, 1, 1)
     r.on_probe = lambda state: None
     r.route(FACTS)
-    for n, load in enumerate((9, 0, 8)):
+    for n, load in enumerate((9, 2, 8)):
         answer = Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1, reported_load=ReportedLoad(in_flight=load))
         policy.observe(r.states[n], answer, 0.1)
-    assert [probe.in_flight for probe in policy._pool.probes.values()] == [9, 0, 8]
+    assert [probe.in_flight for probe in policy._pool.probes.values()] == [9, 2, 8]
 
 
 def test_without_answers_it_is_the_less_loaded_of_two() -> None:
