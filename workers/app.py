@@ -91,9 +91,9 @@ class WorkerApp:
         await self._standstill.over()
         while self.switchboard.current.hang == 1:
             await self.switchboard.changed()
-        if self.switchboard.current.unhealthy or self.is_draining:
-            return self._refuse(503, "unhealthy")
         report = self._load.standing(time.monotonic())
+        if self.switchboard.current.unhealthy or self.is_draining:
+            return self._refusal(503, "unhealthy", report)
         return web.json_response({"status": "ok", "worker": self.settings.name}, headers=report)
 
     async def _undergo(self, request: web.Request) -> web.StreamResponse:
@@ -191,6 +191,9 @@ class WorkerApp:
         if retry_after is not None:
             # Whole seconds, and never 0: an invitation to come back at once (RFC 9110 §10.2.3).
             headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
+        return self._refusal(status, error, headers)
+
+    def _refusal(self, status: int, error: str, headers: dict[str, str]) -> web.Response:
         return web.json_response(
             {"error": error, "worker": self.settings.name}, status=status, headers=headers
         )

@@ -123,10 +123,12 @@ async def test_fail_strikes_the_share_it_says(start_worker: StartWorker, session
 async def test_unhealthy_changes_the_health_check_alone(
     start_worker: StartWorker, session: ClientSession
 ) -> None:
-    """A worker can be declared ill while it serves well."""
+    """A worker can be declared ill while it serves well. The check tells the load as ever: who asks is not inside."""
     worker = await start_worker()
     await _put(session, worker, unhealthy=True)
-    assert (await _status(session, worker, "/healthz"), await _status(session, worker)) == (503, 200)
+    async with session.get(f"{worker.url}/healthz") as answer:
+        assert (answer.status, answer.headers["X-Worker-In-Flight"]) == (503, "0")
+    assert await _status(session, worker) == 200
 
 
 async def test_hanging_requests_are_served_once_healed(
