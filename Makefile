@@ -14,7 +14,7 @@ SEEDS ?= 10000
 # Parts of the tests, two at a time, the longest first; each shows what it has said when it ends. `rest` is whatever no
 # part names. Tests of time run alone, before. Coverage of policies and balancer is that of their own tests.
 ALONE = workers
-BESIDE = experiments balancer policies faultsim rest
+BESIDE = experiments balancer policies simulated rest faultsim
 COVERED = policies balancer
 COVERAGE = $(if $(filter $(COVERED),$*),$(COVERED:%=--cov=%) --cov-report=)
 NAMED = $(filter-out rest,$(ALONE) $(BESIDE))

@@ -105,8 +105,12 @@ class OpenLoop:
         self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)  # it stays readable, told once
         self._lanes: dict[int, Lane] = {}
         self._down: list[Lane] = []
-        for _ in range(connections):
-            self._watch(Lane(self._connected()), select.EPOLLIN)
+        try:
+            for _ in range(connections):
+                self._watch(Lane(self._connected()), select.EPOLLIN)
+        except FleetFailedError:
+            self.close()
+            raise
         self._free = list(self._lanes.values())
 
     def _connected(self) -> socket.socket:

@@ -1,4 +1,4 @@
-"""A driver that sweeps with the stand-in: `python -m tests.experiments.sweeping GRID CATALOGUE [keep]`."""
+"""A driver that sweeps with the stand-in: `python -m tests.simulated.sweeping GRID CATALOGUE [keep]`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from experiments.errors import ExperimentError
 from experiments.sweep.driver import Sitting, conduct
 from experiments.sweep.grid import load_grid
-from tests.experiments.standin import simulate
+from tests.simulated.standin import simulate
 
 
 def main(grid: str, out: str, *words: str) -> int:

@@ -14,7 +14,7 @@ from experiments.sweep.code import reached, version_of
 from experiments.sweep.grid import Grid, checked_grid, load_grid
 from experiments.sweep.knobs import turned
 from policies import registry
-from tests.experiments.standin import simulate
+from tests.simulated.standin import simulate
 
 
 def grid(**keys: Any) -> Grid:
@@ -155,7 +155,7 @@ def test_other_code_is_another_cell() -> None:
 
 def test_the_code_of_a_result_is_what_it_can_reach() -> None:
     modules = reached(simulate.__module__)
-    assert {"tests.experiments.standin", "experiments.campaign.scenario", "experiments.load.samples"} <= set(
+    assert {"tests.simulated.standin", "experiments.campaign.scenario", "experiments.load.samples"} <= set(
         modules
     )
     assert not [name for name in modules if name.startswith(("experiments.report", "experiments.sweep"))]

@@ -18,7 +18,7 @@ import pytest
 
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.equality import differences
-from tests.experiments.standin import BROKEN, LATE, STAGE
+from tests.simulated.standin import BROKEN, LATE, STAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 GRID = """
@@ -64,7 +64,7 @@ class Stage:
     def driver(self, out: str, *words: str, is_staged: bool = True) -> subprocess.Popen[str]:
         """A sweep that has begun, in a process group of its own."""
         staged = {STAGE: str(self.directory)} if is_staged else {}
-        module = [sys.executable, "-W", "error", "-m", "tests.experiments.sweeping"]
+        module = [sys.executable, "-W", "error", "-m", "tests.simulated.sweeping"]
         process = subprocess.Popen(
             [*module, str(self.grid), str(self.directory / out), "keep", *words],
             cwd=ROOT,
@@ -121,7 +121,9 @@ def must_die(pid: int) -> None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    ready, _, _ = select.select([handle], [], [], PATIENCE)
+    end = select.poll()  # select() takes no descriptor above 1023
+    end.register(handle, select.POLLIN)
+    ready = end.poll(PATIENCE * 1e3)
     os.close(handle)
     assert ready, f"process {pid} is still there"
 

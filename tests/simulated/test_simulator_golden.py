@@ -3,7 +3,7 @@
 Rule of this file: whoever means to change what is simulated says so, with STEELYARD_REWRITE=1, and the differences in
 `golden/` are part of the change:
 
-    STEELYARD_REWRITE=1 pytest tests/experiments/test_simulator_golden.py
+    STEELYARD_REWRITE=1 pytest tests/simulated/test_simulator_golden.py
 
 Numbers are kept to nine digits: the tenth may be another on a processor that rounds an exponential otherwise.
 """

@@ -19,10 +19,10 @@ from experiments.sweep.driver import Sitting, conduct
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
-from tests.experiments.standin import simulate
+from tests.simulated.standin import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
-DRIVER = (sys.executable, "-W", "error", "-m", "tests.experiments.sweeping")
+DRIVER = (sys.executable, "-W", "error", "-m", "tests.simulated.sweeping")
 GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\nours = "random"\n'
 
 

@@ -19,7 +19,7 @@ from experiments.sweep.equality import chosen_grid, differences
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Outcome, compute
-from tests.experiments.standin import simulate
+from tests.simulated.standin import simulate
 
 CODE = version_of(simulate)
 
