@@ -119,14 +119,22 @@ def hush() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
+HERE = "127.0.0.1"
+
+
 @asynccontextmanager
 async def of_processes(count: int) -> AsyncIterator[Cluster]:
-    """Workers that nobody else can reach; each is started again when it dies."""
+    """Workers that nobody else can reach; each is started again when it dies.
+
+    Dask's scheduler serves HTTP however it is asked; on its usual port it would meet another sweep's, with a warning.
+    """
     local = dask().LocalCluster(
         n_workers=count,
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        host=HERE,
+        dashboard_address=f"{HERE}:0",
+        scheduler_kwargs={"dashboard": False},
         asynchronous=True,
         silence_logs=logging.CRITICAL,
         preload=[preload.__name__],

@@ -50,7 +50,8 @@ class Stage:
         self.started: list[subprocess.Popen[str]] = []
         self._opened: list[int] = []
         os.mkfifo(directory / "told")
-        self._told = os.fdopen(os.open(directory / "told", os.O_RDWR), "r", encoding="utf-8")
+        self._told = os.open(directory / "told", os.O_RDWR)
+        self._heard = b""
 
     def hold(self) -> None:
         """Late cells will wait."""
@@ -82,11 +83,22 @@ class Stage:
         return ended(self.driver(out, *words))
 
     def late_cell(self) -> int:
-        """Wait until a cell waits; the process that computes it."""
+        """Wait until a cell waits; the process that computes it. A driver that has ended never gets there."""
         while True:
-            pid, _, seed = self._told.readline().split()
+            pid, _, seed = self._line().split()
             if int(seed) >= LATE:
                 return int(pid)
+
+    def _line(self) -> str:
+        ear = select.poll()
+        ear.register(self._told, select.POLLIN)
+        while b"\n" not in self._heard:
+            if ear.poll(500):
+                self._heard += os.read(self._told, 4096)
+            else:
+                assert any(process.poll() is None for process in self.started), "the driver has ended"
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
 
     def answers(self, out: str) -> int:
         """Results that are in the catalogue."""
@@ -107,7 +119,7 @@ class Stage:
                 process.stdout.close()
         for number in self._opened:
             os.close(number)
-        self._told.close()
+        os.close(self._told)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
