@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ class Sitting:
         )
         try:
             for number in range(searches):
-                self.found.append(search(lambda rate: self._attempt(rate, number), first))  # noqa: B023
+                self.found.append(search(partial(self._attempt, number=number), first))
         except KeyboardInterrupt:
             self._console.print("[yellow]Stopped.[/] Nothing was left running.")
             return True

@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def write_page(
     matrix = matrix_of(rows, measure)
     if not matrix.squares:
         raise BadInputError(f"{catalogue.path}: no cell of {facts.grid.name!r} has a result to compare yet")
-    draw = lambda sheet: heat_map(matrix, facts.grid.ours, sheet)  # noqa: E731
+    draw = partial(heat_map, matrix, facts.grid.ours)
     try:
         picture = save_drawing(Drawing("matrix", "The policy matrix", CAPTION, draw), directory / "figures")
         body = [
