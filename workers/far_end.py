@@ -37,10 +37,8 @@ class FarEnd(asyncio.Transport):
         protocol: asyncio.Protocol,
         up: Line,
         down: Line,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self._now = now
         self._near = near
         self._protocol = protocol
         self._up = up
@@ -53,7 +51,7 @@ class FarEnd(asyncio.Transport):
     @property
     def instant(self) -> float:
         """When that to which the worker is reacting was due; now, if that was long ago."""
-        now = self._now()
+        now = time.monotonic()
         return self._reacts_to if 0.0 <= now - self._reacts_to <= PATIENCE else now
 
     def react_to(self, instant: float) -> None:

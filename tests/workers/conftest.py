@@ -1,33 +1,69 @@
-"""Workers on real loopback sockets: in this process, or as the program that an experiment starts."""
+"""Workers on real loopback sockets: in this process, or as the program that an experiment starts.
+
+In this room time is virtual (see virtual_time.py) unless a test is marked `real_time`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession
 
+from tests.workers.virtual_time import Clock, VirtualTimeLoop
+from workers import alarm
 from workers.server import Worker
 from workers.service import Fixed
 from workers.settings import Settings
 
 StartWorker = Callable[..., Awaitable[Worker]]
+SERVICE = 0.001
+"""Seconds, unless a test wants others."""
+
 RunWorkers = Callable[..., Awaitable[Process]]
+
+
+CLOCK = Clock()
+"""The room's. It only ever moves on: no test needs it at a certain instant."""
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """A hook of pytest-asyncio: where it takes this test's loop from."""
+    return (
+        {"real": asyncio.new_event_loop} if _is_real(item) else {"virtual": partial(VirtualTimeLoop, CLOCK)}
+    )
+
+
+@pytest.fixture(autouse=True)
+def clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What `time.monotonic()` asks, but in tests marked `real_time`."""
+    if not _is_real(request.node):
+        monkeypatch.setattr(time, "monotonic", CLOCK)
+        monkeypatch.setattr(alarm, "_open_timerfd", lambda: None)
+    return CLOCK
+
+
+def _is_real(item: pytest.Item) -> bool:
+    return item.get_closest_marker("real_time") is not None
 
 
 @pytest.fixture
 async def start_worker() -> AsyncIterator[StartWorker]:
-    """Starts workers in this process, 1 ms of service unless told otherwise."""
+    """Starts workers in this process, `SERVICE` unless told otherwise."""
     async with AsyncExitStack() as stack:
 
         async def start(**settings: Any) -> Worker:
-            worker = Worker(Settings(**{"service": Fixed(0.001), **settings}))
+            worker = Worker(Settings(**{"service": Fixed(SERVICE), **settings}))
             return await stack.enter_async_context(worker)
 
         yield start

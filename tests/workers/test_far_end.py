@@ -5,17 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.workers.virtual_time import Clock
 from workers.far_end import PATIENCE, FarEnd, far_end_of
 from workers.line import Line
-
-
-class Clock:
-    """Counted seconds."""
-
-    time = 100.0
-
-    def now(self) -> float:
-        return self.time
 
 
 class Way(Line):
@@ -38,7 +30,7 @@ class Echo(asyncio.Protocol):
         self.clock, self.takes = clock, takes
 
     def data_received(self, data: bytes) -> None:
-        self.clock.time += self.takes
+        self.clock.now += self.takes
         self.end.write(data)
 
     end: FarEnd
@@ -54,46 +46,47 @@ class Near(asyncio.Transport):
         return default
 
 
-def far_end(takes: float) -> tuple[FarEnd, Way, Way, Clock]:
-    clock, up, down = Clock(), Way(), Way()
+def far_end(clock: Clock, takes: float) -> tuple[FarEnd, Way, Way]:
+    clock.now = 100.0
+    up, down = Way(), Way()
     echo = Echo(clock, takes)
-    echo.end = FarEnd(Near(), echo, up, down, clock.now)
-    return echo.end, up, down, clock
+    echo.end = FarEnd(Near(), echo, up, down)
+    return echo.end, up, down
 
 
-def test_an_answer_is_dated_by_what_it_answers() -> None:
+def test_an_answer_is_dated_by_what_it_answers(clock: Clock) -> None:
     """The line was late by 1 ms, and the worker computes for 2: neither is on the way."""
-    end, up, down, _ = far_end(takes=0.002)
+    end, up, down = far_end(clock, takes=0.002)
     up.left_at = 99.999
     end.arrive(b"ping")
     assert down.entered == [99.999]
 
 
-def test_who_is_held_up_for_long_is_felt() -> None:
+def test_who_is_held_up_for_long_is_felt(clock: Clock) -> None:
     """Beyond PATIENCE the answer enters the line when it is written."""
-    end, up, down, clock = far_end(takes=PATIENCE * 1.01)
+    end, up, down = far_end(clock, takes=PATIENCE * 1.01)
     up.left_at = 100.0
     end.arrive(b"ping")
-    assert down.entered == [clock.time]
+    assert down.entered == [clock.now]
 
 
-async def test_a_service_ends_when_it_was_due_to_end() -> None:
+async def test_a_service_ends_when_it_was_due_to_end(clock: Clock) -> None:
     """The worker says what it reacts to; a wait after that is no computing."""
-    end, up, down, clock = far_end(takes=0.0)
+    end, up, down = far_end(clock, takes=0.0)
     up.left_at = 100.0
     end.arrive(b"ping")
-    clock.time = 100.0213
+    clock.now = 100.0213
     end.react_to(100.02)
     end.write(b"answer")
     end.close()
-    clock.time = 101.0
+    clock.now = 101.0
     end.write_eof()
     assert down.entered == [100.0, 100.02, 100.02, 101.0]
 
 
-def test_whoever_stands_on_it_finds_it() -> None:
+def test_whoever_stands_on_it_finds_it(clock: Clock) -> None:
     """Through any transport that passes the question on; without a link there is none."""
-    end = far_end(takes=0.0)[0]
+    end = far_end(clock, takes=0.0)[0]
     assert far_end_of(end) is end
     assert far_end_of(Near()) is None
     assert far_end_of(None) is None

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import ClientSession
 
+pytestmark = pytest.mark.real_time
+
 RunWorkers = Callable[..., Awaitable[Process]]
 ReadyPort = Callable[[Process], Awaitable[int]]
 

@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 from aiohttp import ClientSession
 
+from tests.workers.conftest import SERVICE
+from tests.workers.virtual_time import EXACTLY
 from workers.faults import Faults
 from workers.server import Worker
 from workers.service import Fixed, Slots
@@ -120,9 +122,9 @@ async def test_nothing_is_answered_before_it_moves_again(
     async with session.put(f"{worker.url}/-/faults", json={"pause": 0.3}) as response:
         assert response.status == 200
     came_at, checked_at = await asyncio.gather(got("/work"), got("/healthz"))
-    assert await served - begun_at >= 0.4
-    assert came_at - stopped_at >= 0.4
-    assert checked_at - stopped_at >= 0.3
+    assert await served - begun_at == pytest.approx(0.4, abs=EXACTLY)
+    assert came_at - stopped_at == pytest.approx(0.4, abs=EXACTLY)
+    assert checked_at - stopped_at == pytest.approx(0.3, abs=EXACTLY)
 
 
 @pytest.mark.parametrize(
@@ -155,4 +157,4 @@ async def test_a_worker_moves_further_away_on_connections_that_exist(
     begun_at = time.monotonic()
     async with session.get(f"{worker.url}/work") as response:
         await response.read()
-    assert time.monotonic() - begun_at >= 0.3
+    assert time.monotonic() - begun_at == pytest.approx(0.3 + SERVICE, abs=EXACTLY)

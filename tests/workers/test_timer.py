@@ -12,6 +12,8 @@ from workers.alarm import LoopAlarm, TimerfdAlarm, open_alarm
 from workers.line import Line
 from workers.timer import DeadlineTimer
 
+pytestmark = pytest.mark.real_time
+
 ALARMS = [open_alarm, LoopAlarm]
 
 

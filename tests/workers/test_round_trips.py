@@ -1,0 +1,141 @@
+"""TLS and HTTP/2 behind the link, held to theory in virtual time, with R the round trip and S the service time."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import pytest
+from h2.connection import H2Connection
+from h2.events import StreamEnded
+
+from experiments.reproduce.caller import Target, client_context
+from tests.workers.virtual_time import EXACTLY
+from workers.server import Worker
+from workers.service import Fixed
+
+R, S = 0.1, 0.05
+ENOUGH = 1 << 16
+Made = TypeVar("Made")
+StartWorker = Callable[..., Awaitable[Worker]]
+
+
+class Caller:
+    """A connection on the loop, so that virtual time waits for it; the caller of experiments blocks."""
+
+    def __init__(self, worker: Worker, session: ssl.SSLSession | None = None) -> None:
+        settings = worker.settings
+        port = urlsplit(worker.url).port
+        assert port is not None
+        self.target = Target("127.0.0.1", port, settings.tls, settings.http)
+        self._session = session
+        self._h2 = H2Connection()
+
+    async def open(self, context: ssl.SSLContext) -> float:
+        """TCP, and TLS where it is spoken; how long that took."""
+        begun_at = time.monotonic()
+        self._reader, self._writer = await asyncio.open_connection(self.target.host, self.target.port)
+        self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls: ssl.SSLObject | None = None
+        if self.target.tls is not None:
+            self.tls = context.wrap_bio(self._came, self._goes, session=self._session)
+            await self._do(self.tls.do_handshake)
+            self._writer.write(self._goes.read())
+        if self.target.http == "2":
+            self._h2.initiate_connection()
+        return time.monotonic() - begun_at
+
+    async def call(self, times: int = 1) -> float:
+        """So many requests, together with HTTP/2 and one after the other without; how long until all are answered."""
+        begun_at = time.monotonic()
+        if self.target.http == "2":
+            for _ in range(times):
+                fields = [(":method", "GET"), (":path", "/work"), (":scheme", "http"), (":authority", "w")]
+                self._h2.send_headers(self._h2.get_next_available_stream_id(), fields, end_stream=True)
+            self._send(self._h2.data_to_send())
+            while times:
+                times -= sum(
+                    isinstance(one, StreamEnded) for one in self._h2.receive_data(await self._read())
+                )
+        for _ in range(times):
+            self._send(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += await self._read()
+        return time.monotonic() - begun_at
+
+    def close(self) -> None:
+        """Without ceremony."""
+        self._writer.close()
+
+    def _send(self, data: bytes) -> None:
+        if self.tls is None:
+            self._writer.write(data)
+        else:
+            self.tls.write(data)
+            self._writer.write(self._goes.read())
+
+    async def _read(self) -> bytes:
+        return await self._reader.read(ENOUGH) if self.tls is None else await self._do(self._read_tls)
+
+    def _read_tls(self) -> bytes:
+        assert self.tls is not None
+        return self.tls.read(ENOUGH)
+
+    async def _do(self, act: Callable[[], Made]) -> Made:
+        """What wants bytes of the other side until it has them."""
+        while True:
+            try:
+                return act()
+            except ssl.SSLWantReadError:
+                self._writer.write(self._goes.read())
+                self._came.write(await self._reader.read(ENOUGH))
+
+
+@pytest.mark.parametrize("http", ["1.1", "2"])
+@pytest.mark.parametrize(("tls", "trips"), [(None, 2), ("1.2", 4), ("1.3", 3)])
+async def test_round_trips_of_each_version(
+    start_worker: StartWorker, tls: str | None, trips: int, http: str
+) -> None:
+    """Cold 2R + S in plain, 4R + S with TLS 1.2, 3R + S with 1.3; warm R + S."""
+    caller = Caller(await start_worker(tls=tls, http=http, round_trip=R, service=Fixed(S)))
+    cold = await caller.open(client_context(caller.target)) + await caller.call()
+    warm = await caller.call()
+    caller.close()
+    assert cold == pytest.approx(trips * R + S, abs=EXACTLY)
+    assert warm == pytest.approx(R + S, abs=EXACTLY)
+
+
+@pytest.mark.parametrize(("tls", "full", "resumed"), [("1.2", 3, 2), ("1.3", 2, 2)])
+async def test_resumed_tls_1_2_saves_a_round_trip(
+    start_worker: StartWorker, tls: str, full: int, resumed: int
+) -> None:
+    """Behind TCP's one a full handshake of TLS 1.2 takes 2R, a resumed one R; of TLS 1.3 each takes R."""
+    worker = await start_worker(tls=tls, round_trip=R)
+    first = Caller(worker)
+    context = client_context(first.target)
+    took = await first.open(context)
+    await first.call()  # with TLS 1.3 the ticket comes behind the handshake
+    assert first.tls is not None
+    again = Caller(worker, first.tls.session)
+    took_again = await again.open(context)
+    await again.call()
+    assert again.tls is not None
+    assert again.tls.session_reused
+    first.close()
+    again.close()
+    assert took == pytest.approx(full * R, abs=EXACTLY)
+    assert took_again == pytest.approx(resumed * R, abs=EXACTLY)
+
+
+async def test_streams_of_one_connection_share_the_slots(start_worker: StartWorker) -> None:
+    """Three at once on two slots: two are served together, the third after them."""
+    caller = Caller(await start_worker(http="2", slots=2, service=Fixed(S)))
+    await caller.open(client_context(caller.target))
+    took = await caller.call(3)
+    caller.close()
+    assert took == pytest.approx(2 * S, abs=EXACTLY)
