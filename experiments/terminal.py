@@ -12,9 +12,10 @@ import os
 import signal
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from experiments.errors import BadInputError
@@ -23,6 +24,7 @@ STOPPED = 130
 BOUND_MISSED = 1
 """Exit codes."""
 
+FRAMES_PER_SECOND = 3
 FULL_WIDTH = 120
 """Columns of a terminal that shows every table whole."""
 
@@ -35,6 +37,32 @@ def console_here() -> Console:
     """A file has room for every column, whatever the terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=max(console.width, FULL_WIDTH))
+
+
+class LivePanel:
+    """What is seen of a long work while it goes on, where somebody watches: `panel` is asked for it again and again.
+
+    Drawn a few times per second only, because drawing costs processor time that belongs to the measurement.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(
+            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def panel(self) -> RenderableType:
+        """How things stand now."""
+        raise NotImplementedError
 
 
 def tell(console: Console, is_met: bool | None, words: str) -> None:

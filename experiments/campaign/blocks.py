@@ -17,7 +17,8 @@ import numpy as np
 
 from experiments.campaign.results import Campaign, PlannedRun, save_campaign, save_result
 from experiments.campaign.scenario import Scenario
-from experiments.campaign.trial import Interrupted, run_trial, versions
+from experiments.campaign.trial import Interrupted, run_trial
+from experiments.campaign.versions import versions
 from experiments.load.ledger import Ledger
 from experiments.load.samples import Run, World
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -22,34 +21,22 @@ from experiments.campaign.scenario import Scenario
 from experiments.campaign.statistics import statistics_row
 from experiments.load.ledger import Ledger
 from experiments.load.samples import Run
+from experiments.terminal import LivePanel
 
-FRAMES_PER_SECOND = 3
 OVERHEAD = 6.0
 """Seconds that starting, warming and stopping a fleet take, until measured."""
 
 
-class Progress:
+class Progress(LivePanel):
     """Observer of a campaign. `with Progress(…) as progress` shows the panel if the console is a terminal."""
 
     def __init__(self, campaign: Campaign, console: Console) -> None:
+        super().__init__(console)
         self._campaign = campaign
-        self._console = console
         self._began_at = self._run_began_at = time.monotonic()
         self._ended: list[tuple[PlannedRun, float]] = []
         self._current: PlannedRun | None = None
         self._ledger: Ledger | None = None
-        self._live = Live(
-            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
-        )
-
-    def __enter__(self) -> Progress:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
 
     def run_started(self, planned: PlannedRun) -> None:
         """A fleet is being started."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
-from platform import python_version
 from typing import Any
 
 from experiments.campaign.crew import profiles_of
@@ -18,6 +16,8 @@ from experiments.campaign.playing import Playing
 from experiments.campaign.results import PlannedRun
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.statistics import achieved_rate, lag_percentiles, validity
+from experiments.campaign.versions import versions
+from experiments.campaign.warming import first_connections, warm_requests
 from experiments.load.arrivals import closed, first_instants, requests_of
 from experiments.load.generator import Generator
 from experiments.load.ledger import Ledger
@@ -30,8 +30,6 @@ WARM_BATCH = 10
 MOST_DEMOTED = 0.005
 """Share of picks that another policy may have made: a shared machine stops any process for some milliseconds now
 and then, and a pick that this happens to overruns its budget. A policy that fails does so far more often."""
-
-PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools", "numpy")
 
 Watch = Callable[[Ledger], None]
 
@@ -89,25 +87,6 @@ async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
     timeout = scenario.timeout * scenario.time_scale
     through = Generator(fleet.balancer.address, "warm", fleet.places, closed(width, count), count, timeout)
     await through.run(min(width, count))
-
-
-def warm_requests(scenario: Scenario, entry: Entry) -> int:
-    """Requests sent through the balancer before the run: at least two for each that will be outstanding.
-
-    One would find the connections that a burst needs; the second finds those that a slow region needs when
-    slots of the fast ones are already free again.
-    """
-    workers = sum(region.workers for region in scenario.regions)
-    return max(scenario.warmup * workers, 2 * first_connections(scenario, entry))
-
-
-def first_connections(scenario: Scenario, entry: Entry) -> int:
-    """Connections to open before the run: the batch, or what Little's law expects of the open loop."""
-    load = scenario.load_of(entry)
-    if load.mode == "closed":
-        return min(load.batch, load.planned)
-    slowest = max(region.rtt for region in scenario.regions)
-    return min(load.planned, max(8, round(load.mean_rate * slowest)))
 
 
 def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
@@ -190,16 +169,3 @@ def faults(status: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",
     )
-
-
-def versions() -> dict[str, str]:
-    """Python and the packages that a measurement depends on; "absent" where one is not installed."""
-    return {"python": python_version(), **{package: version_of(package) for package in PACKAGES}}
-
-
-def version_of(package: str) -> str:
-    """The installed version of a package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "absent"

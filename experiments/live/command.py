@@ -15,7 +15,6 @@ from typing import Any
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -26,7 +25,7 @@ from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.unit import HttpUnit
 from experiments.live.verdict import Verdict, conclude
-from experiments.terminal import STOPPED, console_here, interruptible, must_be_writable, write_json
+from experiments.terminal import STOPPED, LivePanel, console_here, interruptible, must_be_writable, write_json
 from workers.service import parse_profile
 
 EPILOG = """\b
@@ -174,17 +173,16 @@ def percent(option: str, text: str) -> float:
     return share
 
 
-class Sitting:
+class Sitting(LivePanel):
     """An evaluation at the terminal."""
 
     def __init__(self, plan: Plan, twins: tuple[str, str] | None, console: Console) -> None:
+        super().__init__(console)
         self._plan = plan
         self._twins = twins
-        self._console = console
         self._began_at = time.monotonic()
         self._now_in = ""
         self._window: Window | None = None
-        self._panel = Live(get_renderable=self._status, console=console, refresh_per_second=2, transient=True)
 
     def conduct(self, url: str, token: str | None, file: Path | None) -> int:
         """Measure and tell; returns the exit code. Raises ExperimentError."""
@@ -197,16 +195,12 @@ class Sitting:
         problem: ExperimentError | None = None
         was_stopped = False
         try:
-            if self._console.is_terminal:
-                self._panel.start()
-            asyncio.run(interruptible(self._run(url, token, findings)))
+            with self:
+                asyncio.run(interruptible(self._run(url, token, findings)))
         except ExperimentError as error:
             problem = error
         except (asyncio.CancelledError, KeyboardInterrupt):
             was_stopped = True
-        finally:
-            if self._console.is_terminal:
-                self._panel.stop()
         if findings and findings[0].windows:
             verdict = conclude(self._plan, findings[0], self._twins)
             self.present(verdict)
@@ -239,7 +233,7 @@ class Sitting:
         """Said in one line, whatever the console."""
         self._console.print(f"{self._now_in}: {told(window)}", highlight=False)
 
-    def _status(self) -> Text:
+    def panel(self) -> Text:
         elapsed = time.monotonic() - self._began_at
         left = clock(max(0.0, self._plan.seconds - elapsed))
         line = f"{self._now_in}   elapsed {clock(elapsed)}   left {left}"

@@ -13,7 +13,8 @@ import numpy as np
 from experiments.campaign.crew import places_of
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.statistics import achieved_rate
-from experiments.campaign.trial import first_connections, versions, warm_requests
+from experiments.campaign.versions import versions
+from experiments.campaign.warming import first_connections, warm_requests
 from experiments.load.arrivals import first_instants
 from experiments.load.samples import Run, RunFacts, Samples
 from experiments.simulator.simulation import Simulation

@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from experiments.campaign.progress import clock
 from experiments.sweep.cells import Cell
 from experiments.sweep.outcome import Outcome
+from experiments.terminal import LivePanel
 
-FRAMES_PER_SECOND = 3
 LINE_EVERY = 10.0
 """Seconds between two lines where nobody watches."""
 
@@ -25,31 +24,19 @@ SHOWN_FAILURES = 5
 """Failures that get a line of their own; the catalogue has all."""
 
 
-class Progress:
+class Progress(LivePanel):
     """Observer of a sweep over `missing` of `planned` cells."""
 
     def __init__(self, planned: int, missing: Sequence[Cell], console: Console) -> None:
+        super().__init__(console)
         self._planned = planned
         self._left = len(missing)
         self._size_left = sum(cell.size for cell in missing)
         self._size_done = 0
         self._failed = 0
-        self._console = console
         self._began_at = self._said_at = time.monotonic()
         self._done = 0
         self.threads: Callable[[], int] = lambda: 0
-        self._live = Live(
-            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
-        )
-
-    def __enter__(self) -> Progress:
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
-            self._live.stop()
 
     @property
     def failed(self) -> int:

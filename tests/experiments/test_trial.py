@@ -7,7 +7,8 @@ import pytest
 
 from experiments.campaign.scenario import Region
 from experiments.campaign.shelf import load_scenario
-from experiments.campaign.trial import demand_of, faults, first_connections, warm_requests
+from experiments.campaign.trial import demand_of, faults
+from experiments.campaign.warming import first_connections, warm_requests
 from experiments.simulator.run import simulate
 from experiments.simulator.translation import OVERHEAD
 
