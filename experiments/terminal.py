@@ -47,17 +47,19 @@ class LivePanel:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(
-            get_renderable=self.panel, console=console, refresh_per_second=FRAMES_PER_SECOND, transient=True
-        )
+        self._live: Live | None = None
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
+            every, console = FRAMES_PER_SECOND, self._console
+            self._live = Live(
+                get_renderable=self.panel, console=console, refresh_per_second=every, transient=True
+            )
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
+        if self._live is not None:
             self._live.stop()
 
     def panel(self) -> RenderableType:
