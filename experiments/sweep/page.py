@@ -1,8 +1,10 @@
 """The page of a grid: the matrix as a heat map, in words and as tables.
 
-Rule of this file: a function of the catalogue alone. It writes, into one directory:
+Rule of this file: a function of its arguments' files alone. It writes, into one directory:
 
     matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg  figures/matrix-narrow.svg
+
+and, where measured campaigns are given too, figures/measured.png  figures/measured.svg  figures/measured-narrow.svg
 """
 
 from __future__ import annotations
@@ -33,8 +35,11 @@ CAPTION = (
 )
 
 
+MEASURED_CAPTION = "The same on real processes, over valid blocks. Fewer than eight give ratios and no mark."
+
+
 def write_page(
-    catalogue: Catalogue, grid: str | None, measure: str, directory: Path
+    catalogue: Catalogue, grid: str | None, measure: str, directory: Path, measured: Matrix | None = None
 ) -> tuple[GridFacts, Matrix]:
     """Write every output. Raises BadInputError when nothing can be compared or written."""
     facts = chosen_grid(catalogue, grid)
@@ -53,6 +58,7 @@ def write_page(
                 if (told := said(facts, matrix))
                 else []
             ),
+            *([] if measured is None else [measured_section(measured, facts.grid.ours, directory)]),
             *(
                 section(table.title, table_html(table))
                 for table in (best_table(matrix, facts.grid.ours), matrix_table(matrix), failure_table(rows))
@@ -61,7 +67,7 @@ def write_page(
             section("Method", items(method(facts, matrix))),
         ]
         write(directory / "matrix.html", page(f"{escape(facts.grid.name)}: policy matrix", body))
-        write(directory / "matrix.json", to_json(facts, matrix))
+        write(directory / "matrix.json", to_json(facts, matrix, measured))
         write(directory / "matrix.csv", to_csv(matrix))
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None
@@ -80,6 +86,18 @@ def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> str:
         f'<div class="{kind}"><strong>{escape(headline(matrix, facts.grid.ours))}</strong></div>'
         f"{box('Not all cells are in these figures', lines)}"
     )
+
+
+def measured_section(measured: Matrix, ours: str, directory: Path) -> str:
+    """What real processes said."""
+    draw = partial(heat_map, measured, ours)
+    title = "Measured on real processes"
+    picture = save_drawing(Drawing("measured", title, MEASURED_CAPTION, draw), directory / "figures")
+    told = [headline(measured, ours, "blocks"), *sentences(measured, ours)]
+    told += [
+        f"{count} runs are {kind} and compared with nothing." for kind, count in measured.left_out.items()
+    ]
+    return section(title, f"{picture_html(picture)}{items(told)}{table_html(matrix_table(measured))}")
 
 
 WARNINGS = {
@@ -117,7 +135,7 @@ def method(facts: GridFacts, matrix: Matrix) -> list[str]:
     ]
 
 
-def to_json(facts: GridFacts, matrix: Matrix) -> str:
+def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
     """Every square, for programs."""
     content = {
         "grid": facts.grid.model_dump(mode="json"),
@@ -127,6 +145,7 @@ def to_json(facts: GridFacts, matrix: Matrix) -> str:
         "sentences": said(facts, matrix),
         "left_out": dict(matrix.left_out),
         "squares": [asdict(square) for square in matrix.squares.values()],
+        "measured": [] if measured is None else [asdict(square) for square in measured.squares.values()],
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 

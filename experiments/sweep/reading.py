@@ -22,6 +22,7 @@ Examples:
   experiments catalogue list results/first.sqlite
   experiments catalogue show results/first.sqlite
   experiments catalogue report results/first.sqlite --measure p50
+  experiments catalogue report results/matrix.sqlite --measured results/steady --measured results/regions
   experiments catalogue compare before.sqlite after.sqlite
   experiments catalogue equal resumed.sqlite undisturbed.sqlite
 """
@@ -89,23 +90,37 @@ def show(file: Path, grid: str | None) -> int:
 @click.option(
     "--out", type=click.Path(path_type=Path), help="A directory for the report; beside it if not given."
 )
+@click.option(
+    "--measured",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Results of a measured campaign, to be shown below; may be repeated.",
+)
 @grid_option
 @measure_option
-def report(file: Path, out: Path | None, grid: str | None, measure: str) -> int:
+def report(file: Path, out: Path | None, measured: tuple[Path, ...], grid: str | None, measure: str) -> int:
     """Draw the policy matrix of a CATALOGUE: a page, PNG, SVG, CSV and JSON."""
-    return write_report(file, out, grid, measure)
+    return write_report(file, out, grid, measure, measured)
 
 
-def write_report(file: Path, out: Path | None = None, grid: str | None = None, measure: str = "p99") -> int:
+def write_report(
+    file: Path,
+    out: Path | None = None,
+    grid: str | None = None,
+    measure: str = "p99",
+    measured: tuple[Path, ...] = (),
+) -> int:
     """The page, and its essence on the terminal."""
     from experiments.sweep.catalogue import to_read
+    from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
     from experiments.terminal import tell
 
     console, directory = Console(), out or file.with_name(f"{file.stem}-report")
     with to_read(file) as opened, console.status("Drawing the report"):
-        facts, matrix = write_page(opened, grid, measure, directory)
+        beside = measured_matrix(measured, measure) if measured else None
+        facts, matrix = write_page(opened, grid, measure, directory, beside)
     tell(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
     for sentence in sentences(matrix, facts.grid.ours):
         console.print(Text(sentence))

@@ -24,13 +24,13 @@ OFTEN = 0.8
 """The part of the scenarios in which it should be best or practically equal."""
 
 
-def headline(matrix: Matrix, ours: str) -> str:
-    """In how many scenarios it is as good as the best, or that it does not take part."""
+def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
+    """In how many scenarios it is as good as the best, or that it does not take part. `unit`: of what there are few."""
     row = matrix.row(ours)
     if not row:
         return f"{ours} takes no part; the best of each scenario stand below"
     if has_no_verdict(row):
-        return f"No verdict: {row[0].seeds} seeds, {ENOUGH_BLOCKS} needed for an interval"
+        return f"No verdict: {row[0].seeds} {unit}, {ENOUGH_BLOCKS} needed for an interval"
     good = sum(square.is_as_good for square in row)
     return (
         f"{ours} is best or practically equal in {good} of {len(row)} scenarios ({percent(good / len(row), 0)}; "

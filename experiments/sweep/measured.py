@@ -1,0 +1,52 @@
+"""Campaigns on real processes in the form of a sweep's cells, so that both are compared in the same way.
+
+Rule of this file: a block is what a seed is to a sweep: all entries have it in common, and by it they are paired. The
+twin of an A/A pair is left out, for the policy that it repeats is there already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.campaign.results import Results, load_results
+from experiments.errors import BadInputError
+from experiments.load.samples import Run
+from experiments.sweep.catalogue import Row
+from experiments.sweep.matrix import Matrix, matrix_of
+from experiments.sweep.outcome import numbers_of
+
+MEASURED = "measured"
+
+
+def measured_matrix(directories: Sequence[Path], measure: str) -> Matrix:
+    """The matrix of what was measured into these results directories. Raises BadInputError."""
+    return matrix_of(
+        [row for directory in directories for row in rows_of(measured(load_results(directory)))], measure
+    )
+
+
+def measured(results: Results) -> Results:
+    """These results. Raises BadInputError when they were simulated."""
+    world = results.runs[0].facts.world
+    if world != MEASURED:
+        raise BadInputError(f"--measured: {results.directory} holds {world} runs, not measured ones")
+    return results
+
+
+def rows_of(results: Results) -> list[Row]:
+    """A cell for each run."""
+    twin = results.scenario.twins[1] if results.scenario.twins else None
+    policies = {entry.label: entry.policy.model_dump_json() for entry in results.entries()}
+    return [
+        row_of(run, results, policies[run.facts.label]) for run in results.runs if run.facts.label != twin
+    ]
+
+
+def row_of(run: Run, results: Results, policy: str) -> Row:
+    """The numbers are the same as those of a simulated cell."""
+    facts, scenario = run.facts, results.scenario
+    numbers = numbers_of(run, scenario)
+    cell = f"{results.directory} {facts.label} {facts.block}"
+    return Row(cell, scenario.name, facts.label, policy, json.dumps({}), facts.block, "done", numbers)

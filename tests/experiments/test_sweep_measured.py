@@ -1,0 +1,57 @@
+"""Measured campaigns below the policy matrix of a sweep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.campaign.results import load_results
+from experiments.campaign.scenario import Scenario
+from experiments.errors import BadInputError
+from experiments.sweep import catalogue as catalogues
+from experiments.sweep.cells import cells_of
+from experiments.sweep.grid import checked_grid
+from experiments.sweep.measured import measured, measured_matrix
+from experiments.sweep.outcome import Outcome, numbers_of
+from experiments.sweep.page import write_page
+
+MakeResults = Callable[..., Scenario]
+
+
+def test_measured_campaigns_stand_below(tmp_path: Path, make_results: MakeResults) -> None:
+    """In the same figure and table; what is invalid is counted, and compared with nothing."""
+    scenario = make_results(tmp_path / "run", blocks=9, requests=60, late="random, batch 10")
+    matrix = measured_matrix([tmp_path / "run"], "p99")
+    left = ("random, batch 10", *(scenario.twins or ())[1:])  # a twin repeats what is there already
+    labels = [entry.label for entry in scenario.entries if entry.label not in left]
+    assert matrix.scenarios == (scenario.name,)
+    assert [square.policy for square in matrix.column(scenario.name)] == labels
+    assert matrix.left_out == {"invalid": 9}
+    assert {square.seeds for square in matrix.column(scenario.name)} == {9}
+    raw = {"name": "g", "scenarios": ["steady"], "policies": ["random"], "seeds": 9, "ours": "region-aware"}
+    grid = checked_grid(raw, "grid")
+    numbers = numbers_of(load_results(tmp_path / "run").runs[0], scenario)
+    with catalogues.to_write(tmp_path / "g.sqlite") as catalogue:
+        cells = cells_of(grid, "1")
+        catalogue.plan(grid, "1", "experiments sweep", cells)
+        for cell in cells:
+            catalogue.record(cell, Outcome(numbers, None, 1.0, "here"))
+        write_page(catalogue, None, "p99", tmp_path / "out", matrix)
+    page = (tmp_path / "out" / "matrix.html").read_text(encoding="utf-8")
+    assert "Measured on real processes" in page
+    assert "9 runs are invalid and compared with nothing." in page
+    assert (tmp_path / "out" / "figures" / "measured-narrow.svg").is_file()
+    content = json.loads((tmp_path / "out" / "matrix.json").read_text(encoding="utf-8"))
+    assert [square["policy"] for square in content["measured"]] == labels
+
+
+def test_simulated_campaigns_are_no_measured_ones(tmp_path: Path, make_results: MakeResults) -> None:
+    make_results(tmp_path / "run", blocks=1, requests=60)
+    results = load_results(tmp_path / "run")
+    facts = results.runs[0].facts.model_copy(update={"world": "simulated"})
+    with pytest.raises(BadInputError, match="holds simulated runs, not measured ones"):
+        measured(replace(results, runs=(replace(results.runs[0], facts=facts),)))
