@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from experiments.bench.command import bench
 from experiments.campaign.options import campaign_options, chosen_scenario, default_directory
@@ -74,13 +73,14 @@ def report(directory: Path) -> int:
     """Redraw every output of a results DIRECTORY, or of a sweep's catalogue, from its files alone."""
     from experiments.campaign.session import present
     from experiments.capacity.load_command import is_curve, present_curve
+    from experiments.terminal import console_here
 
     if directory.is_file():
         return write_report(directory)
     if is_curve(directory):
-        present_curve(directory, Console())
+        present_curve(directory, console_here())
         return 0
-    return present(directory, Console())
+    return present(directory, console_here())
 
 
 @cli.command(name="list")

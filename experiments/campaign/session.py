@@ -27,6 +27,7 @@ from experiments.errors import ExperimentError
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table, statistics_table
 from experiments.report.text import invalid_lines
+from experiments.terminal import console_here
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 STOPPED = 130
@@ -37,7 +38,7 @@ ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 def conduct(scenario: Scenario, command: str, directory: Path) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises ExperimentError."""
     require_playable(scenario)
-    console = Console()
+    console = console_here()
     campaign = campaigns.prepare(scenario, command, directory)
     console.print(
         f"[bold]{scenario.question}[/]\n{len(campaign.plan)} runs into {directory}", highlight=False

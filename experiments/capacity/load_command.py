@@ -29,7 +29,7 @@ from experiments.campaign.world import simulated as simulate
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
 from experiments.load.samples import World
-from experiments.terminal import STOPPED
+from experiments.terminal import STOPPED, console_here
 
 EPILOG = """\b
 Examples:
@@ -75,7 +75,7 @@ def load(
         require_playable(chosen)
     steps = [at_rate(chosen, rate, duration) for rate in rates_in(rates, pooled(chosen))]
     directory = out or Path("results") / f"{chosen.name}-load-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    console = Console()
+    console = console_here()
     was_stopped = conduct(steps, directory, simulated, console)
     if is_curve(directory):
         present_curve(directory, console)

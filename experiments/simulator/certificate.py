@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.simulator.cases import Case, cases
+from experiments.terminal import console_here
 
 SEED = 1
 FAILED = 1
@@ -21,7 +22,7 @@ def present_certificate(
     samples: float, console: Console | None = None, chosen: Sequence[Case] | None = None
 ) -> int:
     """Simulate every case with `samples` times the usual number, and print; 1 if any is out of bounds."""
-    console = console if console is not None else Console()
+    console = console if console is not None else console_here()
     table = Table(
         title="Simulated beside closed forms", caption=f"seed {SEED}, {samples:g} times the usual samples"
     )

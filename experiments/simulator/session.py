@@ -16,11 +16,12 @@ from experiments.campaign.results import Campaign, save_result
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.session import present, stopped
 from experiments.simulator.run import simulate
+from experiments.terminal import console_here
 
 
 def conduct(scenario: Scenario, command: str, directory: Path) -> int:
     """Simulate the scenario into `directory`; returns the exit code. Raises ExperimentError."""
-    console = Console()
+    console = console_here()
     campaign = blocks.prepare(scenario, command, directory, world="simulated")
     console.print(f"[bold]{scenario.question}[/]", highlight=False)
     console.print(f"Simulated: {len(campaign.plan)} runs in virtual time into {directory}", highlight=False)

@@ -23,6 +23,7 @@ from experiments.load.arrivals import poisson
 from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
+from experiments.terminal import console_here
 from policies import registry
 
 ENDPOINTS = 100
@@ -108,7 +109,7 @@ def measure(requests: int, rounds: int, console: Console) -> dict[str, list[floa
 
 def bench_simulator(requests: int, rounds: int, file: Path | None, *, check: bool) -> int:
     """Measure, print, and judge if asked to: 1 when a bound is missed. Bounds are for the compiled build."""
-    console = Console()
+    console = console_here()
     build = "compiled" if is_compiled() else "pure Python"
     found = measure(requests, rounds, console)
     table = Table(title=f"Simulated requests per second of processor time, {ENDPOINTS} endpoints, {build}")

@@ -52,10 +52,11 @@ def sweep(
     """Simulate every cell of GRID, a TOML file, that its catalogue does not hold yet."""
     from experiments.simulator.run import simulate
     from experiments.sweep.driver import Sitting, conduct
+    from experiments.terminal import console_here
 
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers and --scheduler: a cluster that runs already has its own workers")
-    chosen, console = load_grid(grid), Console()
+    chosen, console = load_grid(grid), console_here()
     if dry_run:
         return count(chosen, console)
     sitting = Sitting(

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from experiments.errors import BadInputError
@@ -115,9 +114,9 @@ def write_report(
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
-    from experiments.terminal import tell
+    from experiments.terminal import console_here, tell
 
-    console, directory = Console(), out or file.with_name(f"{file.stem}-report")
+    console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
     with to_read(file) as opened, console.status("Drawing the report"):
         beside = measured_matrix(measured, measure) if measured else None
         facts, matrix = write_page(opened, grid, measure, directory, beside)
@@ -226,6 +225,7 @@ def matrix(
     """Sweep every scenario × every policy, and draw how far each is from the best."""
     from experiments.simulator.run import simulate
     from experiments.sweep.driver import FAILED, Sitting, conduct
+    from experiments.terminal import console_here
 
     name = "matrix-quick" if quick else "matrix"
     raw = {
@@ -240,7 +240,7 @@ def matrix(
     file = out or Path("results") / f"{name}.sqlite"
     command = shlex.join(["experiments", *sys.argv[1:]])
     sitting = Sitting(command=command, out=file, workers=workers, scheduler=scheduler)
-    code = conduct(checked_grid(raw, "matrix"), sitting, simulate, Console())
+    code = conduct(checked_grid(raw, "matrix"), sitting, simulate, console_here())
     return write_report(file) or code if code in (0, FAILED) else code
 
 

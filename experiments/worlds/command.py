@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.bench.command import names_in
-from experiments.terminal import BOUND_MISSED, STOPPED, tell
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, tell
 
 EPILOG = """\b
 Examples:
@@ -67,7 +67,7 @@ def worlds(
         raise click.UsageError("--redraw: name the directory with --out")
     if quick and blocks is not None:
         raise click.UsageError("--quick and --blocks: a quick sitting has one block")
-    console = Console()
+    console = console_here()
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
         # These, and the figures, are half a second of imports that --help does not need.
