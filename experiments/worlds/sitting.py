@@ -38,6 +38,7 @@ from experiments.campaign.session import carried_out, run_loop
 from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
 from experiments.load.samples import Run, load_run
+from experiments.worlds.quiet import mended
 from policies import registry
 
 SCENARIOS = (
@@ -146,7 +147,7 @@ def read_campaign(directory: Path) -> Campaign:
 
 
 def missing(campaign: Campaign, directory: Path, mend: bool = False) -> tuple[PlannedRun, ...]:
-    """Planned runs that have no file, or one that was interrupted; to `mend`, those that are invalid too."""
+    """Planned runs that have no file, or one that was interrupted; to `mend`, those too that cannot be judged."""
     return tuple(run for run in campaign.plan if is_wanting(directory / RUNS / run.file_name, mend))
 
 
@@ -154,7 +155,7 @@ def is_wanting(path: Path, mend: bool) -> bool:
     """Whether the run of that file must be measured."""
     if not path.exists():
         return True
-    reasons = load_run(path).facts.invalid_reasons
+    reasons = mended(load_run(path)).facts.invalid_reasons
     return any(mend or reason.startswith(INTERRUPTED) for reason in reasons)
 
 
