@@ -8,13 +8,14 @@ turns (`docs/live.md`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from random import Random
 from typing import Final
 
 from policies.available import Available
 from policies.chorus import take_on
-from policies.explanation import Trace, pass_on
+from policies.explanation import Around
 from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.load import Histogram
 from policies.policy import Policy
@@ -47,7 +48,7 @@ class Arm:
             self.latency.record(outcome.ended_at - picked_at)
 
 
-class Canary:
+class Canary(Around):
     """`live` picks, but for a `share` (0..1) of the requests, for which `candidate` does.
 
     With `by_key` the same key, or where there is none the same path, always goes to the same of the two; else it is
@@ -70,7 +71,6 @@ class Canary:
         self.keeps_to_regions = bool(getattr(live[1], "keeps_to_regions", False))
         self._random = rng.random
         self._last: Arm | None = None
-        self._trace: Trace | None = None
         take_on(self, (live[1], candidate[1]))
 
     @property
@@ -78,16 +78,9 @@ class Canary:
         """Both, the live one first."""
         return self.live, self.candidate
 
-    @property
-    def trace(self) -> Trace | None:
-        """Where both note their reasons."""
-        return self._trace
-
-    @trace.setter
-    def trace(self, trace: Trace | None) -> None:
-        self._trace = trace
-        for arm in self.arms:
-            pass_on(arm.policy, trace)
+    def inside(self) -> Iterable[Policy]:
+        """Both."""
+        return (arm.policy for arm in self.arms)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Whom the one of them picks whose turn it is."""

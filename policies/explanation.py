@@ -163,5 +163,26 @@ def pass_on(policy: object, trace: Trace | None) -> None:
         policy.trace = trace
 
 
+class Around:
+    """A policy around others: they write their notes where it does."""
+
+    _trace: Trace | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where reasons are noted while somebody asks for them, by those inside as well."""
+        return self._trace
+
+    @trace.setter
+    def trace(self, trace: Trace | None) -> None:
+        self._trace = trace
+        for policy in self.inside():
+            pass_on(policy, trace)
+
+    def inside(self) -> Iterable[object]:
+        """The policies that may have reasons."""
+        raise NotImplementedError
+
+
 def _name(candidate: Candidate) -> str:
     return candidate if isinstance(candidate, str) else candidate.id

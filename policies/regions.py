@@ -3,11 +3,11 @@ region."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from policies.available import Available
-from policies.explanation import Trace, pass_on
+from policies.explanation import Around, pass_on
 from policies.facts import Outcome, Region, ReportedLoad, RequestFacts
 from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
@@ -28,7 +28,7 @@ def _nobody(now: float) -> Sequence[EndpointState]:
     return ()
 
 
-class PerRegion:
+class PerRegion(Around):
     """One child policy per region, made when the region is first seen: a shared one would mix up their
     turns."""
 
@@ -37,23 +37,15 @@ class PerRegion:
         self._rng = rng
         self._children: dict[Region, Policy] = {}
         self._observers: dict[Region, Callable[..., None]] = {}  # of children that have such a hook
-        self._trace: Trace | None = None
         self._states: Sequence[EndpointState] = ()
         self._picked_by: Policy | None = None
         if hasattr(make(Random(0)), "probes"):  # only where they are wanted: the router pays for every hook
             self.probes = self._probes
             self.observe_probe = self._observe_probe
 
-    @property
-    def trace(self) -> Trace | None:
-        """Where reasons are noted, by the children as well."""
-        return self._trace
-
-    @trace.setter
-    def trace(self, trace: Trace | None) -> None:
-        self._trace = trace
-        for child in self._children.values():
-            pass_on(child, trace)
+    def inside(self) -> Iterable[Policy]:
+        """The children."""
+        return self._children.values()
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Tell each child about the members of its region."""

@@ -8,13 +8,13 @@ that raises is counted, and costs no request; one that is slow makes every reque
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
 from policies.available import Available
 from policies.chorus import hooks_of, take_on
-from policies.explanation import Trace, pass_on
+from policies.explanation import Around
 from policies.facts import RequestFacts
 from policies.policy import Policy
 from policies.state import EndpointState
@@ -74,26 +74,19 @@ class Shadow:
         return sum(abs(self.picks[name] - self.beside[name]) for name in names) / 2 / max(1, self.seen)
 
 
-class Shadowed:
+class Shadowed(Around):
     """A `live` policy with `shadows`."""
 
     def __init__(self, live: Policy, shadows: Sequence[Shadow]) -> None:
         self.live = live
         self.shadows = tuple(shadows)
         self.keeps_to_regions = bool(getattr(live, "keeps_to_regions", False))
-        self._trace: Trace | None = None
         guarded = [Guarded(shadow) for shadow in shadows]
         take_on(self, (live, *guarded))
 
-    @property
-    def trace(self) -> Trace | None:
-        """Where the live policy notes its reasons; a shadow's are no reasons."""
-        return self._trace
-
-    @trace.setter
-    def trace(self, trace: Trace | None) -> None:
-        self._trace = trace
-        pass_on(self.live, trace)
+    def inside(self) -> Iterable[Policy]:
+        """The live one: a shadow's reasons are no reasons."""
+        return (self.live,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Whom the live policy picks."""

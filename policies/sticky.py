@@ -6,7 +6,7 @@ policy's to place; so stickiness never costs a request. Nothing is remembered of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from math import log
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from policies import hashing
 from policies.available import Available
-from policies.explanation import Trace, pass_on
+from policies.explanation import Around
 from policies.facts import RequestFacts
 from policies.policy import Policy
 from policies.state import EndpointState
@@ -49,14 +49,13 @@ class StickyCounts:
     moved: int = 0
 
 
-class Sticky:
+class Sticky(Around):
     """A policy that asks `placement` first."""
 
     def __init__(self, inner: Policy, placement: Placement, counts: StickyCounts | None = None) -> None:
         self.inner = inner
         self.counts = counts or StickyCounts()
         self._placement = placement
-        self._trace: Trace | None = None
         for hook in (
             "observe",
             "tick",
@@ -66,15 +65,9 @@ class Sticky:
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 
-    @property
-    def trace(self) -> Trace | None:
-        """Where reasons are noted, by the inner policy as well."""
-        return self._trace
-
-    @trace.setter
-    def trace(self, trace: Trace | None) -> None:
-        self._trace = trace
-        pass_on(self.inner, trace)
+    def inside(self) -> Iterable[Policy]:
+        """Whom it asks."""
+        return (self.inner,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """The first of the key's endpoints that can take it, else whom the inner policy picks."""
