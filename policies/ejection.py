@@ -14,7 +14,7 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
-from policies.facts import OutcomeKind
+from policies.facts import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from policies.state import EndpointState
@@ -27,6 +27,11 @@ GRAINS = 6
 
 PEERS_FAIL = 0.5
 """Share of successes among the others below which five failures in a row mean nothing."""
+
+FULL = 503
+FULL_FOR = 1.0
+"""Seconds without a success until that status counts. A worker whose queue is full refuses many in a row between two
+that it takes; to eject it leaves more to the others, which are as full. Who is broken refuses for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ class Record:
     """What ejection knows of one endpoint.
 
     `until` is when it returns, None unless it is ejected now; `cause` why it went the last time; `count` how often it
-    did. `rate` is (successes, requests) of the window. `is_a_fact`: nothing succeeds there, whoever says so.
+    did. `rate` is (successes, requests) of the window. The latest failures in a row began at `failing_since`.
+    `is_a_fact`: nothing succeeds there, whoever says so.
     """
 
     __slots__ = (
@@ -72,6 +78,7 @@ class Record:
         "_streak",
         "cause",
         "count",
+        "failing_since",
         "is_a_fact",
         "is_returned",
         "rate",
@@ -89,7 +96,7 @@ class Record:
         self.rate = (0, 0)
         self.slow_for = 0  # ticks
         self._streak = self._ok_at_failure = self._ok_at_return = 0
-        self._returned_at = 0.0
+        self._returned_at = self.failing_since = 0.0
         self._snapshots: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -97,11 +104,13 @@ class Record:
         """Whether it is out because no connection could be made."""
         return self.until is not None and self.cause is Cause.UNREACHABLE
 
-    def streak(self, ok: int) -> int:
+    def streak(self, ok: int, now: float) -> int:
         """Count in a failure; returns how many there are in a row. `ok` is the endpoint's total of successes."""
         if ok != self._ok_at_failure:
             self._ok_at_failure = ok
             self._streak = 0
+        if not self._streak:
+            self.failing_since = now
         self._streak += 1
         return self._streak
 
@@ -151,17 +160,19 @@ class Ejection:
         self._rng = rng
         self._successes = self._requests = 0  # of the pool, in the window, at the last tick
 
-    def verdict_on_failure(self, state: EndpointState, kind: OutcomeKind) -> Cause | None:
+    def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:
         """Why `state` should go now that a request to it has failed; None: it need not. O(1)."""
         rules, record = self.rules, state.record
         if not rules.failures:
             return None
         ok = state.successes
-        streak = record.streak(ok)
+        streak = record.streak(ok, outcome.ended_at)
         if streak < rules.failures and not record.is_on_trial(ok):
             return None
-        if kind is OutcomeKind.REFUSED:
+        if outcome.kind is OutcomeKind.REFUSED:
             return Cause.UNREACHABLE
+        if outcome.status == FULL and outcome.ended_at - record.failing_since < FULL_FOR:
+            return None
         return Cause.FAILURES if self._others(record) >= PEERS_FAIL else None
 
     def measure(self, states: Sequence[EndpointState], now: float) -> None:

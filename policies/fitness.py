@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from policies.allowance import Census, LastSuccesses, allowance, region_allowance
 from policies.ejection import Cause, Ejection, EjectionRules, give_back
-from policies.facts import OutcomeKind, Standing
+from policies.facts import Outcome, Standing
 from policies.latency_ejection import slow_ones
 from policies.panic import Panic, is_wanted
 from policies.slow_start import SlowStart
@@ -87,12 +87,12 @@ class Fitness:
             if warms and state.is_sound and not (was_sound or state.is_fit):  # a panic keeps them warm
                 self.slow_start.begin(state, now)
 
-    def failed(self, state: EndpointState, kind: OutcomeKind, now: float) -> bool:
-        """A request to `state` has failed; returns whether that has cost the endpoint its place. O(1)."""
-        if not (state.is_sound and kind.is_failure):
+    def failed(self, state: EndpointState, outcome: Outcome) -> bool:
+        """A request to `state` has not succeeded; returns whether that has cost the endpoint its place. O(1)."""
+        if not (state.is_sound and outcome.kind.is_failure):
             return False
-        cause = self.ejection.verdict_on_failure(state, kind)
-        return cause is not None and self._eject(state, cause, now)
+        cause = self.ejection.verdict_on_failure(state, outcome)
+        return cause is not None and self._eject(state, cause, outcome.ended_at)
 
     def tick(self, states: Sequence[EndpointState], now: float) -> bool:
         """What time brings, about once a second; returns whether anybody went or came back."""

@@ -137,7 +137,7 @@ class Router:
             self._in_force.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
-        if outcome.kind is not _OK and self.fitness.failed(state, outcome.kind, outcome.ended_at):
+        if outcome.kind is not _OK and self.fitness.failed(state, outcome):
             self._reconsider(state)
         if not state.is_listed:
             self._refresh(state)  # last: whoever is woken may route at once

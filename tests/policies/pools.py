@@ -47,14 +47,14 @@ class Pool:
     def __getitem__(self, name: str) -> EndpointState:
         return self.router.find(name)
 
-    def ends(self, name: str, *kinds: OutcomeKind) -> None:
+    def ends(self, name: str, *kinds: OutcomeKind, status: int | None = None) -> None:
         """Requests to the endpoint end so; those for which it is not on offer do not happen."""
         for kind in kinds:
             if self[name].available:
                 self.named.name = name
                 assignment = self.router.route(RequestFacts())
                 now = self.clock.time
-                self.router.settle(assignment, Outcome(kind, None, now, now, now))
+                self.router.settle(assignment, Outcome(kind, status, now, now, now))
 
     def all_end(self, kind: OutcomeKind, times: int = 1) -> None:
         for state in self.router.states:

@@ -123,6 +123,29 @@ def test_whom_all_others_fail_alike_is_not_ejected() -> None:
     assert pool.out == {"a0"}
 
 
+def test_a_full_queue_is_no_reason_before_it_has_lasted() -> None:
+    """503 in a row, and one success between: full. A second of nothing else: broken."""
+    pool = Pool(4)
+    for _ in range(20):
+        pool.ends("a0", *[ERROR_STATUS] * 9, status=503)
+        pool.clock.time += 0.1
+        pool.ends("a0", OK)
+    assert pool.out == set()
+    pool.ends("a0", *[ERROR_STATUS] * 9, status=503)
+    pool.clock.time += 0.9
+    pool.ends("a0", ERROR_STATUS, status=503)
+    assert pool.out == set()
+    pool.clock.time += 0.2
+    pool.ends("a0", ERROR_STATUS, status=503)
+    assert pool.out == {"a0"}
+
+
+def test_another_status_does_not_wait() -> None:
+    pool = Pool(4)
+    pool.ends("a0", *[ERROR_STATUS] * 5, status=500)
+    assert pool.out == {"a0"}
+
+
 @pytest.mark.parametrize("rules", [EjectionRules(failures=0), EjectionRules(failures=3)])
 def test_the_number_of_failures_can_be_set(rules: EjectionRules) -> None:
     """0 is never."""
