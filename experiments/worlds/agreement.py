@@ -2,8 +2,8 @@
 
 Rules of this file: pure, from runs alone. Only blocks count whose measured run is valid, and of the simulation the same
 blocks. A figure that rests on no valid run is shown and not judged. A miss is a miss, whatever else is said: the
-interval over blocks, and how far two simulations lie apart that differ by the draws of their decisions alone, are there
-to tell a wrong model from too few requests.
+interval over blocks, and how far a single simulation lies from what many expect that differ by the draws of their
+decisions alone, are there to tell a wrong model from too few requests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Agreement:
     """One figure in both worlds, in seconds; of shares the two whose distance is greatest.
 
     `distance` is simulated over measured, less 1; of shares the difference in parts of an even share. `is_met` is None
-    where it cannot be said. `luck` is the distance of two simulations; nan where there is but one.
+    where it cannot be said. `luck` is the distance of a single simulation from many; nan where there is none.
     """
 
     quantity: str
@@ -105,7 +105,7 @@ class Chapter:
 
 
 def chapter_of(measured: Results, simulated: Results, again: Results | None = None) -> Chapter:
-    """Hold the results of one scenario against each other; `again` is simulated with other draws of decisions."""
+    """Hold the results of one scenario against each other; `again` is simulated once, with draws of its own."""
     scenario = measured.scenario
     twin = scenario.twins[1] if scenario.twins else None
     entries = [entry for entry in measured.entries() if entry.label != twin]
@@ -143,7 +143,7 @@ def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], 
 
 
 def with_luck(row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None) -> Row:
-    """The row with the distance of each figure between its two simulations, over the same blocks."""
+    """The row with the distance of a single simulation from the many, over the same blocks."""
     if again is None or not row.agreements:
         return row
     theirs = pairs[row.label][1]

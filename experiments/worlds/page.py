@@ -22,7 +22,7 @@ from experiments.report.tables import Table
 from experiments.worlds import figure
 from experiments.worlds.agreement import Chapter, chapter_of
 from experiments.worlds.quiet import LATE, LEAST, left_out, quiet_only
-from experiments.worlds.sitting import read
+from experiments.worlds.sitting import REPEATS, read
 from experiments.worlds.tables import chapter_table, headline, overview, ranking_table
 
 TITLE = "Do the simulator and the real thing say the same?"
@@ -96,6 +96,7 @@ def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> s
         f"Repeat it: {first.command}",
         "The same scenario files, seeds, arrivals, policies and router in both worlds; the simulator works workers, "
         "network and client out. Nothing in it was fitted to these runs.",
+        f"Simulated figures are what {REPEATS} simulations of each run expect, which differ by the draws of decisions.",
         f"Blocks: {', '.join(map(str, blocks))}. Of the simulation the blocks count whose measured run is valid.",
         f"Left out of both worlds: seconds in which more than {LATE:.0%} of the requests were sent more than "
         f"{LAG_LIMIT * 1e3:g} ms late, because the machine was busy with something else, and the one behind each. "

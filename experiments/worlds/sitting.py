@@ -2,7 +2,9 @@
 
     DIR/<scenario>/measured/    DIR/<scenario>/simulated/    DIR/<scenario>/simulated-again/
 
-The last differs from the one before by the draws of the balancer's decisions alone: so far does chance reach.
+A simulated run is REPEATS simulations in one, which differ by the draws of the balancer's decisions alone: what the
+model expects. The last is one more of them by itself: as far from the others does chance take a single run, and with it
+the measured one.
 
 Rule of this file: what has been measured is not measured again: the same directory goes on where it was stopped, and
 runs that came out invalid are repeated only if that is asked for. Simulating takes seconds, so it is done anew each
@@ -13,10 +15,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from rich.status import Status
 
@@ -37,7 +40,7 @@ from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.session import carried_out, run_loop
 from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
-from experiments.load.samples import Run, load_run
+from experiments.load.samples import Run, Samples, load_run
 from experiments.worlds.quiet import mended
 from policies import registry
 
@@ -58,6 +61,8 @@ POLICIES = ("random", "round-robin", "least-in-flight", "latency-weighted", "pea
 
 BLOCKS = 4
 MEASURED, SIMULATED, AGAIN = "measured", "simulated", "simulated-again"
+
+REPEATS = 20
 
 INTERRUPTED = "interrupted"
 """How the reason of a run begins that was stopped in its middle."""
@@ -102,13 +107,28 @@ def conduct(sitting: Sitting, console: Console, simulate: Simulate) -> None:
         folder = sitting.directory / scenario.name
         measure(scenario, sitting, folder / MEASURED, console)
         campaign = read_campaign(folder / MEASURED)
-        simulate_again(campaign, folder / SIMULATED, console, simulate)
-        simulate_again(campaign, folder / AGAIN, console, partial(otherwise, simulate))
+        simulate_again(campaign, folder / SIMULATED, console, partial(repeatedly, simulate))
+        simulate_again(campaign, folder / AGAIN, console, partial(otherwise, simulate, "once more"))
 
 
-def otherwise(simulate: Simulate, scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+def repeatedly(
+    simulate: Simulate, scenario: Scenario, entry: Entry, block: int, order: int, seed: int
+) -> Run:
+    """The requests of REPEATS runs, one run behind the other, with the facts of the first."""
+    given = scenario, entry, block, order, seed
+    runs = [otherwise(simulate, str(number), *given) for number in range(REPEATS)]
+    columns = {
+        field.name: np.concatenate([getattr(run.samples, field.name) for run in runs])
+        for field in fields(Samples)
+    }
+    return Run(runs[0].facts, Samples(**columns))
+
+
+def otherwise(
+    simulate: Simulate, word: str, scenario: Scenario, entry: Entry, block: int, order: int, seed: int
+) -> Run:
     """The same run with other draws: the simulator takes those of decisions from the label too."""
-    other = entry.model_copy(update={"label": f"{entry.label} otherwise"})
+    other = entry.model_copy(update={"label": f"{entry.label} {word}"})
     run = simulate(scenario, other, block, order, seed)
     return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
 

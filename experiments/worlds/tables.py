@@ -84,7 +84,7 @@ def chapter_table(chapter: Chapter) -> Table:
     faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in chapter.rows if row.fault)
     note = (
         f"{chapter.question} Shares in %, latency in ms; in brackets the interval over blocks. By chance: how "
-        f"far two simulations are apart that differ by the draws of their decisions alone. {faults}"
+        f"far a single simulation is from the expectation of many that differ by their decisions' draws. {faults}"
     )
     return Table(chapter.name, note, columns, tuple(row_cells(row) for row in chapter.rows))
 

@@ -33,6 +33,7 @@ from experiments.worlds.sitting import (
     measure,
     missing,
     otherwise,
+    repeatedly,
     scenario_of,
     simulate_again,
 )
@@ -265,8 +266,23 @@ def test_the_second_simulation_differs_by_its_label_alone(scenario: Scenario) ->
         return made_up(scenario, "random", block, "simulated")
 
     entry = scenario.entries[0]
-    assert otherwise(simulate, scenario, entry, 1, 0, 7).facts.label == "random"
+    assert otherwise(simulate, "otherwise", scenario, entry, 1, 0, 7).facts.label == "random"
     assert asked == [("random otherwise", entry.policy, 1, 0, 7)]
+
+
+def test_a_simulated_run_is_many_in_one(scenario: Scenario) -> None:
+    """Their requests one behind the other; the facts are those of one."""
+
+    def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        number = int(entry.label.removeprefix("random "))
+        return made_up(scenario, "random", block, "simulated", factor=1.0 + number)
+
+    entry, one = scenario.entries[0], made_up(scenario, "random", 1, "simulated")
+    run = repeatedly(simulate, scenario, entry, 1, 0, 7)
+    assert (run.facts.label, run.facts.requests) == ("random", COUNT)
+    means = run.samples.latency.reshape(sitting.REPEATS, COUNT).mean(axis=1) / one.samples.latency.mean()
+    assert means == pytest.approx(np.arange(1, sitting.REPEATS + 1))
+    assert (run.samples.scheduled_at.reshape(-1, COUNT) == one.samples.scheduled_at).all()
 
 
 def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
