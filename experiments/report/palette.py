@@ -111,8 +111,15 @@ def policy_look(name: str, seen: Sequence[str]) -> tuple[str, int]:
 
 
 def policy_colour(name: str, seen: Sequence[str]) -> str:
-    """Its colour alone, for figures without dashes."""
-    return policy_look(name, seen)[0]
+    """Its colour alone, for figures where dashes mean something else: of relatives among `seen` only one has theirs."""
+    names = list(dict.fromkeys([*seen, name]))
+    looks = {other: policy_look(other, names) for other in names}
+    colours: dict[str, str] = {}
+    for other in sorted(names, key=lambda other: looks[other][1]):
+        used = colours.values()
+        free = (spare for spare in SPARE_COLOURS if spare not in used)
+        colours[other] = next(free, looks[other][0]) if looks[other][0] in used else looks[other][0]
+    return colours[name]
 
 
 def place_handles(places: Sequence[Place]) -> list[Patch]:

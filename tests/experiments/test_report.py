@@ -17,6 +17,7 @@ from experiments.campaign.summary import ranking, summarise
 from experiments.campaign.verdict import conclude
 from experiments.errors import BadInputError
 from experiments.report.pages import write_report
+from experiments.report.palette import POLICY_LOOKS, policy_colour
 
 MakeResults = Callable[..., Scenario]
 OUTPUTS = ("summary.json", "summary.csv", "report.md", "report.html")
@@ -172,3 +173,13 @@ def test_a_tail_at_the_deadline_is_said_to_be_one(make_results: MakeResults, tmp
     verdict = conclude(judged, order, (), None)
     assert verdict.sentences[-1].startswith("More than 1 % of the requests of ")
     assert all(label in verdict.sentences[-1] for label, _ in order)
+
+
+def test_colours_alone_tell_policies_apart() -> None:
+    """Relatives share a colour and differ by dash; where dashes mean something else, one of them takes a spare one."""
+    names = ["random", "peak-ewma", "latency-weighted", "steelyard", "region-aware", "foreign", "least-time"]
+    colours = [policy_colour(name, names) for name in names]
+    assert len(set(colours)) == len(names)
+    assert policy_colour("latency-weighted", names) == POLICY_LOOKS["latency-weighted"][0]
+    assert policy_colour("steelyard", ["random", "steelyard"]) == POLICY_LOOKS["steelyard"][0]
+    assert policy_colour("random", []) == POLICY_LOOKS["random"][0]
