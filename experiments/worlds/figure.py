@@ -102,12 +102,14 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
     names, shown = [entry.policy.name for entry in entries], list[float]()
     for entry in entries:
         ours, theirs = paired_runs(measured, simulated, entry.label)
+        is_judged = any(run.facts.is_valid for run in ours)
+        colour = policy_colour(entry.policy.name, names) if is_judged else INVALID
         for runs, style in ((ours, "solid"), (theirs, "dashed")):
             latency = statistics.success_latency(runs) if runs else np.empty(0)
             if len(latency):
                 curve = tail_of(latency)
                 shown += curve.tolist()
-                axis.plot(1 - TAIL, curve, ls=style, lw=1.3, color=policy_colour(entry.policy.name, names))
+                axis.plot(1 - TAIL, curve, ls=style, lw=1.3, color=colour, zorder=2 if is_judged else 1)
     axis.set(xscale="log", xlim=(1, 1e-3), title=measured.scenario.name, xlabel="requests that take longer")
     axis.set_xticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
     milliseconds(axis.yaxis, shown)

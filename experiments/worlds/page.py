@@ -69,7 +69,7 @@ def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results
             "distributions",
             "Whole distributions",
             "Latency of successes from the fastest, left, to the slowest in a thousand, right. Where the dashed line "
-            "leaves the solid one, the model lacks something.",
+            "leaves the solid one, the model lacks something. Grey rests on no valid run.",
             lambda sheet: figure.distributions(pairs, sheet),
         ),
     ]
