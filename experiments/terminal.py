@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, Self
@@ -39,7 +40,7 @@ def console_here() -> Console:
     return console if console.is_terminal else Console(width=max(console.width, FULL_WIDTH))
 
 
-class LivePanel:
+class LivePanel(ABC):
     """What is seen of a long work while it goes on, where somebody watches: `panel` is asked for it again and again.
 
     Drawn a few times per second only, because drawing costs processor time that belongs to the measurement.
@@ -62,9 +63,9 @@ class LivePanel:
         if self._live is not None:
             self._live.stop()
 
+    @abstractmethod
     def panel(self) -> RenderableType:
         """How things stand now."""
-        raise NotImplementedError
 
 
 def tell(console: Console, is_met: bool | None, words: str) -> None:

@@ -11,6 +11,7 @@ nothing: a seeded run is the same run with them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable
 from math import isfinite
@@ -163,7 +164,7 @@ def pass_on(policy: object, trace: Trace | None) -> None:
         policy.trace = trace
 
 
-class Around:
+class Around(ABC):
     """A policy around others: they write their notes where it does."""
 
     _trace: Trace | None = None
@@ -179,9 +180,9 @@ class Around:
         for policy in self.inside():
             pass_on(policy, trace)
 
+    @abstractmethod
     def inside(self) -> Iterable[object]:
         """The policies that may have reasons."""
-        raise NotImplementedError
 
 
 def _name(candidate: Candidate) -> str:
