@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from experiments.bench.command import bench
-from experiments.campaign.options import campaign_options, chosen_scenario, default_directory
+from experiments.campaign.options import PATIENCE, campaign_options, chosen_scenario, default_directory
 from experiments.campaign.playable import complaints
 from experiments.campaign.shelf import DEFAULT, grouped, packaged
 from experiments.capacity.command import capacity
@@ -58,13 +58,17 @@ def cli() -> None:
 @cli.command(epilog=EPILOG)
 @click.argument("scenario", default=DEFAULT)
 @campaign_options
-def run(scenario: str, policies: str | None, out: Path | None, **options: Any) -> int:
+@PATIENCE
+def run(scenario: str, policies: str | None, out: Path | None, patience: str | None, **options: Any) -> int:
     """Run SCENARIO (default: regions), a name from `experiments list` or a TOML file."""
+    from experiments.campaign.patience import Patience
     from experiments.campaign.session import conduct
+    from experiments.terminal import duration
 
+    seconds = 0.0 if patience is None else duration("--patience", patience)
     chosen = chosen_scenario(scenario, policies, options)
     command = shlex.join(["experiments", *sys.argv[1:]])
-    return conduct(chosen, command, out or default_directory(chosen))
+    return conduct(chosen, command, out or default_directory(chosen), Patience(seconds))
 
 
 @cli.command()

@@ -15,6 +15,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from experiments.errors import FleetFailedError
@@ -137,11 +138,19 @@ class Child:
 
 
 async def start(name: str, argv: Sequence[str]) -> Child:
-    """Start a process; it is not ready yet. Raises FleetFailedError when it cannot be started at all."""
+    """Start a process; it is not ready yet. Raises FleetFailedError when it cannot be started at all.
+
+    Cancelled while it starts, it is ended first: nobody else knows of it yet.
+    """
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=PIPE, start_new_session=True)
+    )
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, stdout=PIPE, stderr=PIPE, start_new_session=True
-        )
+        process = await asyncio.shield(starting)
     except OSError as error:
         raise FleetFailedError(f"{name} could not be started: {error.strerror}") from None
+    except asyncio.CancelledError:
+        with suppress(OSError):
+            await Child(name, await starting).stop()
+        raise
     return Child(name, process)

@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.text import Text
 
 from experiments.errors import BadInputError
+from workers.durations import parse_duration
 
 STOPPED = 130
 BOUND_MISSED = 1
@@ -76,6 +77,17 @@ def tell(console: Console, is_met: bool | None, words: str) -> None:
 def times(ratio: float | None) -> str:
     """A ratio, for people."""
     return "–" if ratio is None else f"{ratio:.2f} ×"
+
+
+def duration(option: str, text: str) -> float:
+    """Seconds, more than 0. Raises BadInputError."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise BadInputError(f"{option}: must be a duration such as 350ms, 30s or 2m, got {text!r}")
+    return seconds
 
 
 def must_be_writable(option: str, file: Path | None) -> None:

@@ -1,7 +1,8 @@
 """A campaign: randomised complete blocks of runs, written as they end.
 
 Rules of this file: within a block every entry runs once, in a random order of its own, under the same seeds
-for arrivals and demand. A run's file is written before the next run starts, so stopping costs one run.
+for arrivals and demand. A run's file is written before the next run starts, so stopping costs one run. Who is patient
+measures a disturbed run again at once, in its place within the block.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from experiments.campaign.patience import Patience
 from experiments.campaign.results import Campaign, PlannedRun, save_campaign, save_result
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.trial import Interrupted, run_trial
@@ -27,6 +29,7 @@ class Observer(Protocol):
     """Who is told how the campaign goes."""
 
     def run_started(self, planned: PlannedRun) -> None: ...
+    def machine_busy(self, taken: float) -> None: ...
     def load_started(self, ledger: Ledger) -> None: ...
     def run_ended(self, planned: PlannedRun, run: Run) -> None: ...
 
@@ -62,15 +65,29 @@ def prepare(scenario: Scenario, command: str, directory: Path, world: World = "m
     return campaign
 
 
-async def carry_out(campaign: Campaign, directory: Path, observer: Observer) -> None:
+async def carry_out(
+    campaign: Campaign, directory: Path, observer: Observer, patience: Patience | None = None
+) -> None:
     """Run the plan. When cancelled, the run that was going on is written too, marked interrupted."""
+    patience = patience or Patience()
     for planned in campaign.plan:
-        observer.run_started(planned)
-        try:
-            run = await run_trial(campaign.scenario, planned, observer.load_started)
-        except Interrupted as interrupted:
-            if len(interrupted.run.samples):
-                save_result(interrupted.run, planned, directory)
-            raise asyncio.CancelledError from None
-        save_result(run, planned, directory)
-        observer.run_ended(planned, run)
+        patience.begin()
+        is_wanted = True
+        while is_wanted:
+            observer.run_started(planned)
+            await patience.quiet(observer.machine_busy)
+            run = await carry_out_one(campaign, planned, directory, observer)
+            observer.run_ended(planned, run)
+            is_wanted = patience.wants_again(run)
+
+
+async def carry_out_one(campaign: Campaign, planned: PlannedRun, directory: Path, observer: Observer) -> Run:
+    """One run of it, written down; a try before it, if there was one, is overwritten."""
+    try:
+        run = await run_trial(campaign.scenario, planned, observer.load_started)
+    except Interrupted as interrupted:
+        if len(interrupted.run.samples):
+            save_result(interrupted.run, planned, directory)
+        raise asyncio.CancelledError from None
+    save_result(run, planned, directory)
+    return run

@@ -41,6 +41,12 @@ OPTIONS = (
     click.option("--quick", is_flag=True, help="One block and few requests: an impression, not a verdict."),
 )
 
+PATIENCE = click.option(
+    "--patience",
+    metavar="DURATION",
+    help="For each run, to wait for a quiet machine and to measure again what was disturbed.  [default: none]",
+)
+
 
 def campaign_options(command: Command) -> Command:
     """Give a command all of them, in this order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from rich.console import Console, Group
 from rich.padding import Padding
@@ -34,21 +34,30 @@ class Progress(LivePanel):
         super().__init__(console)
         self._campaign = campaign
         self._began_at = self._run_began_at = time.monotonic()
-        self._ended: list[tuple[PlannedRun, float]] = []
+        self._ended = dict[PlannedRun, float]()
         self._current: PlannedRun | None = None
         self._ledger: Ledger | None = None
+        self._taken: float | None = None
 
     def run_started(self, planned: PlannedRun) -> None:
         """A fleet is being started."""
         self._current, self._ledger, self._run_began_at = planned, None, time.monotonic()
+        self._taken = None
+
+    def machine_busy(self, taken: float) -> None:
+        """The run waits for a quiet moment; said once where no panel shows it."""
+        if self._taken is None and not self._console.is_terminal:
+            self._console.print(f"waiting: {others_take(taken)}", highlight=False)
+        self._taken = taken
 
     def load_started(self, ledger: Ledger) -> None:
         """The measured load begins."""
-        self._ledger = ledger
+        self._ledger, self._taken = ledger, None
 
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Say in one line what came out, whatever the console."""
-        self._ended.append((planned, time.monotonic() - self._run_began_at))
+        took = time.monotonic() - self._run_began_at
+        self._ended[planned] = self._ended.get(planned, 0.0) + took  # again, if it was disturbed
         left = clock(remaining(self._campaign, self._ended, 0.0))
         self._console.print(
             f"{run_line(self._campaign, len(self._ended), run)}  left {left}", highlight=False
@@ -74,6 +83,8 @@ class Progress(LivePanel):
         if planned is None:
             return []
         title = [("entry", f"{planned.label}, block {planned.block + 1}")]
+        if self._taken is not None:
+            return [*title, ("waiting", others_take(self._taken))]
         if ledger is None:
             return [*title, ("state", "starting and warming the fleet")]
         return [*title, *live_facts(self._campaign.scenario, planned, ledger)]
@@ -97,6 +108,11 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
     ]
 
 
+def others_take(part: float) -> str:
+    """In words."""
+    return f"others take {part:.1%} of the machine's processors"
+
+
 def in_ms(seconds: float) -> str:
     """`492 ms`; a dash while nothing has ended."""
     return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
@@ -112,13 +128,12 @@ def run_line(campaign: Campaign, number: int, run: Run) -> str:
     )
 
 
-def remaining(campaign: Campaign, ended: Sequence[tuple[PlannedRun, float]], current: float) -> float:
+def remaining(campaign: Campaign, ended: Mapping[PlannedRun, float], current: float) -> float:
     """Seconds left: what the runs to come should take, corrected by how the past ones differed from that."""
-    expected = [expected_seconds(campaign.scenario, planned) for planned in campaign.plan]
-    done = len(ended)
-    past = sum(expected[:done])
-    correction = sum(seconds for _, seconds in ended) / past if past else 1.0
-    return max(0.0, correction * sum(expected[done:]) - current)
+    expected = {planned: expected_seconds(campaign.scenario, planned) for planned in campaign.plan}
+    past = sum(expected[planned] for planned in ended)
+    correction = sum(ended.values()) / past if past else 1.0
+    return max(0.0, correction * (sum(expected.values()) - past) - current)
 
 
 def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:

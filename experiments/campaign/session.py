@@ -6,7 +6,6 @@ Rule of this file: however the campaign ends, what was measured is on disk and i
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from experiments.campaign import blocks as campaigns
+from experiments.campaign.patience import Patience
 from experiments.campaign.playable import require_playable
 from experiments.campaign.progress import Progress
 from experiments.campaign.results import RUNS, Campaign
@@ -27,7 +27,7 @@ from experiments.errors import ExperimentError
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table, statistics_table
 from experiments.report.text import invalid_lines
-from experiments.terminal import console_here
+from experiments.terminal import console_here, interruptible
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 STOPPED = 130
@@ -35,7 +35,7 @@ FULL_WIDTH = 118
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 
 
-def conduct(scenario: Scenario, command: str, directory: Path) -> int:
+def conduct(scenario: Scenario, command: str, directory: Path, patience: Patience) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises ExperimentError."""
     require_playable(scenario)
     console = console_here()
@@ -45,7 +45,7 @@ def conduct(scenario: Scenario, command: str, directory: Path) -> int:
     )
     try:
         with Progress(campaign, console) as progress:
-            run_loop(carried_out(campaign, directory, progress))
+            run_loop(carried_out(campaign, directory, progress, patience))
     except (asyncio.CancelledError, KeyboardInterrupt):
         return stopped(directory, console)
     except ExperimentError:
@@ -55,13 +55,11 @@ def conduct(scenario: Scenario, command: str, directory: Path) -> int:
     return present(directory, console)
 
 
-async def carried_out(campaign: Campaign, directory: Path, progress: Progress) -> None:
+async def carried_out(
+    campaign: Campaign, directory: Path, progress: Progress, patience: Patience | None = None
+) -> None:
     """The campaign as a task that Ctrl-C and SIGTERM cancel, so that every fleet is taken down in order."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    await campaigns.carry_out(campaign, directory, progress)
+    await interruptible(campaigns.carry_out(campaign, directory, progress, patience))
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:

@@ -22,6 +22,9 @@ ENOUGH_BEYOND = 100
 LAG_LIMIT = 0.001
 """Seconds. A generator that sends later than this at p99 has measured itself."""
 
+LAG = "generator lag"
+"""How the reason begins of a run that is invalid for it."""
+
 ACHIEVED_LIMIT = 0.99
 """Part of the offered rate that an open loop must really have sent."""
 
@@ -161,7 +164,7 @@ def validity(facts: RunFacts, samples: Samples) -> tuple[str, ...]:
     if len(samples) < facts.requests:
         reasons.append(f"interrupted: {len(samples)} of {facts.requests} requests were sent")
     if not facts.lag_p99 <= LAG_LIMIT:
-        reasons.append(f"generator lag p99 {facts.lag_p99 * 1e3:.2f} ms exceeds {LAG_LIMIT * 1e3:g} ms")
+        reasons.append(f"{LAG} p99 {facts.lag_p99 * 1e3:.2f} ms exceeds {LAG_LIMIT * 1e3:g} ms")
     offered = facts.offered_rate if facts.mode == "open" else None
     if offered and facts.achieved_rate < ACHIEVED_LIMIT * offered:
         part = 100 * facts.achieved_rate / offered

@@ -25,8 +25,15 @@ from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
 from experiments.live.unit import HttpUnit
 from experiments.live.verdict import Verdict, conclude
-from experiments.terminal import STOPPED, LivePanel, console_here, interruptible, must_be_writable, write_json
-from workers.service import parse_profile
+from experiments.terminal import (
+    STOPPED,
+    LivePanel,
+    console_here,
+    duration,
+    interruptible,
+    must_be_writable,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:
@@ -149,17 +156,6 @@ def table_in(text: str) -> dict[str, Any]:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise BadInputError(f"--policy: must be a JSON object with a name, got {text[:60]!r}")
     return table
-
-
-def duration(option: str, text: str) -> float:
-    """Seconds, more than 0. Raises BadInputError."""
-    try:
-        seconds = parse_profile(f"fixed:{text}").mean
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0:
-        raise BadInputError(f"{option}: must be a duration such as 350ms, 30s or 2m, got {text!r}")
-    return seconds
 
 
 def percent(option: str, text: str) -> float:

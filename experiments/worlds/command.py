@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.bench.command import names_in
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, tell
+from experiments.campaign.options import PATIENCE
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, tell
 
 EPILOG = """\b
 Examples:
@@ -47,6 +48,7 @@ Examples:
 )
 @click.option("--quick", is_flag=True, help="One short block: an impression, and for tests.")
 @click.option("--mend", is_flag=True, help="Measure again what came out invalid.")
+@PATIENCE
 @click.option(
     "--redraw", is_flag=True, help="Neither measure nor simulate: the page from the files of --out."
 )
@@ -59,6 +61,7 @@ def worlds(
     time_scale: float | None,
     quick: bool,
     mend: bool,
+    patience: str | None,
     redraw: bool,
     check: bool,
 ) -> int:
@@ -78,9 +81,10 @@ def worlds(
         made = [
             scenario_of(name, chosen, blocks, quick, time_scale) for name in names_in(scenarios) or SCENARIOS
         ]
+        seconds = 0.0 if patience is None else duration("--patience", patience)
         command = shlex.join(["experiments", *sys.argv[1:]])
         try:
-            conduct(Sitting(tuple(made), directory, command, mend), console, simulate)
+            conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate)
         except (asyncio.CancelledError, KeyboardInterrupt):
             console.print("[yellow]Stopped.[/] Nothing was left running; the same --out goes on from here.")
             return STOPPED

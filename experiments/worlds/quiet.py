@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from experiments.campaign.results import Results
-from experiments.campaign.statistics import LAG_LIMIT, lag_percentiles
+from experiments.campaign.statistics import LAG, LAG_LIMIT, lag_percentiles
 from experiments.load.samples import Flags, Ints, Run, Samples
 
 LATE = 0.01
@@ -25,9 +25,6 @@ LATE = 0.01
 
 LEAST = 0.5
 """Part of a run's requests that must be left."""
-
-LAG = "generator lag"
-"""How the reason begins that this can do something about."""
 
 
 def quiet_seconds(samples: Samples) -> Flags:

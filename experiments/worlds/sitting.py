@@ -25,6 +25,7 @@ from rich.status import Status
 
 from experiments.campaign import blocks
 from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.patience import Patience
 from experiments.campaign.playable import require_playable
 from experiments.campaign.progress import Progress, clock, expected_seconds
 from experiments.campaign.results import (
@@ -72,12 +73,14 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """What is to be done, and where. `mend`: measure again what came out invalid."""
+    """What is to be done, and where. `mend`: measure again what came out invalid. `patience`: seconds for each run, see
+    `campaign/patience.py`."""
 
     scenarios: tuple[Scenario, ...]
     directory: Path
     command: str
     mend: bool = False
+    patience: float = 0.0
 
 
 def scenario_of(
@@ -155,7 +158,7 @@ def measure(scenario: Scenario, sitting: Sitting, directory: Path, console: Cons
         return
     rest = campaign.model_copy(update={"plan": left})
     with Progress(rest, console) as progress:
-        run_loop(carried_out(rest, directory, progress))
+        run_loop(carried_out(rest, directory, progress, Patience(sitting.patience, cannot_be_judged)))
 
 
 def read_campaign(directory: Path) -> Campaign:
@@ -175,8 +178,15 @@ def is_wanting(path: Path, mend: bool) -> bool:
     """Whether the run of that file must be measured."""
     if not path.exists():
         return True
-    reasons = mended(load_run(path)).facts.invalid_reasons
-    return any(mend or reason.startswith(INTERRUPTED) for reason in reasons)
+    run = load_run(path)
+    return (mend and cannot_be_judged(run)) or any(
+        reason.startswith(INTERRUPTED) for reason in run.facts.invalid_reasons
+    )
+
+
+def cannot_be_judged(run: Run) -> bool:
+    """Whether it is invalid even without its disturbed seconds."""
+    return not mended(run).facts.is_valid
 
 
 def simulate_again(campaign: Campaign, directory: Path, console: Console, simulate: Simulate) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from experiments import processes
 from experiments.errors import FleetFailedError
+from tests.experiments.offspring import children_of
 
 SAY_READY = "print('x ready on http://127.0.0.1:4711 (x)', flush=True)"
 SLEEP = "import time; time.sleep(600)"
@@ -63,6 +65,20 @@ async def test_one_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FleetFailedError, match="not ready within"):
         await child.ready()
     await child.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose child a process is")
+async def test_one_that_nobody_has_been_told_of_is_ended_too() -> None:
+    """Cancelled while it starts: it is gone when the cancellation is through, and nobody has to know of it."""
+    before = children_of(os.getpid())
+    starting = asyncio.ensure_future(started(SLEEP))
+    while children_of(os.getpid()) == before:  # noqa: ASYNC110  there is no event: we look from outside
+        await asyncio.sleep(0)
+    assert not starting.done()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert children_of(os.getpid()) == before
 
 
 async def test_a_program_that_does_not_exist_is_one_line() -> None:

@@ -15,6 +15,7 @@ import pytest
 from experiments.campaign.results import load_results
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import packaged
+from tests.experiments.offspring import children_of
 
 TINY = """
 name = "tiny"
@@ -140,9 +141,3 @@ def test_ctrl_c_leaves_a_report_and_no_process(tmp_path: Path) -> None:
     assert "Stopped." in output
     assert (tmp_path / "out" / "report.html").exists()
     assert not [pid for pid in children if (Path("/proc") / pid).exists()]
-
-
-def children_of(pid: int) -> list[str]:
-    """Process ids of the direct children, as Linux tells them; none elsewhere."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return path.read_text(encoding="ascii").split() if path.exists() else []

@@ -1,0 +1,148 @@
+"""Waiting for a quiet machine, and measuring again what was disturbed: in time that is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from experiments.__main__ import cli
+from experiments.bench import cpu_time
+from experiments.campaign import blocks, patience
+from experiments.campaign.patience import LOOK, QUIET, Patience, has_lagged
+from experiments.campaign.results import PlannedRun, load_results
+from experiments.campaign.scenario import Scenario
+from experiments.load.ledger import Ledger
+from experiments.load.samples import Run
+
+LATE = "generator lag p99 4.68 ms exceeds 1 ms"
+
+
+class Host:
+    """A machine of one processor, of which others take `shares` (0..1), one for each look, then nothing."""
+
+    def __init__(self, *shares: float) -> None:
+        self.now = 100.0
+        self._shares = list(shares)
+        self._stolen = 7.0
+
+    def patience(self, seconds: float) -> Patience:
+        return Patience(seconds, stolen=lambda: self._stolen, now=lambda: self.now, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._stolen += seconds * (self._shares.pop(0) if self._shares else 0.0)
+
+
+@pytest.fixture(autouse=True)
+def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "processors", lambda: [0])
+
+
+async def test_a_quiet_machine_costs_one_look() -> None:
+    """What is taken has to be looked at for a while, and that is all."""
+    host, heard = Host(QUIET), list[float]()
+    one = host.patience(60)
+    one.begin()
+    await one.quiet(heard.append)
+    assert (host.now, heard) == (100.0 + LOOK, [])
+
+
+async def test_it_waits_until_others_take_nothing_worth_mentioning() -> None:
+    """Each look that is not quiet is told of."""
+    host, heard = Host(0.5, 0.2, 0.03, 0.001), list[float]()
+    one = host.patience(60)
+    one.begin()
+    await one.quiet(heard.append)
+    assert host.now == 100.0 + 4 * LOOK
+    assert heard == pytest.approx([0.5, 0.2, 0.03])
+
+
+@pytest.mark.parametrize(("seconds", "looks"), [(0.0, 0), (10.0, 5)])
+async def test_patience_has_an_end(seconds: float, looks: int) -> None:
+    """Then it begins all the same; without any it begins at once."""
+    host, heard = Host(*[0.4] * 50), list[float]()
+    one = host.patience(seconds)
+    one.begin()
+    await one.quiet(heard.append)
+    assert (host.now, len(heard)) == (100.0 + looks * LOOK, looks)
+
+
+def test_only_a_late_generator_is_worth_another_try(make_run: Callable[..., Run]) -> None:
+    """A worker that died will have died again, and a run that is believed is believed."""
+    assert has_lagged(make_run([0.1], invalid_reasons=("a worker died", LATE)))
+    assert not has_lagged(make_run([0.1], invalid_reasons=("a worker died",)))
+    assert not has_lagged(make_run([0.1]))
+
+
+class Watcher:
+    """An observer that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def run_started(self, planned: PlannedRun) -> None:
+        self.heard.append(f"{planned.label} started")
+
+    def machine_busy(self, taken: float) -> None:
+        self.heard.append(f"busy {taken:.0%}")
+
+    def load_started(self, ledger: Ledger) -> None:
+        self.heard.append("load")
+
+    def run_ended(self, planned: PlannedRun, run: Run) -> None:
+        self.heard.append("ended" if run.facts.is_valid else "invalid")
+
+
+@pytest.mark.parametrize(("seconds", "tries"), [(0.0, 1), (1e6, 3), (5.0, 2)])
+async def test_what_was_disturbed_is_measured_again_in_its_place(
+    make_results: Callable[..., Scenario],
+    make_run: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    seconds: float,
+    tries: int,
+) -> None:
+    """Twice disturbed, then whole: at once, as long as there is patience, and the last one counts."""
+    make_results(tmp_path / "r", blocks=1, requests=50, stop_after=1)
+    campaign = load_results(tmp_path / "r").campaign
+    campaign = campaign.model_copy(update={"plan": campaign.plan[:2]})
+    first, second = (planned.label for planned in campaign.plan)
+    host = Host(0.25)
+    outcomes: Iterator[tuple[str, ...]] = iter([(LATE,), (LATE,), ()])
+
+    async def measured(scenario: Scenario, planned: PlannedRun, watch: Callable[[Ledger], None]) -> Run:
+        reasons = next(outcomes) if planned.label == first else ()
+        return make_run([0.1], label=planned.label, block=planned.block, invalid_reasons=reasons)
+
+    monkeypatch.setattr(blocks, "run_trial", measured)
+    watcher = Watcher()
+    await blocks.carry_out(campaign, tmp_path / "r", watcher, host.patience(seconds))
+
+    waits = ["busy 25%"] if seconds else []
+    ends = ["invalid", "invalid", "ended"][:tries]
+    expected = [f"{first} started", *waits, ends[0]]
+    for end in ends[1:]:
+        expected += [f"{first} started", end]
+    assert watcher.heard == [*expected, f"{second} started", "ended"]
+    kept = {run.facts.label: run for run in load_results(tmp_path / "r").runs}
+    assert kept[first].facts.is_valid == (ends[-1] == "ended")
+
+
+def test_no_account_means_that_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel keeps none, nothing is known to be taken."""
+
+    def missing(cores: object) -> float:
+        raise FileNotFoundError("/proc/stat")
+
+    monkeypatch.setattr(cpu_time, "stolen_seconds", missing)
+    assert patience.stolen_seconds() == 0.0
+
+
+@pytest.mark.parametrize("command", ["run", "worlds"])
+def test_patience_is_a_duration(command: str) -> None:
+    """One line, and nothing is begun."""
+    done = CliRunner().invoke(cli, [command, "--patience", "soon"])
+    assert "--patience: must be a duration" in str(done.exception or done.output)
