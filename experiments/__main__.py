@@ -42,6 +42,7 @@ Examples:
   experiments run --policies random,region-aware --blocks 8
   experiments run steady --rate 120 --duration 20
   experiments run my-scenario.toml --out results/first
+  experiments run steady --patience 4m          on a machine that others use too
   experiments simulate steady --blocks 20       the same in virtual time
   experiments report results/first              redraw from files alone
   experiments compare results/first results/second

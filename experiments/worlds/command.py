@@ -26,6 +26,7 @@ Examples:
   experiments worlds --scenarios gc-pauses,bursts --policies random,prequal --blocks 8
   experiments worlds --out results/worlds                goes on where it was stopped; simulates everything anew
   experiments worlds --out results/worlds --mend         measures again what came out invalid
+  experiments worlds --out results/worlds --mend --patience 4m   and waits for a quiet machine
   experiments worlds --out results/worlds --redraw       only the page, from the files
 """
 
