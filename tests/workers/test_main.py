@@ -32,17 +32,25 @@ async def test_sigterm_finishes_what_is_in_flight_and_exits_0(
     run_workers: RunWorkers, ready_port: ReadyPort
 ) -> None:
     """The request that was being served is answered; then the process ends, silently, with 0."""
-    process = await run_workers("serve", "--service", "fixed:200ms", "--rtt", "20ms")
+    process = await run_workers("serve", "--service", "fixed:1s", "--rtt", "20ms")
     port = await ready_port(process)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /work HTTP/1.1\r\nHost: w\r\n\r\n")
     await writer.drain()
-    await asyncio.sleep(0.1)  # in service now: 30 ms on the way, 200 ms to serve
+    async with ClientSession() as session:
+        while await in_flight(session, port) == 0:  # noqa: ASYNC110 another process cannot tell us
+            await asyncio.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
     writer.close()
     assert await process.communicate() == (b"", b"")
     assert process.returncode == 0
+
+
+async def in_flight(session: ClientSession, port: int) -> int:
+    """What the worker says it has to do."""
+    async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
+        return int(response.headers["X-Worker-In-Flight"])
 
 
 async def test_fault_command_throws_switches(run_workers: RunWorkers, ready_port: ReadyPort) -> None:
