@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from experiments.campaign.comparison import Interval, holm, is_comparable, paired, standing
+from experiments.campaign.comparison import ENOUGH_BLOCKS, Interval, holm, is_comparable, paired, standing
 from experiments.campaign.estimates import paired_student
 from experiments.simulator.oracles import is_oracle
 from experiments.sweep.catalogue import Row
@@ -48,6 +48,11 @@ class Square:
     def is_as_good(self) -> bool:
         """Best or practically equal to it."""
         return self.mark in ("best", "equal")
+
+    @property
+    def told(self) -> Mark:
+        """The mark for people: of few seeds nobody is called the best, though ratios need somebody below the line."""
+        return self.mark if self.seeds >= ENOUGH_BLOCKS else "no verdict"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
 
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
-    """The worst place first told, then one sentence for each scenario where it is not as good as the best."""
+    """The worst place first told; then, given a verdict, each scenario in which it is not as good as the best."""
     row = matrix.row(ours)
     if not row:
         return []
@@ -64,6 +64,8 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
         f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
         f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
     )
+    if has_no_verdict(row):
+        return [first, *drowned(matrix)]
     return [first, *drowned(matrix), *(of_loss(matrix, square) for square in row if not square.is_as_good)]
 
 

@@ -36,7 +36,7 @@ def matrix_table(matrix: Matrix) -> Table:
 
 def square_cell(square: Square | None) -> Cell:
     """`1.12 [1.08–1.17]`."""
-    return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.mark])
+    return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.told])
 
 
 def best_table(matrix: Matrix, ours: str) -> Table:
@@ -63,7 +63,7 @@ def best_table(matrix: Matrix, ours: str) -> Table:
 
 def own_cells(own: Square) -> tuple[Cell, Cell, Cell]:
     """Our column of a scenario."""
-    standing = Cell(f"{WORDS[own.mark]}, ×\u00a0{show(own.ratio)}", MARKS[own.mark])
+    standing = Cell(f"{WORDS[own.told]}, ×\u00a0{show(own.ratio)}", MARKS[own.told])
     return Cell(in_ms(own.value)), Cell(f"{percent(own.failed, 2)}"), standing
 
 

@@ -88,6 +88,9 @@ def test_few_seeds_give_no_verdict() -> None:
     matrix = matrix_of(rows({"a": 0.1, "b": 0.3}, seeds=4))
     assert marks(matrix) == {"a": "best", "b": "no verdict"}
     assert headline(matrix, "b") == "No verdict: 4 seeds, 8 needed for an interval"
+    assert [square.told for square in matrix.column("steady")] == ["no verdict"] * 2
+    assert [line for line in sentences(matrix, "b") if "is best" in line] == []
+    assert matrix_table(matrix).rows[0][1].mark == "few"
     assert is_met(matrix, "b") is None
 
 
@@ -166,8 +169,8 @@ def test_a_loss_is_said_with_what_differs() -> None:
 @pytest.mark.parametrize("sheet", [WIDE, NARROW])
 def test_the_map_shows_every_square_once(sheet: Any) -> None:
     policies = [f"policy-{n}" for n in range(5)]
-    cells = [r for n in range(7) for r in rows(dict.fromkeys(policies, 0.1 + n), f"scenario-{n}", seeds=2)]
-    figure = heat_map(matrix_of(cells[:-2]), "policy-1", sheet)
+    cells = [r for n in range(7) for r in rows(dict.fromkeys(policies, 0.1 + n), f"scenario-{n}", seeds=8)]
+    figure = heat_map(matrix_of(cells[:-8]), "policy-1", sheet)
     panels = [axes for axes in figure.axes if axes.get_yticklabels() and axes.patches]
     texts = [text.get_text() for axes in panels for text in axes.texts]
     assert len(texts) == 5 * 7
