@@ -22,7 +22,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "balancer": ("policies",),
     "workers": (),
     "experiments": (
-        *("policies", "workers.service", "balancer.connections.upstream"),
+        *("policies", "workers.durations", "workers.service", "balancer.connections.upstream"),
         "balancer.messages.internal_fields",
         *("balancer.settings.fitness", "balancer.settings.pool", "balancer.settings.queue"),
         *("balancer.settings.retries", "balancer.settings.sections"),
