@@ -171,7 +171,7 @@ async def test_times_are_of_the_wall(stage: Stage, watched: Watched) -> None:
     """By one offset between the unit's clock and the time of day."""
     await watched.serve(await stage.worker(response()))
     await stage.ask(get())
-    stage.clock.at += 3600
+    stage.jump(3600)
     await stage.ask(get())
     first, second = (line["time"] for line in await watched.lines(2))
     hours = [int(time[11:13]) for time in (first, second)]

@@ -255,7 +255,7 @@ async def test_requests_go_on_when_names_do_not(stage: Stage, server: NameServer
     await stage.serve(endpoints=endpoints, names=by_dns(server))
     assert (await stage.ask(get())).body == b"found"
     server.is_silent = True
-    stage.clock.at += 3600
+    stage.jump(3600)
     for _ in range(3):
         assert (await stage.ask(get())).body == b"found"
     told = (await status(stage))["names"]

@@ -271,7 +271,7 @@ async def test_hedging(stage: Stage) -> None:
     assert hedges.hedging.usual["r"] == learned
     for _ in range(200):
         assert (await stage.ask(get())).status == 200
-        stage.clock.at += 0.2
+        stage.jump(0.2)
         hedges.turn(stage.clock.at + 60)
     assert hedges.hedging.usual["r"] < 0.5
     await stage.reload(hedging={"enabled": False})
@@ -289,7 +289,7 @@ async def test_a_race_that_is_run_when_hedging_goes(stage: Stage) -> None:
     await stage.eventually(lambda: stage.unit.router.in_flight == 1)
     hedges = stage.unit.hedges
     assert hedges is not None
-    stage.clock.at += 60
+    stage.clock.at += 20  # less than a request may take: the sweep looks at it too
     hedges.turn(stage.clock.at)
     await stage.eventually(lambda: stage.unit.router.in_flight == 2)
     await stage.reload(hedging={"enabled": False})
