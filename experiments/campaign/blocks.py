@@ -11,6 +11,7 @@ import asyncio
 import os
 import platform
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -28,8 +29,8 @@ from experiments.load.samples import Run, World
 class Observer(Protocol):
     """Who is told how the campaign goes."""
 
+    def machine_busy(self, planned: PlannedRun, taken: float) -> None: ...
     def run_started(self, planned: PlannedRun) -> None: ...
-    def machine_busy(self, taken: float) -> None: ...
     def load_started(self, ledger: Ledger) -> None: ...
     def run_ended(self, planned: PlannedRun, run: Run) -> None: ...
 
@@ -74,8 +75,8 @@ async def carry_out(
         patience.begin()
         is_wanted = True
         while is_wanted:
+            await patience.quiet(partial(observer.machine_busy, planned))
             observer.run_started(planned)
-            await patience.quiet(observer.machine_busy)
             run = await carry_out_one(campaign, planned, directory, observer)
             observer.run_ended(planned, run)
             is_wanted = patience.wants_again(run)

@@ -39,25 +39,26 @@ class Progress(LivePanel):
         self._ledger: Ledger | None = None
         self._taken: float | None = None
 
-    def run_started(self, planned: PlannedRun) -> None:
-        """A fleet is being started."""
-        self._current, self._ledger, self._run_began_at = planned, None, time.monotonic()
-        self._taken = None
-
-    def machine_busy(self, taken: float) -> None:
+    def machine_busy(self, planned: PlannedRun, taken: float) -> None:
         """The run waits for a quiet moment; said once where no panel shows it."""
         if self._taken is None and not self._console.is_terminal:
             self._console.print(f"waiting: {others_take(taken)}", highlight=False)
-        self._taken = taken
+        self._current, self._taken = planned, taken
+
+    def run_started(self, planned: PlannedRun) -> None:
+        """A fleet is being started."""
+        self._current, self._taken = planned, None
 
     def load_started(self, ledger: Ledger) -> None:
         """The measured load begins."""
-        self._ledger, self._taken = ledger, None
+        self._ledger = ledger
 
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
         """Say in one line what came out, whatever the console."""
-        took = time.monotonic() - self._run_began_at
+        now = time.monotonic()
+        took = now - self._run_began_at
         self._ended[planned] = self._ended.get(planned, 0.0) + took  # again, if it was disturbed
+        self._current, self._ledger, self._run_began_at = None, None, now
         left = clock(remaining(self._campaign, self._ended, 0.0))
         self._console.print(
             f"{run_line(self._campaign, len(self._ended), run)}  left {left}", highlight=False

@@ -21,6 +21,7 @@ from rich.progress import Progress
 from experiments.errors import BadInputError
 from experiments.log.reader import Columns, read_log
 from experiments.log.runs import LogRuns, log_runs
+from experiments.terminal import console_here
 
 EPILOG = """\b
 Examples:
@@ -46,7 +47,7 @@ def from_log(file: Path, out: Path | None) -> int:
     from experiments.campaign.session import terminal_table
     from experiments.log.report import write_log_report
 
-    console = Console()
+    console = console_here()
     log = load(file, console)
     directory = out or default_directory(log)
     with console.status("Drawing the report"):

@@ -83,11 +83,11 @@ class Watcher:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
+    def machine_busy(self, planned: PlannedRun, taken: float) -> None:
+        self.heard.append(f"{planned.label} waits, busy {taken:.0%}")
+
     def run_started(self, planned: PlannedRun) -> None:
         self.heard.append(f"{planned.label} started")
-
-    def machine_busy(self, taken: float) -> None:
-        self.heard.append(f"busy {taken:.0%}")
 
     def load_started(self, ledger: Ledger) -> None:
         self.heard.append("load")
@@ -121,9 +121,9 @@ async def test_what_was_disturbed_is_measured_again_in_its_place(
     watcher = Watcher()
     await blocks.carry_out(campaign, tmp_path / "r", watcher, host.patience(seconds))
 
-    waits = ["busy 25%"] if seconds else []
+    waits = [f"{first} waits, busy 25%"] if seconds else []
     ends = ["invalid", "invalid", "ended"][:tries]
-    expected = [f"{first} started", *waits, ends[0]]
+    expected = [*waits, f"{first} started", ends[0]]
     for end in ends[1:]:
         expected += [f"{first} started", end]
     assert watcher.heard == [*expected, f"{second} started", "ended"]

@@ -59,6 +59,29 @@ def test_without_a_terminal_a_run_is_one_line(campaign: Campaign, make_run: Call
     assert "1 failed  INVALID: a worker died" in output.getvalue()
 
 
+def test_the_panel_says_what_the_run_is_doing(campaign: Campaign, make_run: Callable[..., Run]) -> None:
+    """It waits for a quiet machine, then its fleet is started, and once it has ended nothing of it stays."""
+    planned = campaign.plan[0]
+    progress = Progress(campaign, Console(file=io.StringIO(), width=100))
+
+    def seen() -> str:
+        output = io.StringIO()
+        Console(file=output, width=100).print(progress.panel())
+        return output.getvalue()
+
+    progress.machine_busy(planned, 0.2)
+    assert "random, block 1" in seen()
+    assert "waiting" in seen()
+    progress.run_started(planned)
+    assert "starting and warming the fleet" in seen()
+    assert "waiting" not in seen()
+    progress.load_started(Ledger(PLACES, 0.0))
+    assert "in flight" in seen()
+    progress.run_ended(planned, make_run([0.1]))
+    assert "run 2 of 9" in seen()
+    assert "entry" not in seen()
+
+
 def test_the_panel_can_be_drawn_at_any_moment(campaign: Campaign) -> None:
     """Before, between and during runs, with nothing ended yet and with failures."""
     output = io.StringIO()
