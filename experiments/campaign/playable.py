@@ -14,6 +14,9 @@ from experiments.simulator.oracles import is_oracle
 
 ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
 
+MOST_PROCESSES = 64
+"""Workers of one region that are started as processes of this machine."""
+
 
 def require_playable(scenario: Scenario) -> None:
     """Raise BadInputError with one line for the first thing that only a simulation can show."""
@@ -32,6 +35,10 @@ def complaints(scenario: Scenario) -> Iterator[str]:
         if is_oracle(entry.policy.name):
             yield f"policy '{entry.policy.name}': {ONLY_SIMULATED}"
     for number, region in enumerate(scenario.regions):
+        if region.workers > MOST_PROCESSES:
+            yield (
+                f"regions.{number}.workers = {region.workers}: more than {MOST_PROCESSES} processes; {ONLY_SIMULATED}"
+            )
         if region.discipline != "fifo":
             yield f"regions.{number}.discipline = {region.discipline!r}: {ONLY_SIMULATED}"
         if region.setup_rtts not in (1, *TLS):

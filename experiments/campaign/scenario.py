@@ -58,7 +58,9 @@ class Region(Model):
     """A region and the workers in it; they are named `<region>-0`, `<region>-1`, …"""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="short lower-case name")
-    workers: int = Field(default=2, ge=1, le=64, description="number of workers")
+    workers: int = Field(
+        default=2, ge=1, le=10_000, description="how many; simulator only, where more than 64"
+    )
     rtt: float = Field(ge=0, le=10, description="round trip from the balancer, seconds")
     service: str = Field(default="19-21ms", description="service time as `workers serve --service` takes it")
     slots: int = Field(default=1, ge=1, description="requests that a worker serves at the same time")

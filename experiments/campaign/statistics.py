@@ -8,12 +8,12 @@ failing fast cannot look like answering fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.load.samples import Floats, Kind, Run, RunFacts, Samples
+from experiments.load.samples import Floats, Kind, Place, Run, RunFacts, Samples
 
 PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 ENOUGH_BEYOND = 100
@@ -137,10 +137,20 @@ def share_per_worker(runs: Sequence[Run]) -> dict[str, float]:
     """Part (0..1) of the answered requests that each worker answered."""
     counts = dict.fromkeys((place.worker for run in runs for place in run.facts.places), 0)
     for run in runs:
-        for index, place in enumerate(run.facts.places):
-            counts[place.worker] += int(np.sum(run.samples.worker == index))
+        workers = run.samples.worker
+        answers = np.bincount(workers[workers >= 0], minlength=len(run.facts.places))
+        for place, count in zip(run.facts.places, answers, strict=True):
+            counts[place.worker] += int(count)
     answered = sum(counts.values())
     return {worker: count / answered if answered else 0.0 for worker, count in counts.items()}
+
+
+def share_per_region(shares: Mapping[str, float], places: Iterable[Place]) -> dict[str, float]:
+    """Shares of workers, added up for each region in the order of `places`."""
+    found: dict[str, float] = {}
+    for place in places:
+        found[place.region] = found.get(place.region, 0.0) + shares.get(place.worker, 0.0)
+    return found
 
 
 def lag_percentiles(samples: Samples) -> tuple[float, float]:

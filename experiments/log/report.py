@@ -14,7 +14,7 @@ from pathlib import Path
 
 from experiments.errors import BadInputError
 from experiments.log import figure
-from experiments.log.runs import LogRuns, alone, thinned
+from experiments.log.runs import LogRuns, alone
 from experiments.log.tables import tables_of_log
 from experiments.report import figures, figures_workers
 from experiments.report.html import Picture, box, page, picture_html, section, table_html
@@ -22,9 +22,7 @@ from experiments.report.pages import Drawing, save_drawing, write
 from experiments.report.palette import Competitor
 from experiments.report.tables import Table
 from experiments.report.text import markdown_table
-
-MOST_DOTS = 30_000
-"""Requests of one panel in figures with a dot for each; of more, every k-th is drawn."""
+from experiments.report.thinning import thinned, thinning
 
 MOST_ROWS = 40
 """Endpoints in one figure: those with the most requests."""
@@ -45,7 +43,7 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
 def log_drawings(log: LogRuns) -> list[Drawing]:
     """The figures; each takes what it shows from the same requests."""
     policies, regions, whole = alone(log.by_policy()), log.by_region(), log.altogether()
-    few = thinned(policies, MOST_DOTS)
+    few = thinned(policies)
     rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
     made = [
         Drawing(
@@ -65,13 +63,13 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
             "service-time-by-request",
             "Service time against request number",
             "Each dot is a request, from sent to last byte; a panel for each policy, a colour for each worker. "
-            f"Level bands are round trips; a slope is a queue that grows. {thinning(policies)}",
+            f"Level bands are round trips; a slope is a queue that grows.{thinning(policies)}",
             lambda sheet: figures_workers.service_by_request(few, sheet),
         ),
         Drawing(
             "latency-over-time",
             "Latency over time",
-            f"By policy, from its first request on. {thinning(policies)}",
+            f"By policy, from its first request on.{thinning(policies)}",
             lambda sheet: figures_workers.latency_over_time(few, sheet),
         ),
     ]
@@ -104,12 +102,6 @@ def busiest(rows: list[Competitor]) -> list[Competitor]:
     able = [one for one in rows if one.runs[0].samples.ok.any()]
     most = sorted(able, key=lambda one: len(one.runs[0].samples), reverse=True)[:MOST_ROWS]
     return [one for one in able if one in most]
-
-
-def thinning(field: Sequence[Competitor]) -> str:
-    """What is left out of a figure with dots."""
-    step = max(-(-len(one.runs[0].samples) // MOST_DOTS) for one in field)
-    return "" if step == 1 else f"There are many: of the largest panel every {step}th request is drawn."
 
 
 def method(log: LogRuns, command: str) -> list[str]:

@@ -96,17 +96,6 @@ def rebased(run: Run) -> Run:
     return Run(run.facts, Samples(**{**columns, "sequence": np.arange(len(run.samples))}))
 
 
-def thinned(field: Sequence[Competitor], most: int) -> list[Competitor]:
-    """Every k-th request, so that each has at most `most`: for figures with a dot for each."""
-    found = []
-    for one in field:
-        (run,) = one.runs
-        step = -(-len(run.samples) // most)
-        chosen = np.arange(len(run.samples)) % step == 0
-        found.append(Competitor(one.label, one.colour, one.turn, (part(run, chosen, one.label),), True))
-    return found
-
-
 def log_runs(columns: Columns, name: str) -> LogRuns:
     """Sort by time and work out the instants."""
     order = np.argsort(np.array(columns.at), kind="stable")

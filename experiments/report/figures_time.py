@@ -21,7 +21,17 @@ from experiments.load.samples import Floats, Place, Run, Samples
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
-from experiments.report.palette import FAINT, INK, INVALID, Competitor, place_handles, worker_colours
+from experiments.report.palette import (
+    FAINT,
+    INK,
+    INVALID,
+    MOST_DRAWN,
+    MOST_NAMED,
+    Competitor,
+    place_handles,
+    region_colours,
+    worker_colours,
+)
 
 SHADE = "#F6DDB0"
 MOST_BINS = 40
@@ -119,7 +129,8 @@ def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
 
 @mpl.rc_context(STYLE)
 def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
-    """Requests sent to a worker and not yet answered, over the first run of each entry."""
+    """Requests sent to a worker and not yet answered, over the first run of each entry: a line per worker or, where
+    those would be too many, the median of each region in a band from its least to its most."""
     figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
     places = field[0].runs[0].facts.places
     for axes, one in zip(panels, field, strict=False):
@@ -135,18 +146,30 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario, sheet:
 
 
 def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], end: float) -> None:
-    """A line per worker; thin where there are many."""
+    """Lines are thin where there are many."""
     instants = np.linspace(0, end, INSTANTS)
-    width = 1.5 if len(places) <= 12 else 0.6
-    for index, colour in enumerate(worker_colours(places)):
-        lying = in_flight(run.samples, index, instants)
-        axes.plot(instants, lying, color=colour, linewidth=width, drawstyle="steps-post", alpha=0.9)
+    lying = in_flight(run.samples, len(places), instants)
+    if len(places) <= MOST_DRAWN:
+        width = 1.5 if len(places) <= MOST_NAMED else 0.6
+        for line, colour in zip(lying, worker_colours(places), strict=True):
+            axes.plot(instants, line, color=colour, linewidth=width, drawstyle="steps-post", alpha=0.9)
+        return
+    for region, colour in region_colours(places).items():
+        least, middle, most = np.percentile(
+            lying[[place.region == region for place in places]], [0, 50, 100], axis=0
+        )
+        axes.fill_between(instants, least, most, step="post", color=colour, alpha=0.22, linewidth=0)
+        axes.plot(instants, middle, color=colour, linewidth=1.5, drawstyle="steps-post")
 
 
-def in_flight(samples: Samples, worker: int, instants: Floats) -> Floats:
-    """Requests of `worker` that were sent and had not ended at each instant; shape of `instants`."""
-    mine = samples.worker == worker
-    sent, ended = np.sort(samples.sent_at[mine]), np.sort(samples.ended_at[mine])
-    begun = np.searchsorted(sent[np.isfinite(sent)], instants, side="right")
-    over = np.searchsorted(ended[np.isfinite(ended)], instants, side="right")
-    return np.asarray(begun - over, dtype=float)
+def in_flight(samples: Samples, workers: int, instants: Floats) -> Floats:
+    """Requests of each worker that were sent and had not ended at each instant; shape (workers, instants)."""
+    order = np.argsort(samples.worker, kind="stable")
+    bounds = np.searchsorted(samples.worker[order], np.arange(workers + 1))
+    lying = np.empty((workers, len(instants)))
+    for index in range(workers):
+        mine = order[bounds[index] : bounds[index + 1]]
+        sent, ended = np.sort(samples.sent_at[mine]), np.sort(samples.ended_at[mine])
+        begun = np.searchsorted(sent[np.isfinite(sent)], instants, side="right")
+        lying[index] = begun - np.searchsorted(ended[np.isfinite(ended)], instants, side="right")
+    return lying

@@ -16,12 +16,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from experiments.campaign.statistics import share_per_worker
+from experiments.campaign.statistics import share_per_region, share_per_worker
 from experiments.load.samples import Run
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures import ROW, entry_rows
-from experiments.report.palette import FAINT, INK, INVALID, Competitor, place_handles, worker_colours
+from experiments.report.palette import (
+    FAINT,
+    INK,
+    INVALID,
+    MOST_DRAWN,
+    Competitor,
+    place_handles,
+    region_colours,
+    worker_colours,
+)
 
 READABLE_SHARE = 0.07
 """A narrower segment holds no number."""
@@ -31,11 +40,18 @@ BINS = 48
 
 @mpl.rc_context(STYLE)
 def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
-    """Whole bars: which part of the answers came from which worker, a hue per region."""
+    """Whole bars: which part of the answers came from which worker, a hue per region; where workers are too many to
+    be told apart, from which region."""
     places = field[0].runs[0].facts.places
     figure, (axes,) = canvas.blank(sheet, 1.4 + ROW * len(field) + (0.5 if sheet.is_narrow else 0))
+    colours = worker_colours(places)
+    if len(places) > MOST_DRAWN:
+        colours = list(region_colours(places).values())
     for y, one in enumerate(field):
-        share_bar(axes, y, list(share_per_worker(one.runs).values()), worker_colours(places), sheet)
+        shares = share_per_worker(one.runs)
+        if len(places) > MOST_DRAWN:
+            shares = share_per_region(shares, places)
+        share_bar(axes, y, list(shares.values()), colours, sheet)
     axes.set_xlim(0, 100)
     axes.set_xlabel("part of the answered requests, %")
     entry_rows(axes, field)

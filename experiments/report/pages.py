@@ -21,8 +21,9 @@ from experiments.report import canvas, figures, figures_paired, figures_time, fi
 from experiments.report.canvas import Sheet
 from experiments.report.html import Picture, to_html
 from experiments.report.method import method_lines
-from experiments.report.palette import competitors
+from experiments.report.palette import MOST_DRAWN, competitors
 from experiments.report.text import to_csv, to_json, to_markdown
+from experiments.report.thinning import thinned, thinning
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
     """The figures of this campaign; paired ratios join them from two blocks on."""
     field = competitors(results)
+    few = thinned(field)
     made = [
         Drawing(
             "throughput",
@@ -104,8 +106,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "service-time-by-request",
             "Service time against request number",
             "Each dot is a request of the first run of the entry, from sent to last byte. Level bands are "
-            "round trips; a slope is a queue that grows at a worker. Vertical axes are equal.",
-            lambda sheet: figures_workers.service_by_request(field, sheet),
+            f"round trips; a slope is a queue that grows at a worker. Vertical axes are equal.{thinning(field)}",
+            lambda sheet: figures_workers.service_by_request(few, sheet),
         ),
         Drawing(
             "tail-over-time",
@@ -118,7 +120,8 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
             "in-flight-per-worker",
             "In flight per worker",
             "Requests that a worker had at each instant of the entry's first run. Lines that stay together share the "
-            "load; one that climbs alone is a queue that the policy feeds.",
+            "load; one that climbs alone is a queue that the policy feeds. Of more than "
+            f"{MOST_DRAWN} workers: the median of each region, in a band from its least to its most.",
             lambda sheet: figures_time.in_flight_per_worker(field, results.scenario, sheet),
         ),
         Drawing(

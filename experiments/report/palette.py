@@ -6,6 +6,7 @@ policy name, with a dash for relatives. Entries of one policy differ by dash and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,9 @@ HATCHES = ("", "////", "....")
 
 MOST_NAMED = 12
 """Workers that a legend names one by one."""
+
+MOST_DRAWN = 64
+"""Workers that a figure draws one by one. Of more, regions are drawn: nobody tells the shades of hundreds apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,12 +128,20 @@ def policy_colour(name: str, seen: Sequence[str]) -> str:
 
 def place_handles(places: Sequence[Place]) -> list[Patch]:
     """A legend of workers; where they are many, of regions."""
-    colours = worker_colours(places)
     if len(places) <= MOST_NAMED:
+        colours = worker_colours(places)
         return [Patch(facecolor=c, label=p.worker) for c, p in zip(colours, places, strict=True)]
-    first = {place.region: colour for place, colour in reversed(list(zip(places, colours, strict=True)))}
-    counts = {region: sum(place.region == region for place in places) for region in first}
-    return [Patch(facecolor=first[r], label=f"{r}, {counts[r]} workers") for r in reversed(first)]
+    counts = Counter(place.region for place in places)
+    return [
+        Patch(facecolor=colour, label=f"{region}, {counts[region]} workers")
+        for region, colour in region_colours(places).items()
+    ]
+
+
+def region_colours(places: Sequence[Place]) -> dict[str, str]:
+    """A hue for each region, in the order of `places`: that of its first worker."""
+    regions = dict.fromkeys(place.region for place in places)
+    return {region: REGION_COLOURS[n % len(REGION_COLOURS)][0] for n, region in enumerate(regions)}
 
 
 def worker_colours(places: Sequence[Place]) -> list[str]:

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from experiments.campaign.comparison import Interval
+from experiments.campaign.crew import places_of
 from experiments.campaign.run_summary import RunSummary
-from experiments.campaign.statistics import Quantile
+from experiments.campaign.statistics import Quantile, share_per_region
 from experiments.campaign.summary import EntrySummary, Summary
 from experiments.campaign.verdict import show
 
 Mark = Literal["", "few", "bad", "good"]
+
+MOST_COLUMNS = 24
+"""Workers that have a column each; of more, regions have."""
 
 
 class Cell(NamedTuple):
@@ -166,8 +170,10 @@ def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:
 
 
 def share_table(summary: Summary) -> Table:
-    """Which part of the answers came from which worker."""
+    """Which part of the answers came from which worker; of many, from which region, and how even it was."""
     workers = tuple(dict.fromkeys(worker for entry in summary.entries for worker in entry.share_per_worker))
+    if len(workers) > MOST_COLUMNS:
+        return region_table(summary)
     rows = tuple(
         (
             name_cell(entry),
@@ -177,6 +183,22 @@ def share_table(summary: Summary) -> Table:
     )
     columns = ("entry", *(f"{worker} %" for worker in workers))
     return Table("Share per worker", "Part of the answered requests.", columns, rows)
+
+
+def region_table(summary: Summary) -> Table:
+    """Shares of regions, and the parts of the least and the most asked worker of all, as multiples of an even one."""
+    places = places_of(summary.scenario)
+    rows = []
+    for entry in summary.entries:
+        shares = entry.share_per_worker
+        parts = [len(places) * shares.get(place.worker, 0.0) for place in places]
+        regions = share_per_region(shares, places).values()
+        even = (Cell(f"{min(parts):.2f}"), Cell(f"{max(parts):.2f}"))
+        rows.append((name_cell(entry), *(Cell(f"{100 * part:.1f}") for part in regions), *even))
+    note = f"Part of the answered requests. The least and the most asked of {len(places)} workers, in even parts."
+    names = dict.fromkeys(place.region for place in places)
+    columns = ("entry", *(f"{name} %" for name in names), "least ×", "most ×")
+    return Table("Share per region", note, columns, tuple(rows))
 
 
 def threshold_table(summary: Summary) -> Table:

@@ -265,7 +265,7 @@ def test_a_log_of_a_real_run_is_drawn(logs: dict[str, Path], tmp_path: Path, nam
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert f"Report: {tmp_path}/report.html" in done.stdout
-    assert re.search(r"\ball +40 +4 ", done.stdout)
+    assert re.search(r"\ball +40 +36 +4 +10\.00 ", done.stdout)
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| emea-0 | 18 | 18 | 0 |" in markdown
     assert "| us-0 | 18 | 18 | 0 |" in markdown

@@ -1,0 +1,144 @@
+"""Hundreds of workers: more than a machine starts, and more than anybody tells apart in a figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from matplotlib.patches import Rectangle
+
+from experiments.__main__ import cli
+from experiments.campaign.playable import MOST_PROCESSES, require_playable
+from experiments.campaign.results import load_results
+from experiments.campaign.shelf import load_scenario, packaged
+from experiments.errors import BadInputError
+from experiments.load.samples import Kind
+from experiments.report import figures_time, figures_workers, thinning
+from experiments.report.canvas import WIDE
+from experiments.report.palette import MOST_DRAWN, competitors
+
+WORKERS = 100
+SCENARIO = f"""
+name = "hundreds"
+question = "Does it fit?"
+baseline = "round-robin"
+home_region = "home"
+timeout = 5.0
+blocks = 2
+
+[load]
+mode = "open"
+arrivals = "poisson"
+rate = 4000.0
+duration = 0.5
+
+[[regions]]
+name = "home"
+workers = {WORKERS}
+rtt = 0.001
+
+[[regions]]
+name = "far"
+workers = {WORKERS}
+rtt = 0.1
+
+[[entries]]
+label = "round-robin"
+policy = {{ name = "round-robin" }}
+"""
+
+
+@pytest.fixture(scope="module")
+def hundreds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated campaign of two hundred workers, with its report."""
+    directory = tmp_path_factory.mktemp("hundreds")
+    (directory / "hundreds.toml").write_text(SCENARIO)
+    out = directory / "results"
+    done = CliRunner().invoke(cli, ["simulate", str(directory / "hundreds.toml"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    return out
+
+
+def test_tables_show_regions_and_how_even_it_was(hundreds: Path) -> None:
+    """A column for each of two hundred is nothing to read; files keep every worker."""
+    page = (hundreds / "report.md").read_text()
+    assert "| entry | home % | far % | least × | most × |" in page
+    assert "home-0" not in page
+    row = next(
+        line for line in page[page.index("## Share per region") :].splitlines() if "round-robin" in line
+    )
+    home, far, least, most = (float(cell) for cell in row.split("|")[2:6])
+    assert home + far == pytest.approx(100, abs=0.1)
+    assert home == pytest.approx(50, abs=0.5)
+    assert 0.5 < least <= 1 <= most < 1.5
+    (entry,) = json.loads((hundreds / "summary.json").read_text())["entries"]
+    assert len(entry["share_per_worker"]) == 2 * WORKERS
+
+
+def test_figures_show_regions(hundreds: Path) -> None:
+    """A segment and a band for each; a page of two hundred lines would be megabytes, and grey."""
+    results = load_results(hundreds)
+    field = competitors(results)
+    (bars,) = figures_workers.worker_share(field, WIDE).axes
+    assert [bar.get_width() for bar in bars.patches if isinstance(bar, Rectangle)] == pytest.approx(
+        [50, 50], abs=0.5
+    )
+    in_flight = figures_time.in_flight_per_worker(field, results.scenario, WIDE)
+    assert len(in_flight.axes[0].lines) == 2
+    assert [text.get_text() for text in in_flight.legends[0].get_texts()] == [
+        f"home, {WORKERS} workers",
+        f"far, {WORKERS} workers",
+    ]
+
+
+def test_what_lies_at_each_worker_is_what_was_sent_and_not_answered(hundreds: Path) -> None:
+    """Counted one by one, for some of them."""
+    samples = load_results(hundreds).runs[0].samples
+    instants = np.linspace(0, 0.6, 7)
+    lying = figures_time.in_flight(samples, 2 * WORKERS, instants)
+    assert lying.shape == (2 * WORKERS, 7)
+    assert lying.any()
+    for worker in (0, 57, WORKERS, 2 * WORKERS - 1):
+        mine = samples.worker == worker
+        for at, counted in zip(instants, lying[worker], strict=True):
+            assert counted == np.sum(mine & (samples.sent_at <= at) & ~(samples.ended_at <= at))
+
+
+def test_dots_that_would_hide_each_other_are_left_out(
+    hundreds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evenly over the whole run, but no failure where those are few; and the caption says so."""
+    field = competitors(load_results(hundreds))
+    assert thinning.thinned(field)[0].runs[0] is field[0].runs[0]
+    assert thinning.thinning(field) == ""
+    samples = field[0].runs[0].samples
+    samples.kind[[3, 77]] = Kind.RESET
+    monkeypatch.setattr(thinning, "MOST_DOTS", 100)
+    (panel,) = figures_workers.service_by_request(thinning.thinned(field), WIDE).axes
+    *successes, failures = (np.asarray(drawn.get_offsets()) for drawn in panel.collections)
+    dots = np.concatenate(successes)
+    assert 90 <= len(dots) <= 100
+    assert np.ptp(dots[:, 0]) > 0.9 * len(samples)
+    assert failures[:, 0].tolist() == [3, 77]
+    assert f"every {math.ceil((len(samples) - 2) / 100)}th request" in thinning.thinning(field)
+
+
+def test_a_machine_does_not_start_hundreds(hundreds: Path) -> None:
+    """Said in one line that names the key."""
+    scenario = load_scenario(str(hundreds.parent / "hundreds.toml"))
+    with pytest.raises(
+        BadInputError, match=r"regions\.0\.workers = 100: more than 64 processes; only the simul"
+    ):
+        require_playable(scenario)
+    near = scenario.regions[0].model_copy(update={"workers": MOST_PROCESSES})
+    require_playable(scenario.model_copy(update={"regions": (near,)}))
+
+
+@pytest.mark.parametrize("name", sorted(packaged()))
+def test_what_comes_with_the_package_is_drawn_one_by_one(name: str) -> None:
+    """No scenario of ours loses its workers to this."""
+    assert len(load_scenario(name).workers) <= MOST_DRAWN
