@@ -67,6 +67,7 @@ HOT = [
     "experiments/simulator/demand.py",
     "experiments/simulator/happenings.py",
     "experiments/simulator/hedges.py",
+    "experiments/simulator/idle.py",
     "experiments/simulator/post.py",
     "experiments/simulator/simulation.py",
     "experiments/simulator/station.py",

@@ -23,6 +23,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "workers": (),
     "experiments": (
         *("policies", "workers.durations", "workers.service", "balancer.connections.upstream"),
+        "balancer.connections.horizon",
         "balancer.messages.internal_fields",
         *("balancer.settings.fitness", "balancer.settings.pool", "balancer.settings.queue"),
         *("balancer.settings.retries", "balancer.settings.sections"),

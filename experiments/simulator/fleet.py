@@ -142,7 +142,7 @@ class Fleet:
         post = self._posts.get((number, worker_id))
         if post is None or post.state is not state:
             worker = self.workers[worker_id]
-            post = Post(unit, worker, state, self._agenda, self.model.mechanisms.pool_idle)
+            post = Post(unit, worker, state, self._agenda, self.model.mechanisms.pool)
             self._posts[number, worker_id] = post
             worker.posts.append(post)
         return post

@@ -26,7 +26,9 @@ class WorkerModel:
 
     `fifo`: `slots` requests are served at a time, `queue` wait, more get 503. `shared`: all that are present share
     `slots` processors (processor sharing), each at most one of them. `idle_timeout` is after how many seconds it closes
-    an idle connection; `setup_rtts` is what a new connection costs before a request can be sent on it.
+    an idle connection; `setup_rtts` is what a new connection costs before a request can be sent on it. `is_emulated`:
+    TCP's handshake is over at once, and the first request is a round trip later instead, as on the loopback of
+    `workers/link.py`.
     """
 
     id: str
@@ -39,6 +41,7 @@ class WorkerModel:
     rtt: float = 0.0
     setup_rtts: float = 1.0
     idle_timeout: float = inf
+    is_emulated: bool = False
     weight: float = 1.0
     max_in_flight: int | None = None
 
@@ -73,6 +76,14 @@ class CheckModel:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolModel:
+    """As `pool` of the balancer's configuration."""
+
+    idle: float = 30.0
+    risk: float = 0.01
+
+
+@dataclass(frozen=True, slots=True)
 class Mechanisms:
     """What a balancer does beside picking; None and 0 are off. Timeouts in seconds."""
 
@@ -88,7 +99,7 @@ class Mechanisms:
     in_flight: int | None = None
     first_byte: float = inf
     attempt: float = inf
-    pool_idle: float = 30.0
+    pool: PoolModel = PoolModel()
 
     @property
     def need_ticks(self) -> bool:

@@ -1,8 +1,7 @@
 """What one balancer has at one worker: connections, and an account of its requests there.
 
 Rule of this file: as the balancer's own pool. The newest idle connection is used first; who finds none waits for one
-that is being opened, or for one that is given back sooner. The balancer is taken to have learned how long the worker
-keeps idle connections, so none is used that the worker may have closed.
+that is being opened, or for one that is given back sooner.
 """
 
 from __future__ import annotations
@@ -10,11 +9,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from balancer.connections.horizon import HorizonRules
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.idle import Idle
 from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
+    from experiments.simulator.model import PoolModel
     from experiments.simulator.unit import Unit
     from experiments.simulator.worker import Worker
     from policies.state import EndpointState
@@ -33,15 +35,15 @@ class Opening(Event):
 
 
 class Post:
-    """`is_linked`: connections cost something here. `keep` is for how many seconds an idle one is trusted, `setup` how
-    many a new one takes. `opened_in_all` and `reused` count.
+    """`is_linked`: connections cost something here. `setup` is how many seconds a new one takes, and `late` how many
+    its first request takes longer than others. `opened_in_all` and `reused` count.
 
     `area` is the integral of what is in flight, in request-seconds, told from the router's own count; `sojourns` the
     same from the requests: by Little's law they are equal.
     """
 
     def __init__(
-        self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool_idle: float
+        self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool: PoolModel
     ) -> None:
         self.unit = unit
         self.worker = worker
@@ -49,8 +51,8 @@ class Post:
         self.agenda = agenda
         self.area = self.sojourns = self._changed_at = 0.0
         self.routed = self.settled = 0
-        self._pool_idle = pool_idle
-        self._idle: list[float] = []  # since when, the newest last
+        rules = HorizonRules(pool.risk, pool.risk / 10)
+        self._idle = Idle(pool.idle, rules, unit.clock.at)
         self._waiting: deque[Attempt] = deque()
         self._unclaimed = 0
         self.opened_in_all = self.reused = 0
@@ -59,16 +61,17 @@ class Post:
     def relink(self) -> None:
         """The link is another than before."""
         worker = self.worker
-        self.setup = worker.rtt * worker.setup_rtts
-        self.keep = min(self._pool_idle, worker.idle_timeout - worker.rtt)
+        self.setup, self.late = worker.rtt * worker.setup_rtts, 0.0
+        if worker.is_emulated and worker.setup_rtts == 1:
+            self.setup, self.late = 0.0, self.setup
+        self._idle.relink(worker.idle_timeout, worker.rtt)
         self.is_linked = worker.rtt > 0.0
         self.state.connections = self if self.is_linked else None
 
     @property
     def is_warm(self) -> bool:
         """Whether a request that is sent now finds a connection; what policies are told."""
-        idle = self._idle
-        return bool(idle) and self.unit.clock.at - idle[-1] <= self.keep
+        return self._idle.is_warm(self.unit.clock.at)
 
     @property
     def connect_time(self) -> float:
@@ -99,15 +102,12 @@ class Post:
     def lease(self, attempt: Attempt, now: float) -> None:
         """A connection for it, now or later."""
         self.worker.coming += 1
-        idle = self._idle
         if attempt.is_fresh:
             self._open(attempt, now)
-        elif idle and now - idle[-1] <= self.keep:
-            idle.pop()
+        elif self._idle.lease(now):
             self.reused += 1
-            self._depart(attempt, now)
+            self._depart(attempt, now, 0.0)
         else:
-            idle.clear()  # who lies below has lain there for longer
             if len(self._waiting) >= self._unclaimed:
                 self._unclaimed += 1
                 self._open(None, now)
@@ -130,7 +130,7 @@ class Post:
         if attempt is None or attempt.is_over:
             self.give_back(now)
         else:
-            self._depart(attempt, now)
+            self._depart(attempt, now, self.late)
 
     def _first_waiting(self) -> Attempt | None:
         waiting = self._waiting
@@ -144,15 +144,15 @@ class Post:
         """An answer is whole: whoever waits may have its connection."""
         attempt = self._first_waiting()
         if attempt is None:
-            self._idle.append(now)
+            self._idle.add(now)
         else:
             self.reused += 1
-            self._depart(attempt, now)
+            self._depart(attempt, now, 0.0)
 
     def drop_idle(self) -> None:
         """The worker has closed them all."""
         self._idle.clear()
 
-    def _depart(self, attempt: Attempt, now: float) -> None:
+    def _depart(self, attempt: Attempt, now: float, late: float) -> None:
         attempt.sent_at = now
-        self.agenda.add(now + self.worker.half, attempt)
+        self.agenda.add(now + late + self.worker.half, attempt)

@@ -21,9 +21,11 @@ from experiments.simulator.simulation import Simulation
 from experiments.simulator.translation import model_of
 
 
-def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+def simulate(
+    scenario: Scenario, entry: Entry, block: int, order: int, seed: int, *, is_emulated: bool = False
+) -> Run:
     """Simulate `entry` under the `seed` of its block. Raises BadInputError, SimulationError."""
-    model = model_of(scenario, entry, seed)
+    model = model_of(scenario, entry, seed, is_emulated=is_emulated)
     simulation = Simulation(model, seed, entry.label)
     warm_up(simulation, scenario, entry)
     load = scenario.load_of(entry)
@@ -36,6 +38,11 @@ def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
     names = list(dict.fromkeys(place.region for place in places))
     samples = columns.samples(simulation.start, model.overhead, [names.index(p.region) for p in places])
     return Run(facts_of(scenario, entry, block, order, seed, samples, simulation), samples)
+
+
+def simulate_emulated(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """The same, with distances as emulated workers on loopback have them: to be held against a measured run."""
+    return simulate(scenario, entry, block, order, seed, is_emulated=True)
 
 
 def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:

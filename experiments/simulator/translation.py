@@ -12,7 +12,15 @@ from typing import Any, Final
 from experiments.campaign.mechanisms import Mechanisms as Tables
 from experiments.campaign.scenario import Entry, Region, Scenario
 from experiments.campaign.timeline import timeline
-from experiments.simulator.model import CheckModel, HedgeModel, Mechanisms, Model, RetryModel, WorkerModel
+from experiments.simulator.model import (
+    CheckModel,
+    HedgeModel,
+    Mechanisms,
+    Model,
+    PoolModel,
+    RetryModel,
+    WorkerModel,
+)
 from policies.checks import CheckRules
 from workers.service import parse_profile
 
@@ -24,12 +32,12 @@ REPORTED: Final = frozenset(("reported-load", "prequal", "c3", "steelyard"))
 """Policies that read what workers say of themselves; for the others it is not worked out."""
 
 
-def model_of(scenario: Scenario, entry: Entry, seed: int) -> Model:
-    """What is simulated for `entry` under the seed of a block."""
+def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool = False) -> Model:
+    """What is simulated for `entry` under the seed of a block: the scenario itself, or its emulation on loopback."""
     scale = scenario.time_scale
     return Model(
         workers=tuple(
-            worker_of(region, number, scale)
+            worker_of(region, number, scale, is_emulated)
             for region in scenario.regions
             for number in range(region.workers)
         ),
@@ -53,7 +61,7 @@ def policy_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
     return spec
 
 
-def worker_of(region: Region, number: int, scale: float) -> WorkerModel:
+def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> WorkerModel:
     """Worker `number` of a region."""
     return WorkerModel(
         id=f"{region.name}-{number}",
@@ -66,6 +74,7 @@ def worker_of(region: Region, number: int, scale: float) -> WorkerModel:
         rtt=region.rtt * scale,
         setup_rtts=region.setup_rtts,
         idle_timeout=inf if region.idle_timeout is None else region.idle_timeout * scale,
+        is_emulated=is_emulated,
         weight=region.weight_of(number),
     )
 
@@ -87,5 +96,5 @@ def mechanisms_of(tables: Tables) -> Mechanisms:
         in_flight=tables.limits.in_flight,
         first_byte=timeouts.first_byte,
         attempt=inf if timeouts.attempt is None else timeouts.attempt,
-        pool_idle=tables.pool.idle,
+        pool=PoolModel(tables.pool.idle, tables.pool.risk),
     )

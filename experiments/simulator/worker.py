@@ -62,6 +62,7 @@ class Worker:
         self.half = model.rtt / 2
         self.setup_rtts = model.setup_rtts
         self.idle_timeout = model.idle_timeout
+        self.is_emulated = model.is_emulated
         self.profile = profile
         self.agenda = agenda
         self.demand = demand

@@ -75,7 +75,7 @@ def worlds(
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
         # These, and the figures, are half a second of imports that --help does not need.
-        from experiments.simulator.run import simulate
+        from experiments.simulator.run import simulate_emulated
         from experiments.worlds.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
 
         chosen = names_in(policies) or list(known_policies())
@@ -85,7 +85,7 @@ def worlds(
         seconds = 0.0 if patience is None else duration("--patience", patience)
         command = shlex.join(["experiments", *sys.argv[1:]])
         try:
-            conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate)
+            conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
         except (asyncio.CancelledError, KeyboardInterrupt):
             console.print("[yellow]Stopped.[/] Nothing was left running; the same --out goes on from here.")
             return STOPPED

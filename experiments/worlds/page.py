@@ -96,6 +96,8 @@ def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> s
         f"Repeat it: {first.command}",
         "The same scenario files, seeds, arrivals, policies and router in both worlds; the simulator works workers, "
         "network and client out. Nothing in it was fitted to these runs.",
+        "Distances are simulated as emulated workers have them: TCP's handshake is over at once on loopback, and the "
+        "first request of a connection pays for it.",
         f"Simulated figures are what {REPEATS} simulations of each run expect, which differ by the draws of decisions.",
         f"Blocks: {', '.join(map(str, blocks))}. Of the simulation the blocks count whose measured run is valid.",
         f"Left out of both worlds: seconds in which more than {LATE:.0%} of the requests were sent more than "

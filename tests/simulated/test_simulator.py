@@ -22,6 +22,7 @@ from experiments.simulator.model import (
     RetryModel,
     WorkerModel,
 )
+from experiments.simulator.post import Post
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.checks import CheckRules
@@ -108,6 +109,29 @@ def test_who_waits_for_a_connection_takes_one_that_is_given_back_sooner() -> Non
 def test_setting_up_takes_as_many_round_trips_as_are_said() -> None:
     """TLS 1.3 takes one more than TCP."""
     assert run(model(worker(rtt=0.2, setup_rtts=2)), 0.0).latencies == pytest.approx([0.7])
+
+
+def test_on_loopback_the_first_request_pays_for_the_handshake() -> None:
+    """As `workers/link.py` has it: a connection stands at once, so a second request opens another instead of waiting
+    for one; the first on each takes a round trip more, later ones do not. TLS crosses the link before any request."""
+    near = worker(rtt=0.2, slots=2, is_emulated=True)
+    assert run(model(near), 0.0, 0.45, 1.0).latencies == pytest.approx([0.5, 0.5, 0.3])
+    assert run(model(replace(near, setup_rtts=2)), 0.0).latencies == pytest.approx([0.7])
+    policy = {"name": "steelyard"}
+    posts = [
+        told(replace(model(replace(worker(rtt=0.2), is_emulated=is_emulated)), policy=policy), 0.0)
+        for is_emulated in (False, True)
+    ]
+    assert [post.connect_time for post in posts] == pytest.approx([0.2, 0.0])
+    assert [post.state.latency.mean for post in posts] == pytest.approx([0.3, 0.5])
+
+
+def told(wanted: Model, *instants: float) -> Post:
+    """The only post, after these requests."""
+    simulation = Simulation(wanted, 1)
+    simulation.open(np.array(instants))
+    (post,) = simulation.fleet.every_post()
+    return post
 
 
 def test_a_full_queue_is_refused() -> None:

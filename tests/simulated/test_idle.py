@@ -1,0 +1,188 @@
+"""Idle connections in virtual time, held against the balancer's own pool under the same leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from random import Random
+from typing import cast
+
+import pytest
+
+from balancer.connections.horizon import REST, TRUSTED, Horizon, HorizonRules
+from balancer.connections.rested import Rested
+from balancer.connections.upstream import Upstream
+from experiments.simulator.idle import Idle
+
+LONGEST = 30.0
+SWEEP = 0.25
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """What the pool looks at of one."""
+
+    idle_since: float
+    announced: float = 0.0
+    rested_for: float = 0.0
+    rested_since: float = 0.0
+
+    def close(self) -> None:
+        """Of ours: the pool has forgotten it."""
+
+
+@dataclass
+class RealPool:
+    """The idle half of `balancer/connections/pool.py`: `Rested` as it is, and the few lines of the pool around it."""
+
+    keeps: float
+    now: float = 0.0
+    horizon: Horizon = field(default_factory=lambda: Horizon(HorizonRules(), 0.0))
+    young: dict[Connection, None] = field(default_factory=dict)
+    all: list[Connection] = field(default_factory=list)
+    reused: int = 0
+
+    def __post_init__(self) -> None:
+        self.rested = Rested(self.horizon, lambda: self.now, LONGEST)
+        self.rested.go_by(LONGEST, 0.0)
+        self.swept_at = 0.0
+
+    def until(self, now: float) -> None:
+        """Sweeps, and closes by the worker, in their order."""
+        while self.swept_at + SWEEP <= now:
+            self.swept_at = self.now = self.swept_at + SWEEP
+            self._close_old()
+            for one in [one for one in self.young if self.now - one.idle_since >= REST]:
+                del self.young[one]
+                self.rested.add(cast(Upstream, one))
+            self.rested.judge(self.now, self.reused)
+            if len(self.rested):
+                self.rested.go_by(LONGEST, 0.0)
+                self.rested.expire(self.now, LONGEST)
+        self.now = now
+
+    def _close_old(self) -> None:
+        standing = []
+        for one in self.all:
+            if self.now - one.idle_since < self.keeps:
+                standing.append(one)
+            elif one in self.young:
+                del self.young[one]
+            elif self.rested.discard(cast(Upstream, one)):
+                self.rested.lost(cast(Upstream, one))
+        self.all = standing
+
+    def add(self) -> None:
+        one = Connection(self.now)
+        self.young[one] = None
+        self.all.append(one)
+
+    def lease(self) -> bool:
+        if self.young:
+            one = self.young.popitem()[0]
+        elif (found := self.rested.lease(self.rested.limit)) is not None:
+            one = cast(Connection, found)
+        else:
+            return False
+        self.all.remove(one)
+        self.reused += 1
+        return True
+
+
+@dataclass
+class Pair:
+    """Both, under the same leases: four requests come together, at random, every so many seconds, and take a moment."""
+
+    keeps: float
+    every: float
+    seed: int
+    now: float = 0.0
+    leases: int = 0
+    alike: int = 0
+
+    def __post_init__(self) -> None:
+        self._rng = Random(self.seed)
+        self.real, self.ours = RealPool(self.keeps), Idle(LONGEST, HorizonRules(), 0.0)
+        self.ours.relink(self.keeps, 0.0)
+
+    def run(self, seconds: float) -> Pair:
+        while self.now < seconds:
+            self.pause(self._rng.expovariate(1 / self.every))
+            for _ in range(4):
+                self.leases += 1
+                self.alike += self.real.lease() == self.ours.lease(self.now)
+            self.pause(0.05)
+            self.give_back(4)
+        return self
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+        self.real.until(self.now)
+
+    def give_back(self, count: int) -> None:
+        for _ in range(count):
+            self.real.add()
+            self.ours.add(self.now)
+
+    def lease(self) -> tuple[bool, bool]:
+        return self.real.lease(), self.ours.lease(self.now)
+
+
+KEEPS = pytest.mark.parametrize("keeps", [inf, 12.0, 6.0])
+EVERY = pytest.mark.parametrize("every", [0.5, 2.0, 5.0])
+
+
+@KEEPS
+@EVERY
+def test_it_leases_what_the_pool_would(keeps: float, every: float) -> None:
+    """Who finds a connection finds one in the pool, too, from the first seconds on, when nothing is known."""
+    pairs = [Pair(keeps, every, seed).run(25.0) for seed in range(20)]
+    assert sum(pair.alike for pair in pairs) > 0.97 * sum(pair.leases for pair in pairs)
+
+
+@KEEPS
+@EVERY
+def test_it_learns_what_the_pool_does(keeps: float, every: float) -> None:
+    """After ten minutes both trust the worker for as long."""
+    pair = Pair(keeps, every, seed=7).run(600.0)
+    assert pair.alike > 0.97 * pair.leases
+    pair.pause(
+        2 * LONGEST
+    )  # all have ended by then, and what their ends say is known with the next one that rests
+    assert pair.lease() == (False, False)
+    pair.give_back(1)
+    pair.pause(2.0)
+    assert pair.lease() == (True, True)
+    assert pair.ours.limit == pytest.approx(pair.real.rested.limit, rel=0.1)
+
+
+def test_an_unknown_worker_is_trusted_for_a_few_seconds() -> None:
+    """Not longer, until a lookout has stood for as long as any may; then so long."""
+    idle = Idle(LONGEST, HorizonRules(), 0.0)
+    idle.add(0.0)
+    assert idle.is_warm(TRUSTED - 0.01)
+    assert not idle.is_warm(TRUSTED + 0.3)
+    assert not idle.lease(10.0)
+    idle.add(LONGEST)
+    assert idle.is_warm(LONGEST + 1.5)
+    idle.add(LONGEST + 2.0)
+    assert idle.is_warm(LONGEST + 2.0 + 2 * TRUSTED)
+    assert idle.limit > 0.9 * (LONGEST - REST)
+
+
+def test_without_a_horizon_the_configuration_is_believed() -> None:
+    """`risk = 0`: what stands there, less what the worker would close in the meantime."""
+    idle = Idle(LONGEST, HorizonRules(0.0, 0.0), 0.0)
+    idle.add(0.0)
+    assert idle.lease(LONGEST - 1)
+    idle.relink(10.0, 0.5)
+    idle.add(100.0)
+    assert not idle.lease(110.0)
+
+
+def test_those_of_a_worker_that_ended_are_gone() -> None:
+    idle = Idle(LONGEST, HorizonRules(), 0.0)
+    idle.add(0.0)
+    idle.clear()
+    assert not idle.is_warm(0.0)
+    assert not idle.lease(0.0)
