@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from experiments.campaign.statistics import quantiles, success_latency, throughput
+from experiments.load.samples import Ints
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.palette import FAINT, INK, INVALID, Competitor
@@ -26,6 +27,9 @@ from experiments.report.palette import FAINT, INK, INVALID, Competitor
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42
 """Inches of height that one entry takes in a horizontal figure."""
+
+MOST_STEPS = 4000
+"""Of a distribution, for each of its two axes: a step for each of millions of requests is gigabytes, and no pixel."""
 
 
 @mpl.rc_context(STYLE)
@@ -85,11 +89,9 @@ def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
     shape = (2, 1) if sheet.is_narrow else (1, 2)
     legend = 0.26 * math.ceil(len(field) / (2 if sheet.is_narrow else 5))
     figure, (left, right) = canvas.blank(sheet, (7.2 if sheet.is_narrow else 4.2) + legend, *shape)
-    for one in field:
-        draw_distribution(left, right, one)
-    values = (success_latency([run for one in field for run in one.runs]) * 1e3).tolist()
-    canvas.milliseconds(left.xaxis, values)
-    canvas.milliseconds(right.yaxis, values)
+    ends = [value for one in field for value in draw_distribution(left, right, one)]
+    canvas.milliseconds(left.xaxis, ends)
+    canvas.milliseconds(right.yaxis, ends)
     left.set(xlabel="latency, ms (log)", ylabel="requests answered by then, %", ylim=(0, 101))
     right.set(xlabel="percentile of all requests", ylabel="latency, ms (log)")
     spectrum_axis(right, max(sum(len(run.samples) for run in one.runs) for one in field))
@@ -97,15 +99,28 @@ def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
     return figure
 
 
-def draw_distribution(left: Axes, right: Axes, one: Competitor) -> None:
-    """Sorted latencies over the part of all requests: failures keep the curve below 100 %."""
+def draw_distribution(left: Axes, right: Axes, one: Competitor) -> list[float]:
+    """Sorted latencies over the part of all requests: failures keep the curve below 100 %. Returns the least and the
+    greatest, in ms, if there are any."""
     total = sum(len(run.samples) for run in one.runs)
-    latency = np.sort(success_latency(one.runs)) * 1e3
-    part = np.arange(1, len(latency) + 1) / total
+    latency = success_latency(one.runs)
+    latency.sort()
+    drawn = steps_drawn(len(latency))
+    latency, part = latency[drawn] * 1e3, (drawn + 1) / total
     line: Any = {"color": one.colour, "linestyle": one.dash, "linewidth": 1.9}
     left.step(latency, 100 * part, where="post", **line)
     inside = part < 1 - 0.5 / total
     right.step(1 / (1 - part[inside]), latency[inside], where="post", **line)
+    return [*latency[:1], *latency[-1:]]
+
+
+def steps_drawn(count: int) -> Ints:
+    """Which of so many sorted values a curve needs: all or, of many, some thousand. Even parts of all for the one axis,
+    and towards the end ever closer ones, as the axis of the tail has them."""
+    if count <= 2 * MOST_STEPS:
+        return np.arange(count)
+    from_end = np.unique(np.geomspace(1, count, MOST_STEPS).astype(np.int64))
+    return np.union1d(np.linspace(0, count - 1, MOST_STEPS).astype(np.int64), count - from_end)
 
 
 def spectrum_axis(axes: Axes, total: int) -> None:

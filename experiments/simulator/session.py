@@ -5,6 +5,7 @@ Rule of this file: a simulated campaign leaves the same directory as a measured 
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 from rich.console import Console
@@ -44,3 +45,7 @@ def carry_out(campaign: Campaign, directory: Path, console: Console) -> None:
             save_result(run, planned, directory)
             progress.advance(task)
             console.print(run_line(campaign, number, run), highlight=False)
+            del (
+                run
+            )  # or the next one needs twice the room; so it does while parts of a simulation know each other
+            gc.collect()

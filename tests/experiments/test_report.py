@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments.campaign.results import load_results
@@ -16,6 +17,7 @@ from experiments.campaign.scenario import Scenario
 from experiments.campaign.summary import ranking, summarise
 from experiments.campaign.verdict import conclude
 from experiments.errors import BadInputError
+from experiments.report.figures import MOST_STEPS, steps_drawn
 from experiments.report.pages import write_report
 from experiments.report.palette import POLICY_LOOKS, policy_colour
 
@@ -183,3 +185,15 @@ def test_colours_alone_tell_policies_apart() -> None:
     assert policy_colour("latency-weighted", names) == POLICY_LOOKS["latency-weighted"][0]
     assert policy_colour("steelyard", ["random", "steelyard"]) == POLICY_LOOKS["steelyard"][0]
     assert policy_colour("random", []) == POLICY_LOOKS["random"][0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2 * MOST_STEPS, 2 * MOST_STEPS + 1, 1_000_000])
+def test_a_curve_of_many_values_needs_some_thousand_steps(count: int) -> None:
+    """Both ends are among them, no part is passed over, and the slowest hundred are all there."""
+    drawn = steps_drawn(count)
+    assert len(drawn) <= 2 * MOST_STEPS
+    assert (np.diff(drawn) > 0).all()
+    if count:
+        assert (drawn[0], drawn[-1]) == (0, count - 1)
+        assert np.diff(drawn).max(initial=0) <= count / (MOST_STEPS - 1) + 1
+        assert set(range(max(0, count - 100), count)) <= set(drawn.tolist())
