@@ -31,16 +31,24 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
         return f"{ours} takes no part; the best of each scenario stand below"
     if has_no_verdict(row):
         return f"No verdict: {row[0].seeds} {unit}, {ENOUGH_BLOCKS} needed for an interval"
-    good = sum(square.is_as_good for square in row)
+    told = judged(row)
+    good = sum(square.is_as_good for square in told)
+    others = len(row) - len(told)
     return (
-        f"{ours} is best or practically equal in {good} of {len(row)} scenarios ({percent(good / len(row), 0)}; "
-        f"wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{max(square.ratio.ratio for square in row):.2f}"
+        f"{ours} is best or practically equal in {good} of {len(told)} scenarios ({percent(good / len(told), 0)}; "
+        f"wanted {percent(OFTEN, 0)}), and at worst ×\u00a0{max(square.ratio.ratio for square in told):.2f}"
+        + (f"; {others} more have too few {unit} to be judged" if others else "")
     )
+
+
+def judged(row: list[Square]) -> list[Square]:
+    """Those with enough seeds for an interval."""
+    return [square for square in row if square.told != "no verdict"]
 
 
 def has_no_verdict(row: list[Square]) -> bool:
     """Whether there are too few seeds for any interval."""
-    return max(square.seeds for square in row) < ENOUGH_BLOCKS
+    return not judged(row)
 
 
 def is_met(matrix: Matrix, ours: str) -> bool | None:
@@ -48,8 +56,9 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
     row = matrix.row(ours)
     if not row or has_no_verdict(row):
         return None
-    good = sum(square.is_as_good for square in row) / len(row)
-    return good >= OFTEN and max(square.ratio.ratio for square in row) <= WORSE
+    told = judged(row)
+    good = sum(square.is_as_good for square in told) / len(told)
+    return good >= OFTEN and max(square.ratio.ratio for square in told) <= WORSE
 
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
@@ -57,16 +66,15 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
     row = matrix.row(ours)
     if not row:
         return []
-    worst = max(row, key=lambda square: square.ratio.ratio)
+    told = judged(row)
+    worst = max(told or row, key=lambda square: square.ratio.ratio)
     kind = "within" if worst.ratio.ratio <= WORSE else "beyond"
     near = sum(abs(math.log(square.ratio.ratio)) <= EQUAL_WITHIN for square in row)
     first = (
         f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
         f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
     )
-    if has_no_verdict(row):
-        return [first, *drowned(matrix)]
-    return [first, *drowned(matrix), *(of_loss(matrix, square) for square in row if not square.is_as_good)]
+    return [first, *drowned(matrix), *(of_loss(matrix, square) for square in told if not square.is_as_good)]
 
 
 def drowned(matrix: Matrix) -> list[str]:

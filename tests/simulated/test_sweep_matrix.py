@@ -94,6 +94,18 @@ def test_few_seeds_give_no_verdict() -> None:
     assert is_met(matrix, "b") is None
 
 
+def test_only_scenarios_with_enough_seeds_are_judged() -> None:
+    """Of the others the ratios are shown, and how many they are is said."""
+    matrix = matrix_of(rows({"a": 0.1, "b": 0.3}) + rows({"a": 0.4, "b": 0.1}, "short", seeds=3))
+    assert headline(matrix, "a").replace("\u00a0", " ") == (
+        "a is best or practically equal in 1 of 1 scenarios (100 %; wanted 80 %), and at worst × 1.00; "
+        "1 more have too few seeds to be judged"
+    )
+    assert is_met(matrix, "a") is True
+    assert [line for line in sentences(matrix, "a") if "short" in line] == []
+    assert is_met(matrix, "b") is False
+
+
 def test_an_oracle_is_a_bound_and_never_the_best() -> None:
     matrix = matrix_of(rows({"a": 0.1, "oracle-least-work": 0.05}))
     assert marks(matrix)["a"] == "best"
