@@ -84,12 +84,9 @@ class Idle:
 
     def _end_lookout(self, now: float) -> None:
         """It has grown as old as one may, or the worker has closed it."""
-        if now - self._lookout >= min(self.longest, self.keeps):
-            if self._lookout > NONE:
-                self._ended()
-            self._lookout = NONE
-
-    def _ended(self) -> None:
+        if self._lookout == NONE or now - self._lookout < min(self.longest, self.keeps):
+            return
+        self._lookout = NONE
         if self.keeps < self.longest:
             self.horizon.closed(max(0.0, self.keeps - REST))
         else:
