@@ -40,7 +40,7 @@ def every_so_many(mine: Flags) -> np.ndarray:
 
 
 def step_of(samples: Samples) -> int:
-    """Every so manieth success is drawn, or failure, whichever are more."""
+    """One in so many is drawn: of successes, or of failures where those are more."""
     successes = int(np.count_nonzero(samples.ok))
     return max(1, -(-max(successes, len(samples) - successes) // MOST_DOTS))
 
