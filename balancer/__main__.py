@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from balancer.control.endpoint_commands import endpoints
+from balancer.control.status_command import control, status
 from balancer.endpoints.watched_file import WatchedFile
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
@@ -45,6 +46,7 @@ EPILOG = """\b
 Examples:
   balancer serve --worker emea=http://127.0.0.1:9001 --worker us=http://127.0.0.1:9002
   balancer check balancer.toml
+  balancer status
   balancer endpoints drain emea-1
   balancer probe https://api.example.org
   balancer sidecar --origin https://api.example.org
@@ -109,9 +111,11 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
         return 1
 
 
+cli.add_command(control)
 cli.add_command(endpoints)
 cli.add_command(probe)
 cli.add_command(sidecar)
+cli.add_command(status)
 
 
 @cli.command("check")

@@ -6,12 +6,11 @@ Rule of this file: readable aloud. What each part does stands in its own file.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 from random import Random
 from ssl import SSLContext
 
-from balancer.clients.acceptor import Acceptor, bind
+from balancer.clients.acceptor import Acceptor
 from balancer.clients.arrival import Arrivals
 from balancer.clients.deadlines import SLICE, Sweep
 from balancer.clients.descriptors import allowance, descriptor_limit, descriptors_in_use
@@ -23,7 +22,7 @@ from balancer.log.lines import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.processes.channel import Channel
 from balancer.processes.evenness import Evenness
-from balancer.processes.handover import inherited
+from balancer.processes.listening import listening
 from balancer.processes.member import Member
 from balancer.processes.neighbours import Neighbours
 from balancer.settings.config import Settings
@@ -88,12 +87,13 @@ class Server:
         self.unit.discovery.adopt(terms.discovery, terms.upstream_tls_config)
         self.reloads = Reloads(self.unit, settings, read or (lambda: settings), self._put_in_force)
         channel = Channel(member) if member is not None else None
-        self._control = ControlPlane(self.unit, self.reloads, terms.token, channel)
+        self.listening = listening(settings, complain) if member is None else member.listening
+        self._owns_sockets = member is None
+        self._control = ControlPlane(self.unit, self.reloads, terms.token, channel, self.listening.control)
         self._front = member.front if member is not None else None
         self.arrivals = Arrivals(
             self.unit, self._downstream, self._met_with(terms.server_tls), terms.proxy_protocol
         )
-        self.sock = member.sock if member is not None else listen(settings)
         self._page = None if member is None else member.board.pages[member.index]
         self._evenness = None if member is None else Evenness(member.board, member.index)
         self._neighbours: Neighbours | None = None
@@ -105,7 +105,7 @@ class Server:
     @property
     def address(self) -> ListenAddress:
         """Where it listens, with the port that it got."""
-        return address_of(self.sock)
+        return self.listening.address
 
     async def start(self) -> None:
         """Listen and serve."""
@@ -115,7 +115,9 @@ class Server:
         await self._control.start()  # last: what was ordered of endpoints needs to know them
         self._tell_grace()
         self.unit.pools.routes.sweep(self.unit.now())
-        self._acceptor = Acceptor(self.sock, self.unit, self.arrivals, self._client_limit, self._evenness)
+        self._acceptor = Acceptor(
+            self.listening.traffic, self.unit, self.arrivals, self._client_limit, self._evenness
+        )
         self._sweep = Sweep(self.unit, self._look)
         self._sweep.start()
         self._acceptor.start()
@@ -219,6 +221,9 @@ class Server:
         unit.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
         for downstream in unit.downstreams:
             downstream.quiet_since = unit.coarse_now  # whatever was before: the time begins here
+        if self._owns_sockets and not is_patient:
+            self.listening.control.remove()
+        self._control.close()
         if self._acceptor is not None:
             await self._acceptor.stop()
         if not is_patient:
@@ -266,18 +271,6 @@ class Server:
     @property
     def _is_empty(self) -> bool:
         return not (self.unit.downstreams or len(self.arrivals))
-
-
-def listen(settings: Settings) -> socket.socket:
-    """The listening socket: the one that was handed over, or a new one. Raises `ListenFailed`."""
-    address = ListenAddress.parse(settings.listen)
-    return inherited(settings.listen) or bind(address.host, address.port)
-
-
-def address_of(sock: socket.socket) -> ListenAddress:
-    """Where it listens."""
-    host, port = sock.getsockname()[:2]
-    return ListenAddress(host, port)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -1,7 +1,4 @@
-"""Orders to processes that run, over their control interfaces on the loopback: ask, and insist.
-
-Rule of this file: what is refused is an error that quotes the refusal; nothing is tried twice.
-"""
+"""Control requests to units and workers that an experiment runs on this machine; nothing is tried twice."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from balancer.control.client import ControlClient, ControlError
 from experiments.errors import FleetFailedError
 
 CONTROL_WITHIN = 5.0
@@ -20,23 +18,38 @@ def url_of(address: tuple[str, int], path: str) -> str:
     return f"http://{address[0]}:{address[1]}{path}"
 
 
-async def obeyed(method: str, url: str, body: dict[str, Any] | None = None) -> None:
-    """Raises FleetFailedError when the answer is a refusal."""
-    status, text = await asyncio.to_thread(asked, method, url, body)
-    if not 200 <= status < 300:
-        raise FleetFailedError(f"{method} {url}: {status} {text[:200]}")
-
-
-def asked(method: str, url: str, body: dict[str, Any] | None = None) -> tuple[int, str]:
-    """Status and text of a request on the loopback, no proxy in between; 0 where nobody answers."""
-    data = None if body is None else json.dumps(body).encode()
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+async def order_unit(
+    address: tuple[str, int], method: str, path: str, body: dict[str, Any] | None = None
+) -> Any:
+    """The answer of the unit that serves `address`. Raises `FleetFailedError`, for a refusal too."""
+    client = ControlClient(url_of(address, ""), timeout=CONTROL_WITHIN)
     try:
-        with opener.open(request, timeout=CONTROL_WITHIN) as response:
-            return response.status, response.read().decode()
+        return await asyncio.to_thread(client.document, method, path, body)
+    except ControlError as error:
+        raise FleetFailedError(f"{method} {path}: {error}") from None
+
+
+async def status_of(address: tuple[str, int]) -> dict[str, Any]:
+    """The status of the unit that serves `address`. Raises `FleetFailedError`."""
+    status: dict[str, Any] = await order_unit(address, "GET", "/-/status")
+    return status
+
+
+async def order_worker(address: tuple[str, int], faults: dict[str, Any]) -> None:
+    """Let the worker at `address` have these faults and no others. Raises `FleetFailedError`."""
+    await asyncio.to_thread(_put, url_of(address, "/-/faults"), faults)
+
+
+def _put(url: str, body: dict[str, Any]) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    fields = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), fields, method="PUT")
+    try:
+        with opener.open(request, timeout=CONTROL_WITHIN):
+            pass
     except urllib.error.HTTPError as error:
         with error:
-            return error.code, error.read().decode(errors="replace")
+            text = error.read().decode(errors="replace")
+        raise FleetFailedError(f"PUT {url}: {error.code} {text[:200]}") from None
     except OSError as error:
-        return 0, str(error)
+        raise FleetFailedError(f"PUT {url}: {error}") from None

@@ -24,6 +24,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "experiments": (
         *("policies", "workers.durations", "workers.service", "balancer.connections.upstream"),
         "balancer.connections.horizon",
+        "balancer.control.client",
         "balancer.messages.internal_fields",
         *("balancer.settings.fitness", "balancer.settings.pool", "balancer.settings.queue"),
         *("balancer.settings.retries", "balancer.settings.sections"),

@@ -25,21 +25,21 @@ QUIET_BEFORE_CLOSE = 1.0
 """Seconds a client connection must have been idle before another client may have its descriptor."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises `ListenFailed`."""
+def bind(host: str, port: int, key: str = "listen") -> socket.socket:
+    """A listening socket. Raises `ListenFailed`, which names the configuration's `key`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise ListenFailed(f"listen: cannot use {host}:{port}: {error.strerror}") from None
+        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ListenFailed(f"listen: cannot use {host}:{port}: {error.strerror}") from None
+        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
     sock.setblocking(False)
     return sock
 

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.clients.client import Client
+from balancer.clients.networks import ends_of
 from balancer.clients.offer import HELD_BY_OFFER, Offer
 from balancer.clients.turn import Refusal, Turn
 from balancer.clients.unread import has_unread
-from balancer.control.plane import ControlTurn
+from balancer.control.turn import ControlTurn
 from balancer.errors import BodyTooLarge, ForwardingError, MalformedBody, RequestRejected
 from balancer.messages.answers import error_response
 from balancer.messages.body import Body
@@ -97,11 +98,8 @@ class Downstream(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=unit.limits.buffer)
-        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        address = str(peer[0]) if peer else "unknown"
-        authority = f"{own[0]}:{own[1]}" if own else "localhost"
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = self._meet(address.encode(), authority.encode(), proto)
+        self.client = client = self._meet(*ends_of(transport), proto)
         self._reader = RequestReader(client, unit.limits, unit.fresh_id)
         unit.counts.connections += 1
         unit.downstreams[self] = None
@@ -233,7 +231,7 @@ class Downstream(asyncio.Protocol):
         has_body = request.fields.has_body
         turn: Turn
         if request.target.startswith(CONTROL_PREFIX):
-            turn = ControlTurn(self, self._control, request.raw, has_body)
+            turn = ControlTurn(self, self._control, request)
         elif unit.journal is not None:
             turn = LoggedExchange(unit, self, request, unit.journal)
         else:

@@ -1,20 +1,15 @@
-"""`balancer endpoints …`: the endpoints of a unit that runs, over its control plane.
-
-Rule of this file: what the unit says is passed on; nothing is decided here.
-"""
+"""`balancer endpoints …`: list and change the endpoints of a running unit, over its control plane."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 import click
 
-PATIENCE = 10.0
-"""Seconds for the unit's answer."""
+from balancer.control.unit_option import UnitClient, unit_options
+
+PATH = "/-/endpoints"
 
 EPILOG = """\b
 Examples:
@@ -26,50 +21,11 @@ Examples:
 """
 
 
-class UnitClient:
-    """A unit that runs. Raises `click.ClickException` with one line for whatever goes wrong."""
-
-    def __init__(self, url: str, token: str | None) -> None:
-        self._url = url.rstrip("/")
-        self._token = token
-
-    def ask(self, method: str, path: str = "", body: dict[str, Any] | None = None) -> Any:
-        """The document that it answers with."""
-        data = json.dumps(body).encode() if body is not None else None
-        try:
-            request = Request(f"{self._url}/-/endpoints{path}", data, self._fields(), method=method)
-            with urlopen(request, timeout=PATIENCE) as answer:
-                return json.loads(answer.read())
-        except HTTPError as error:
-            raise click.ClickException(self._problem(error.code, error.read())) from None
-        except (URLError, OSError, ValueError) as error:
-            reason = error.reason if isinstance(error, URLError) else error
-            raise click.ClickException(f"--unit: no answer from {self._url}: {reason}") from None
-
-    def _fields(self) -> dict[str, str]:
-        fields = {"Content-Type": "application/json"}
-        if self._token is not None:
-            fields["Authorization"] = f"Bearer {self._token}"
-        return fields
-
-    def _problem(self, status: int, body: bytes) -> str:
-        try:
-            return str(json.loads(body)["error"])
-        except (ValueError, KeyError, TypeError):
-            pass
-        if status == 404:
-            return f"--unit: {self._url} lets only its own machine and those with its token in; see --token"
-        return f"--unit: {self._url} answers {status}"
-
-
 @click.group("endpoints", epilog=EPILOG)
-@click.option("--unit", default="http://127.0.0.1:8080", show_default=True, help="Where it listens.")
-@click.option(
-    "--token", envvar="BALANCER_CONTROL__TOKEN", help="Its control.token; also from the environment."
-)
+@unit_options
 @click.pass_context
 def endpoints(context: click.Context, unit: str, token: str | None) -> None:
-    """List and change the endpoints of a unit that runs; no request is lost."""
+    """List and change the endpoints of a running unit; no request is lost."""
     context.obj = UnitClient(unit, token)
 
 
@@ -77,7 +33,7 @@ def endpoints(context: click.Context, unit: str, token: str | None) -> None:
 @click.pass_obj
 def list_command(unit: UnitClient) -> None:
     """Each with its state, weight, requests in flight, and who named it."""
-    told = unit.ask("GET")
+    told = unit.ask("GET", PATH)
     for each in told["endpoints"]:
         click.echo(line_of(each))
     for each in told["leaving"]:
@@ -103,7 +59,7 @@ def line_of(each: dict[str, Any]) -> str:
 def add_command(unit: UnitClient, /, name: str, address: str, **options: Any) -> None:
     """Let a worker take requests from now on; it stays until it is removed or the unit ends."""
     given = {key: value for key, value in options.items() if value is not None}
-    click.echo(line_of(unit.ask("POST", body={"id": name, "address": address, **given})))
+    click.echo(line_of(unit.ask("POST", PATH, {"id": name, "address": address, **given})))
 
 
 @endpoints.command("remove")
@@ -111,13 +67,13 @@ def add_command(unit: UnitClient, /, name: str, address: str, **options: Any) ->
 @click.pass_obj
 def remove_command(unit: UnitClient, name: str) -> None:
     """Take it out; what is in flight there ends as it would have."""
-    told = unit.ask("DELETE", f"/{quote(name, safe='')}")
+    told = unit.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
     click.echo(f"{told['id']:<24} removed   in flight {told['in_flight']}")
 
 
 def change(unit: UnitClient, name: str, **keys: Any) -> None:
     """Say it, and show what came of it."""
-    click.echo(line_of(unit.ask("PATCH", f"/{quote(name, safe='')}", keys)))
+    click.echo(line_of(unit.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)))
 
 
 @endpoints.command("drain")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Section)
 
+JSON_DEPTH = 32
+"""Levels of lists and objects in a control request's body: what checks and shows it calls itself for each."""
+
 
 class EndpointChange(Section):
     """What may be changed of an endpoint that there is."""
@@ -138,16 +141,41 @@ def alone(handler: Handler) -> Handler:
 
 async def body_of(request: web.Request, model: type[M]) -> M:
     """The request's JSON as a model. Raises `Refused`."""
-    try:
-        document: Any = await request.json()
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise Refused(400, f"not JSON: {error}") from None
+    document = await json_of(request)
     if not isinstance(document, dict):
         raise Refused(422, f"must be a JSON object, got {json.dumps(document)[:60]}")
     try:
         return model.model_validate(document)
     except ValidationError as error:
         raise Refused(422, first_problem(error)) from None
+
+
+async def json_of(request: web.Request) -> Any:
+    """The request's body as JSON, which is UTF-8 whatever its Content-Type says (RFC 8259 § 8.1). Raises `Refused`."""
+    body = await request.read()
+    try:
+        document: Any = json.loads(body.decode())
+    except RecursionError:
+        raise Refused(400, "JSON is nested too deep") from None
+    except ValueError as error:
+        raise Refused(400, f"not JSON: {error}") from None
+    if depth_of(document) > JSON_DEPTH:
+        raise Refused(400, f"JSON is nested too deep: at most {JSON_DEPTH} levels")
+    return document
+
+
+def depth_of(document: Any) -> int:
+    """Levels of lists and objects in a JSON document, counted up to one more than `JSON_DEPTH`."""
+    depth, level = 0, [document]
+    while level and depth <= JSON_DEPTH:
+        inner = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, dict | list)
+        ]
+        depth += bool(inner)
+        level = [one for each in inner for one in each]
+    return depth
 
 
 def problem(status: int, line: str) -> web.Response:

@@ -1,34 +1,35 @@
-"""The control plane under /-/: an aiohttp application that gets its connections from the data path.
+"""The control plane: an aiohttp application for every request whose path begins with /-/.
 
-Rule of this file: it reads the unit and gives it orders, and is never on a forwarded request's way. Heroku gives
-a process one port, so control and traffic share it; a request under /-/ is handed over with its connection.
+It reads the unit and gives it orders, and is never on a forwarded request's way. Requests reach it over a Unix socket,
+over a TCP address of its own, and, with the token, on the port that serves traffic: Heroku gives a process one port.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import os
-from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion11, web
 from pydantic import ValidationError
 
 from balancer.clients.client import Client
-from balancer.control.endpoint_routes import EndpointRoutes
+from balancer.control.access import Entrance, has_token, is_from_this_machine
+from balancer.control.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.control.live_routes import LiveRoutes
 from balancer.control.merged import merged_metrics, merged_status
 from balancer.control.metrics import metrics_text
 from balancer.control.policy_report import policy_status, process_policy_status
+from balancer.control.sockets import ControlSockets
 from balancer.control.status import process_status, reload_status, unit_status
-from balancer.errors import ForwardingError, RequestRejected
+from balancer.control.turn import BODY_LIMIT, READY
 from balancer.log.lines import NOT_CONNECTED, TARGET_LIMIT, Entry
-from balancer.messages.fields import without
-from balancer.processes.channel import Channel, is_inner
+from balancer.messages.request_head import Request
+from balancer.processes.channel import ENTRANCE, Channel, is_inner
 from balancer.processes.channel import Handler as Route
 from balancer.processes.standing_orders import ORDERS, StandingOrders
 from balancer.settings.config import ConfigError, first_problem
@@ -39,48 +40,46 @@ if TYPE_CHECKING:
     from balancer.settings.reload import Reloads
     from balancer.unit import Unit
 
-BODY_LIMIT = 1 << 20
-"""Bytes of a control request's body; it is read whole before the hand-over."""
-
-REFRAMED = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
-FORWARDED_BY_SOMEONE = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
+DRAIN_TIME = 1.0
+"""Seconds that aiohttp reads on after an answer that did not wait for the request's body."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class HandsOver(Protocol):
-    """The client connection as far as a control request needs it."""
-
-    def detach(self) -> asyncio.Transport: ...
-    def turn_ended(self, stays: bool) -> None: ...
-    def count_error(self, error: ForwardingError) -> None: ...
-    def write_error(
-        self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool
-    ) -> None: ...
-    def abort(self) -> None: ...
-
-
 class ControlPlane:
-    """The application and its aiohttp runner."""
+    """The application, once for each entrance, and the sockets that it listens on."""
 
     def __init__(
-        self, unit: Unit, reloads: Reloads, token: bytes | None = None, channel: Channel | None = None
+        self,
+        unit: Unit,
+        reloads: Reloads,
+        token: bytes | None = None,
+        channel: Channel | None = None,
+        sockets: ControlSockets | None = None,
     ) -> None:
         self._unit = unit
         self._reloads = reloads
         self.token = token
         self._channel = channel
         self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
-        app = web.Application(middlewares=[self._guard])
+        self._sockets = sockets or ControlSockets()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
+
+    def _runner(self, entrance: Entrance) -> web.AppRunner:
+        app = web.Application(middlewares=[self._guard], client_max_size=BODY_LIMIT)
+        app[ENTRANCE] = entrance
         app.add_routes(self._routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        return web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, auto_decompress=False, lingering_time=DRAIN_TIME
+        )
 
     def _routes(self) -> list[web.RouteDef]:
         policy: Route = self._policy
         put_policy: Route = self._put_policy
         reload: Route = self._reload
         routes = [
-            web.get("/-/health", self._health),
+            *self._probes(),
             web.get("/-/status", self._status),
             web.get("/-/metrics", self._metrics),
         ]
@@ -97,22 +96,52 @@ class ControlPlane:
             *LiveRoutes(self._unit, self._channel).routes(),
         ]
 
+    def _probes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/-/live", self._live),
+            *(web.get(path.decode(), self._ready) for path in sorted(READY)),
+        ]
+
     async def start(self) -> None:
-        """Get ready for connections; one of several processes does first what the others have been told."""
-        await self._runner.setup()
+        """Listen; one of several processes does first what the others have been told."""
+        for runner in self._runners.values():
+            await runner.setup()
         if self._channel is not None and self._orders is not None:
-            await self._channel.start(self._runner)
+            await self._channel.start(self._runners[Entrance.PROCESS])
             await self._orders.catch_up()
+        loop, sockets = asyncio.get_running_loop(), self._sockets
+        if sockets.unix is not None:
+            server = self._runners[Entrance.SOCKET].server
+            keeps_file: dict[str, Any] = {}
+            if sys.version_info >= (3, 13) and isinstance(
+                loop, asyncio.SelectorEventLoop
+            ):  # uvloop keeps it anyway
+                keeps_file["cleanup_socket"] = False
+            self._servers.append(
+                await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)
+            )
+        if sockets.tcp is not None:
+            server = self._runners[Entrance.LISTEN].server
+            self._servers.append(await loop.create_server(_factory(server), sock=sockets.tcp))
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._sockets.close()
 
     async def stop(self) -> None:
-        """Finish and close what was handed over."""
-        await self._runner.cleanup()
+        """Finish and close what is open."""
+        self.close()
+        for runner in self._runners.values():
+            await runner.cleanup()
         if self._channel is not None:
             self._channel.stop()
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
-        """Answer `request`, a whole HTTP message, on `transport`, and close it."""
-        server = self._runner.server
+        """Answer `request`, a whole HTTP message that was admitted, on `transport`, and close it."""
+        server = self._runners[Entrance.TRAFFIC].server
         if server is None:
             transport.close()
             return
@@ -123,41 +152,69 @@ class ControlPlane:
 
     # --- who may
 
+    def admits(self, authorization: Sequence[bytes]) -> bool:
+        """Whether a request on the port that serves traffic may go on, by its Authorization fields."""
+        return len(authorization) == 1 and has_token(authorization[0], self.token)
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """To others it looks as if there were nothing here."""
+        """Others see 404, whatever they ask for."""
         began_at = self._unit.now()
-        if not (self._has_token(request) or is_inner(request) or is_local(request)):
+        if not self._may(request):
             handler = not_found
+        elif "Content-Encoding" in request.headers:
+            handler = unsupported_encoding
         try:
             if self._orders is not None:
                 await self._orders.admit(request)
             response = await handler(request)
         except web.HTTPException as error:
-            self._log(request, error, began_at)
+            self._log(control_entry(request, error, began_at, self._unit.now()), request)
             raise
-        self._log(request, response, began_at)
+        self._log(control_entry(request, response, began_at, self._unit.now()), request)
         return response
 
-    def _log(self, request: web.Request, response: web.StreamResponse, began_at: float) -> None:
-        log = self._unit.access_log
-        if is_inner(request):
-            return
-        if log is not None and log.logs_control and log.takes(response.status, None):
-            log.add(control_entry(request, response, began_at, self._unit.now()))
+    def _may(self, request: web.Request) -> bool:
+        entrance = request.app[ENTRANCE]
+        if entrance in (
+            Entrance.PROCESS,
+            Entrance.TRAFFIC,
+        ):  # those on the traffic port were admitted by their head
+            return True
+        if entrance is Entrance.LISTEN and self.token is None:
+            return is_from_this_machine(request.headers)
+        if self.token is None:
+            return True
+        given = request.headers.getall("Authorization", [])
+        return self.admits([value.encode("utf-8", "surrogateescape") for value in given])
 
-    def _has_token(self, request: web.Request) -> bool:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if self.token is None or scheme.lower() != "bearer":
-            return False
-        return hmac.compare_digest(given.strip().encode(), self.token)
+    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
+        """Log a request on the traffic port that was answered without the application."""
+        now = self._unit.now()
+        self._log(Entry(
+            now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
+            request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, 0,
+        ))  # fmt: skip
+
+    def _log(self, entry: Entry, request: web.Request | None = None) -> None:
+        log = self._unit.access_log
+        if request is not None and is_inner(request):
+            return
+        if log is not None and log.logs_control and log.takes(entry.status, None):
+            log.add(entry)
 
     # --- routes
 
-    async def _health(self, request: web.Request) -> web.Response:
-        """200 while there is somebody to forward to, 503 otherwise and while draining."""
-        is_up = not self._unit.is_draining and any(state.is_fit for state in self._unit.router.states)
-        return web.json_response({"healthy": is_up}, status=200 if is_up else 503)
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an endpoint to forward to, and the unit is not draining."""
+        return not self._unit.is_draining and any(state.is_fit for state in self._unit.router.states)
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.json_response({"healthy": self.is_ready}, status=200 if self.is_ready else 503)
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.json_response({"live": True})
 
     async def _status(self, request: web.Request) -> web.Response:
         if self._channel is None:
@@ -186,13 +243,13 @@ class ControlPlane:
         """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
         `?check` in the target it is only looked whether that could be put in force."""
         try:
-            spec = PolicySpec.model_validate(await request.json())
+            spec = PolicySpec.model_validate(await json_of(request))
             if "check" in request.query:
                 spec.make(Random(0))
             else:
                 self._unit.use_policy(spec)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            return web.json_response({"error": f"policy: not JSON: {error}"}, status=400)
+        except Refused as error:
+            return problem(error.status, f"policy: {error}")
         except ValidationError as error:
             return web.json_response({"error": first_problem(error)}, status=422)
         except PoliciesError as error:
@@ -208,9 +265,19 @@ class ControlPlane:
         return web.json_response(reload_status(self._unit))
 
 
+def _factory(server: web.Server | None) -> web.Server:
+    assert server is not None  # its runner was set up
+    return server
+
+
 async def not_found(request: web.Request) -> web.StreamResponse:
-    """What somebody sees who may not look."""
+    """The answer to a request that is not allowed."""
     return web.Response(status=404, text="404: Not Found")
+
+
+async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
+    """Compressed bodies are not read: a megabyte may be a gigabyte."""
+    return problem(415, "Content-Encoding: a control request's body must be plain JSON")
 
 
 def control_entry(
@@ -225,85 +292,3 @@ def control_entry(
         request.version < HttpVersion11, client, None, 0, NOT_CONNECTED, (0.0, began_at), 0.0, 0.0, None,
         request.content_length or 0, response.content_length or 0,
     )  # fmt: skip
-
-
-def is_local(request: web.Request) -> bool:
-    """From this machine, on its own behalf.
-
-    A proxy on this machine speaks for others, and so does a browser that was led here under another site's name
-    (DNS rebinding): neither counts. Nor does another site's page that has the browser send something here: browsers
-    name its origin (Fetch § 3.2) with whatever may change something.
-    """
-    if any(name in request.headers for name in FORWARDED_BY_SOMEONE):
-        return False
-    if request.headers.get("Origin", f"://{request.host}").partition("://")[2] != request.host:
-        return False
-    host = request.url.host or ""
-    return _is_loopback(request.remote or "") and (host == "localhost" or _is_address(host))
-
-
-def _is_loopback(address: str) -> bool:
-    return _is_address(address) and ip_address(address).is_loopback
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-class ControlTurn:
-    """A request under /-/: gathered whole, then handed over with its connection when its turn has come."""
-
-    def __init__(self, downstream: HandsOver, control: ControlPlane, head: bytes, has_body: bool) -> None:
-        self._downstream = downstream
-        self._control = control
-        self.head = head
-        self._body = bytearray()
-        self._is_up = False
-        self._is_complete = not has_body
-
-    def start(self) -> None:
-        self._is_up = True
-        self._hand_over()
-
-    def request_body(self, data: bytes) -> None:
-        self._body += data
-        if len(self._body) > BODY_LIMIT:
-            self._downstream.abort()
-
-    def request_ended(self, trailers: bytes) -> None:
-        self._is_complete = True
-        self._hand_over()
-
-    def pause_response(self) -> None:
-        """The answer is aiohttp's."""
-
-    def resume_response(self) -> None:
-        """The answer is aiohttp's."""
-
-    def abandon(self) -> None:
-        """Nothing was begun."""
-
-    def reject(self, error: RequestRejected) -> None:
-        """It cannot be completed."""
-        self._downstream.count_error(error)
-        self._downstream.write_error(error, b"", stays=False, is_head=False)
-        self._downstream.turn_ended(stays=False)
-
-    def check(self, now: float) -> None:
-        """The client's own timeouts bound it."""
-
-    def _hand_over(self) -> None:
-        if self._is_up and self._is_complete:
-            self._control.take_over(self._downstream.detach(), self._message())
-
-    def _message(self) -> bytes:
-        """The request as one message, to be answered and then closed."""
-        head = without(REFRAMED, self.head[:-2])
-        return head + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (
-            len(self._body),
-            bytes(self._body),
-        )

@@ -12,18 +12,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector, web
 
+from balancer.control.access import Entrance
 from balancer.control.merged import merged
 from balancer.errors import ListenFailed
 from balancer.processes.member import Member
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+ENTRANCE = web.AppKey("entrance", Entrance)
+"""Of an application: where its requests come in."""
 
 TO_ANSWER = 2.0
 """Seconds that a process of ours is waited for; one that hangs is left out."""
@@ -143,5 +146,4 @@ def as_one(answer: web.Response, others: list[bytes]) -> web.Response:
 
 def is_inner(request: web.Request) -> bool:
     """Whether another process of the unit asks."""
-    sock = request.transport.get_extra_info("socket") if request.transport is not None else None
-    return sock is not None and sock.family == socket.AF_UNIX
+    return request.app[ENTRANCE] is Entrance.PROCESS

@@ -37,12 +37,10 @@ async def serve(
     def ready() -> str:
         return ready_line(settings, server.address, len(server.unit.roster.members))
 
-    return await attend(server, settings.listen, ready, say, member)
+    return await attend(server, ready, say, member)
 
 
-async def attend(
-    server: Server, listen: str, ready: Callable[[], str], say: Say, member: Member | None = None
-) -> bool:
+async def attend(server: Server, ready: Callable[[], str], say: Say, member: Member | None = None) -> bool:
     """The life of a server that is made and not started; `ready` is the line that says that it serves."""
     loop, ending = asyncio.get_running_loop(), Ending()
     tell = say if member is None or not member.index else _in_silence  # one of several speaks for all
@@ -50,7 +48,7 @@ async def attend(
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
         ending.hear_everybody()
-        succession = Succession(server.sock, listen, say, ending.replaced)
+        succession = Succession(server.listening, say, ending.replaced)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
         ending.hear_supervisor()

@@ -7,12 +7,12 @@ every process keeps by itself holds at every instant, and nobody waits for anoth
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from balancer.processes.board import Board
+from balancer.processes.listening import Listening
 from balancer.tls.contexts import Front
 from policies.shares import share
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 class Member:
     """Process `index` (from 0) `of` so many.
 
-    `sock` is the listening socket that they share, `directory` holds the sockets on which they talk to each other.
+    `listening` are the sockets that they share, `directory` holds the sockets on which they talk to each other.
     `lifeline` is a descriptor that becomes readable when the supervisor is gone, `readiness` one to write to when this
     process serves. `front` is with whom the handshakes of all begin, where clients speak TLS.
     """
 
     index: int
     of: int
-    sock: socket.socket
+    listening: Listening
     board: Board
     directory: Path
     lifeline: int

@@ -6,30 +6,29 @@ Rule of this file: until the new one says that it serves, nothing changes.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable
 
 from balancer.processes.handover import TOLD_IN_VAIN, Successor, told_replaced
+from balancer.processes.listening import Listening
 
 
 class Succession:
     """`on_ready` is called when the successor serves."""
 
     def __init__(
-        self, sock: socket.socket, listen: str, say: Callable[[str], None], on_ready: Callable[[], None]
+        self, listening: Listening, say: Callable[[str], None], on_ready: Callable[[], None]
     ) -> None:
-        self._sock = sock
-        self._listen = listen
+        self._listening = listening
         self._say = say
         self._on_ready = on_ready
         self._successor: Successor | None = None
 
     def begin(self) -> None:
         """Start it, unless one is on its way already or we are ending ourselves."""
-        if self._successor is not None or self._sock.fileno() < 0:
+        if self._successor is not None or self._listening.traffic.fileno() < 0:
             return
         try:
-            self._successor = Successor(self._sock, self._listen)
+            self._successor = Successor(self._listening.labelled())
         except OSError as error:
             self._say(f"balancer goes on: cannot start the program anew: {error.strerror}")
             return

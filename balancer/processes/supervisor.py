@@ -18,14 +18,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from balancer.log.output import complain
 from balancer.processes.board import Board
 from balancer.processes.child import Child
 from balancer.processes.ending import CUT_SHORT, REPLACED, STOPPED
 from balancer.processes.handover import TOLD_IN_VAIN, Successor, tell_ready, told_replaced
 from balancer.processes.life import ready_line
+from balancer.processes.listening import listening
 from balancer.processes.member import Member
 from balancer.processes.signals import Signals
-from balancer.server import address_of, listen
 from balancer.settings.config import Settings
 from balancer.tls.contexts import Front
 
@@ -43,7 +44,7 @@ class Supervisor:
         self._settings = settings
         self._work = work
         self._say = say
-        self._sock = listen(settings)
+        self._listening = listening(settings, complain)
         self._board = Board(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
@@ -100,7 +101,7 @@ class Supervisor:
             member = Member(
                 child.index,
                 len(self._children),
-                self._sock,
+                self._listening,
                 self._board,
                 self._directory,
                 self._lifeline,
@@ -150,6 +151,8 @@ class Supervisor:
             in_flight = sum(page.total_in_flight for page in self._board.pages)
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
+        if not self._is_patient:
+            self._listening.control.remove()
         grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
         self._kill_at = time.monotonic() + grace + SPARE_TIME
         self._tell(number)
@@ -164,7 +167,7 @@ class Supervisor:
         if self._successor is not None or self._is_stopping or not self._is_ready:
             return
         try:
-            self._successor = Successor(self._sock, self._settings.listen)
+            self._successor = Successor(self._listening.labelled())
         except OSError as error:
             self._say(f"balancer goes on: cannot start the program anew: {error.strerror}")
 
@@ -190,7 +193,7 @@ class Supervisor:
         if not self._is_ready and not self._is_stopping and all(child.is_ready for child in self._children):
             self._is_ready = True
             endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
-            self._say(ready_line(self._settings, address_of(self._sock), endpoints))
+            self._say(ready_line(self._settings, self._listening.address, endpoints))
             tell_ready()
         if self._successor is not None and self._successor.fileno() in readable:
             self._succeeded(self._successor)
@@ -198,7 +201,8 @@ class Supervisor:
     def _succeeded(self, successor: Successor) -> None:
         if successor.is_ready():
             self._say(told_replaced(successor))
-            self._sock.close()
+            self._listening.traffic.close()
+            self._listening.control.close()
             self._stop(REPLACED)
         else:
             self._say(TOLD_IN_VAIN)

@@ -26,6 +26,7 @@ from pydantic_settings import (
 
 from balancer.connections.limits import PoolLimits
 from balancer.endpoints.checks import CheckPlan
+from balancer.settings.control import ControlConfig
 from balancer.settings.discovery import DiscoveryConfig, check_unique
 from balancer.settings.explain import ExplainConfig
 from balancer.settings.fitness import (
@@ -44,7 +45,6 @@ from balancer.settings.queue import ConcurrencyConfig, QueueConfig, SheddingConf
 from balancer.settings.record import RecordConfig
 from balancer.settings.retries import HedgingConfig, RetryConfig
 from balancer.settings.sections import (
-    ControlConfig,
     EndpointConfig,
     HeadersConfig,
     HttpConfig,

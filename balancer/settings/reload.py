@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from balancer.endpoints.watched_file import WatchedFile
 from balancer.errors import LogFailed
@@ -19,7 +20,7 @@ from balancer.tls.contexts import TlsProblem
 from balancer.unit import Unit
 from policies.errors import PoliciesError
 
-FIXED = ("listen", "processes", "seed")
+FIXED = ("listen", "processes", "seed", "control.socket", "control.listen")
 """Keys that are for the start alone."""
 
 
@@ -87,4 +88,5 @@ class Reloads:
         return Prepared(settings, terms, LogOutput(settings.log.path) if is_new else None)
 
     def _waiting(self, settings: Settings) -> tuple[str, ...]:
-        return tuple(key for key in FIXED if getattr(settings, key) != getattr(self._started_with, key))
+        old, new = self._started_with, settings
+        return tuple(key for key in FIXED if attrgetter(key)(new) != attrgetter(key)(old))

@@ -16,7 +16,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SecretStr,
     StringConstraints,
     field_validator,
     model_validator,
@@ -300,12 +299,6 @@ class LogConfig(Section):
         description="entries that may wait to be written; more are dropped",
     )
     control: bool = Field(default=True, description="log requests under /-/ too")
-
-
-class ControlConfig(Section):
-    """Who may use /-/: this machine always, others with the token."""
-
-    token: SecretStr | None = Field(default=None, min_length=16, description="Authorization: Bearer …")
 
 
 class CertificateConfig(Section):

@@ -8,7 +8,6 @@ unit with one endpoint; so does what stands before them, with none. The environm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -16,13 +15,14 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from balancer.clients.networks import is_this_machine
 from balancer.settings.config import ConfigError, Settings, first_problem, read_file
+from balancer.settings.control import ControlConfig
 from balancer.settings.listen import HostPort, ListenAddress
 from balancer.settings.names import NamesConfig, WatchConfig
 from balancer.settings.pool import PoolConfig
 from balancer.settings.retries import RetryConfig
 from balancer.settings.sections import (
-    ControlConfig,
     EndpointConfig,
     LimitsConfig,
     LogConfig,
@@ -124,7 +124,7 @@ class SidecarConfig(Section):
                 raise ValueError(
                     f"origins: nothing leads to '{origin.name}': others have its host, give it one or a prefix"
                 )
-        if not self.allow_remote and not is_of_this_machine(ListenAddress.parse(self.listen).host):
+        if not self.allow_remote and not is_this_machine(ListenAddress.parse(self.listen).host):
             raise ValueError(
                 f"listen: {self.listen} can be reached from other machines, and whoever reaches it speaks through it; "
                 "say allow_remote = true if that is meant"
@@ -180,14 +180,6 @@ def must_differ(field: str, values: Iterable[str | None]) -> None:
         if value is not None and value in seen:
             raise ValueError(f"origins: {field} '{value}' is used twice")
         seen.add(value or "")
-
-
-def is_of_this_machine(host: str) -> bool:
-    """Whether nobody else can connect to it."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:

@@ -28,7 +28,7 @@ Examples:
 Then:
   curl -H 'Host: api.pay.example' http://127.0.0.1:8081/v1/charges
   curl http://127.0.0.1:8081/pay/v1/charges
-  curl http://127.0.0.1:8081/-/status
+  balancer status --unit http://127.0.0.1:8081
 """
 
 
@@ -73,7 +73,7 @@ async def _serve(config: SidecarConfig, read: Callable[[], SidecarConfig]) -> bo
             f"balancer sidecar ready on http://{server.address} ({number} origin{'s' if number != 1 else ''})"
         )
 
-    return await attend(server, config.listen, ready, say)
+    return await attend(server, ready, say)
 
 
 def say(line: str) -> None:

@@ -25,6 +25,7 @@ from balancer.control.routes_report import events_status, names_status, watch_st
 from balancer.control.status import build, endpoint_status, log_status, reload_status
 
 if TYPE_CHECKING:
+    from balancer.control.sockets import ControlSockets
     from balancer.settings.reload import Reloads
     from balancer.sidecar.origins import Origin, Origins
     from balancer.unit import Unit
@@ -33,24 +34,35 @@ if TYPE_CHECKING:
 class SidecarControl(ControlPlane):
     """The application."""
 
-    def __init__(self, unit: Unit, reloads: Reloads, origins: Origins, token: bytes | None) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        reloads: Reloads,
+        origins: Origins,
+        token: bytes | None,
+        sockets: ControlSockets | None = None,
+    ) -> None:
         self._origins = origins
-        super().__init__(unit, reloads, token)
+        super().__init__(unit, reloads, token, sockets=sockets)
 
     def _routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/-/health", self._ready),
-            web.get("/-/ready", self._ready),
+            *self._probes(),
             web.get("/-/status", self._status),
             web.get("/-/metrics", self._metrics),
             web.post("/-/reload", self._reload),
         ]
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        return not self._unit.is_draining
+
     async def _ready(self, request: web.Request) -> web.Response:
-        """200 while it takes requests; who of the origins can be reached, as far as is known."""
-        is_ready = not self._unit.is_draining
+        """With the origins that can be reached, as far as is known."""
         origins = {origin.name: is_reachable(origin) for origin in self._origins.all}
-        return web.json_response({"ready": is_ready, "origins": origins}, status=200 if is_ready else 503)
+        document = {"ready": self.is_ready, "origins": origins}
+        return web.json_response(document, status=200 if self.is_ready else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
         return web.json_response(sidecar_status(self._unit, self._origins))

@@ -40,7 +40,9 @@ class SidecarServer(Server):
         self._leaving: list[Unit] = []  # of origins that are gone, with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
         self._share()
-        self._control = SidecarControl(self.unit, self.reloads, self.origins, self.unit.terms.token)
+        self._control = SidecarControl(
+            self.unit, self.reloads, self.origins, self.unit.terms.token, self.listening.control
+        )
 
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
         return _named(config, one, build(config.unit_of(one), self._clock))

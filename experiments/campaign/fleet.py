@@ -7,9 +7,7 @@ meets it: a configuration file, a ready line, and HTTP.
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from experiments.bench.serving import lasting_ports
 from experiments.campaign.crew import TLS, balancer_config, crew, endpoint_of, places_of, worker_argv
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.timeline import WELL, Step, Trouble, timeline
+from experiments.control import status_of
 from experiments.errors import FleetFailedError
 from experiments.processes import Child, program
 
@@ -110,10 +109,9 @@ class Fleet:
 
     async def status(self) -> dict[str, Any]:
         """The balancer's own account of the run; an error in words when it gives none."""
-        host, port = self.balancer.address
         try:
-            return await asyncio.to_thread(fetch_json, f"http://{host}:{port}/-/status")
-        except (OSError, ValueError) as error:
+            return await status_of(self.balancer.address)
+        except FleetFailedError as error:
             return {"error": f"no status: {error}"}
 
     async def _start(self) -> None:
@@ -177,11 +175,3 @@ async def all_ready(children: Sequence[Child]) -> None:
                 group.create_task(child.ready())
     except* FleetFailedError as failures:
         raise failures.exceptions[0] from None
-
-
-def fetch_json(url: str) -> dict[str, Any]:
-    """GET a JSON object from loopback, no proxy in between. Raises OSError or ValueError."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=STATUS_WITHIN) as response:
-        found: dict[str, Any] = json.loads(response.read())
-    return found

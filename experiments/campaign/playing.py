@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.campaign.fleet import Fleet
 from experiments.campaign.timeline import WELL, Step, Trouble
-from experiments.control import obeyed, url_of
+from experiments.control import order_unit, order_worker
 from experiments.errors import ExperimentError
 
 LISTENS_WITHIN = 2.0
@@ -63,19 +63,18 @@ class Playing:
             await listening(self._fleet.workers[worker].address)
         known = {} if before.is_gone else faults_of(before)
         if not after.is_gone and not same(faults_of(after, at), known):
-            url = url_of(self._fleet.workers[worker].address, "/-/faults")
-            await obeyed("PUT", url, faults_of(after, at))
+            await order_worker(self._fleet.workers[worker].address, faults_of(after, at))
         if before.is_draining and not after.is_draining:
             await self._order("PATCH", worker, {"state": "up"})
         if before.is_absent and not after.is_absent:
-            url = url_of(self._fleet.balancer.address, "/-/endpoints")
-            await obeyed("POST", url, self._fleet.endpoint(worker))
+            endpoint = self._fleet.endpoint(worker)
+            await order_unit(self._fleet.balancer.address, "POST", "/-/endpoints", endpoint)
         if after.is_absent and not before.is_absent:
             await self._order("DELETE", worker)
 
     async def _order(self, method: str, worker: int, body: dict[str, Any] | None = None) -> None:
         path = f"/-/endpoints/{self._fleet.places[worker].worker}"
-        await obeyed(method, url_of(self._fleet.balancer.address, path), body)
+        await order_unit(self._fleet.balancer.address, method, path, body)
 
 
 def faults_of(trouble: Trouble, now: float = 0.0) -> dict[str, Any]:

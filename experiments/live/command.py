@@ -111,8 +111,8 @@ def live(
     rest = max(2.0, seconds / 6) if washout is None else duration("--washout", washout)
     if rest >= seconds:
         raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
-    if not url.startswith(("http://", "https://")):
-        raise BadInputError(f"URL: must begin with http:// or https://, got {url!r}")
+    if not url.startswith(("http://", "https://", "unix:/")):
+        raise BadInputError(f"URL: must begin with http://, https:// or unix:/, got {url!r}")
     must_be_writable("--json", file)
     plan = Plan(
         chosen, blocks, seconds, rest, seed, min(1.0, seconds / 10),

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
+from balancer.control.client import ControlClient
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0
@@ -50,7 +51,13 @@ class HttpUnit:
         self._url = url.rstrip("/")
         self._sleep = sleep
         fields = {"Authorization": f"Bearer {token}"} if token else {}
-        self._session = ClientSession(headers=fields, timeout=ClientTimeout(total=PATIENCE))
+        path = ControlClient(url).path
+        self._session = ClientSession(
+            "http://localhost" if path is not None else self._url,
+            connector=UnixConnector(path) if path is not None else None,
+            headers=fields,
+            timeout=ClientTimeout(total=PATIENCE),
+        )
 
     async def __aenter__(self) -> HttpUnit:
         return self
@@ -76,7 +83,7 @@ class HttpUnit:
             if number:
                 await self._sleep(PAUSE * number)
             try:
-                async with self._session.request(method, self._url + path, json=body) as answer:
+                async with self._session.request(method, path, json=body) as answer:
                     if answer.status < 500:
                         return self._checked(answer.status, path, await self._json(answer))
                     problem = f"answers {answer.status}"
@@ -95,8 +102,8 @@ class HttpUnit:
     def _checked(self, status: int, path: str, told: dict[str, Any]) -> dict[str, Any]:
         if status == 404:
             raise BadInputError(
-                f"URL: {self._url} lets only its own machine and those with its token in, or is no unit of this "
-                "version; see --token"
+                f"URL: {self._url} has no control socket on this machine and takes control requests only with its "
+                "token, or is no unit of this version; see --token"
             )
         if status >= 400:
             raise BadInputError(f"{self._url}{path}: {told.get('error', status)}")

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments import processes
+from experiments import control, processes
 from experiments.campaign.crew import toml
-from experiments.campaign.fleet import fetch_json
 from experiments.errors import FleetFailedError
 from experiments.processes import Child, program
 
@@ -87,8 +86,7 @@ async def unit(
 
 async def status_of(unit: Child) -> dict[str, Any]:
     """A unit's own account. Raises FleetFailedError."""
-    host, port = unit.address
     try:
-        return await asyncio.to_thread(fetch_json, f"http://{host}:{port}/-/status")
-    except (OSError, ValueError) as error:
+        return await control.status_of(unit.address)
+    except FleetFailedError as error:
         raise FleetFailedError(f"{unit.name} gives no status: {error}{unit.tail}") from None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from experiments.bench.peers import Site
 from experiments.bench.serving import free_ports, serving
-from experiments.campaign.fleet import fetch_json
+from experiments.control import status_of
 from experiments.errors import FleetFailedError
 from experiments.processes import Child, program
 from experiments.rolling.session import end, is_caught, root_of, wait_for_end
@@ -93,8 +93,8 @@ class Ground:
     async def policy_now(self) -> str:
         """The policy that the unit says is in force; empty when it says nothing."""
         try:
-            status = await asyncio.to_thread(fetch_json, f"http://127.0.0.1:{self.site.port}/-/status")
-        except (OSError, ValueError):
+            status = await status_of(("127.0.0.1", self.site.port))
+        except FleetFailedError:
             return ""
         return str(status.get("policy", {}).get("name", ""))
 

@@ -19,7 +19,7 @@ from experiments import processes
 from experiments.bench.serving import lasting_ports
 from experiments.campaign.crew import toml
 from experiments.campaign.fleet import all_ready
-from experiments.control import asked, obeyed, url_of
+from experiments.control import order_unit, order_worker
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import poisson
 from experiments.load.generator import Generator
@@ -174,8 +174,11 @@ async def knows_endpoints(policy: str, ports: dict[str, int], folder: Path) -> b
     """Whether the unit takes endpoints at run time."""
     async with AsyncExitStack() as stack:
         unit = await unit_before(policy, PLACES, ports, folder, stack)
-        status, _ = await asyncio.to_thread(asked, "GET", url_of(unit.address, "/-/endpoints"))
-        return status == 200
+        try:
+            await order_unit(unit.address, "GET", "/-/endpoints")
+        except FleetFailedError:
+            return False
+        return True
 
 
 async def befallen(
@@ -193,10 +196,10 @@ async def befallen(
     if trouble.is_addition and not may_add:
         await all_ready([await started(place, ports, seed, stack) for place in places])
     for place in places if may_add else ():
-        await obeyed("POST", url_of(unit.address, "/-/endpoints"), endpoint_of(place, ports))
+        await order_unit(unit.address, "POST", "/-/endpoints", endpoint_of(place, ports))
     faults = trouble.faults | {"lasts": tempo.ends - tempo.begins}
     for place in places if trouble.faults else ():
-        await obeyed("PUT", url_of(("127.0.0.1", ports[place.worker]), "/-/faults"), faults)
+        await order_worker(("127.0.0.1", ports[place.worker]), faults)
 
 
 async def carry_out(

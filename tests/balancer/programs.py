@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
+from balancer.control.location import found_socket
 from tests.balancer.conftest import ScriptedWorker, Wire, get
 
 PATIENCE = 30.0
@@ -76,9 +77,17 @@ class Program:
         wire.patience = PATIENCE
         return wire
 
+    async def control_client(self) -> Wire:
+        """A connection to its control socket."""
+        path = found_socket(f"http://127.0.0.1:{self.port}")
+        assert path is not None, self.lines
+        wire = Wire(*await asyncio.open_unix_connection(path))
+        wire.patience = PATIENCE
+        return wire
+
     async def ask(self, request: bytes) -> Any:
         """A control request; returns what its answer's JSON says."""
-        client = await self.client()
+        client = await self.control_client()
         try:
             return json.loads((await client.ask(request)).body)
         finally:

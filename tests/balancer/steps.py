@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from balancer.clients.downstream import Downstream
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, post_chunked, response
+from tests.balancer.test_control import TOKEN
 
 MIB = 1 << 20
 BODY = b"x" * 100
@@ -142,7 +143,8 @@ STEPS: dict[str, Step] = {
         before=response(), after=b"", deadline="keep_alive", is_there=lambda stage: stage.outcomes()
     ),
     "amid a control request": Step(
-        sent=b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\n",
+        sent=b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\nAuthorization: Bearer %b\r\n\r\n"
+        % TOKEN.encode(),
         rest=b'"random"',
         deadline="request_idle",
         is_there=lambda stage: stage.unit.in_flight,
@@ -233,7 +235,13 @@ class Scene:
         self._all = [worker for worker in ports if isinstance(worker, ScriptedWorker)]
         timeouts = {"shutdown": grace, **step.timeouts}
         hedging = {"enabled": bool(step.late)}
-        await stage.serve(*ports, max_in_flight=step.max_in_flight, timeouts=timeouts, hedging=hedging)
+        await stage.serve(
+            *ports,
+            max_in_flight=step.max_in_flight,
+            timeouts=timeouts,
+            hedging=hedging,
+            control={"token": TOKEN},
+        )
         if step.ahead:
             self.ahead = await stage.client()
             await self.ahead.send(step.ahead)

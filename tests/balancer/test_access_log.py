@@ -453,12 +453,15 @@ async def test_control_requests(stage: Stage, watched: Watched) -> None:
     await watched.serve(await stage.worker(response()))
     for name in (b"health", b"nothing"):
         await stage.ask(CONTROL % name)
-    await stage.ask(get(b"/-/health"))  # under another name than this machine's: not for everybody
-    lines = await watched.lines(3)
+    for name in (b"health", b"status?x"):
+        client = await stage.client()  # where traffic comes
+        await client.ask(CONTROL % name)
+    lines = await watched.lines(4)
     assert [(line["path"], line["status"]) for line in lines] == [
         ("/-/health", 200),
         ("/-/nothing", 404),
-        ("/-/health", 404),
+        ("/-/health", 200),
+        ("/-/status?x", 404),
     ]
     assert {line["end"] for line in lines} == {"control"}
 

@@ -15,12 +15,12 @@ LOOPBACK = ["127.0.0.0/8"]
 LINE = b"PROXY TCP4 203.0.113.7 198.51.100.1 56324 443\r\n"
 BLOCK = SIGNATURE + b"\x21\x11\x00\x0c" + bytes((203, 0, 113, 7, 198, 51, 100, 1)) + b"\xdc\x04\x01\xbb"
 LOCAL = SIGNATURE + b"\x20\x00\x00\x00"
-STATUS = b"GET /-/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+STATUS = b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("header", [LINE, BLOCK])
 async def test_the_client_is_whom_the_header_names(stage: Stage, header: bytes) -> None:
-    """For the worker, for trust and for the control plane; with the header in one piece with the request."""
+    """For the worker and for trust; with the header in one piece with the request."""
     worker = await stage.worker(response(b"hello"))
     await stage.serve(worker, proxy_protocol=LOOPBACK, trusted_proxies=LOOPBACK)
     client = await stage.client()
@@ -28,8 +28,14 @@ async def test_the_client_is_whom_the_header_names(stage: Stage, header: bytes) 
     assert (await client.ask(header + get(b"/", forwarded))).body == b"hello"
     assert (await client.ask(get())).body == b"hello"
     assert [request.value(b"X-Forwarded-For") for request in worker.requests] == [b"203.0.113.7"] * 2
-    assert (await stage.ask(header + STATUS)).status == 404
-    assert (await stage.ask(LOCAL + STATUS)).status == 200
+
+
+async def test_no_introduced_address_opens_the_control_plane(stage: Stage) -> None:
+    """Neither a loopback address that the header names, nor the proxy's own."""
+    await stage.serve(await stage.worker(response()), proxy_protocol=LOOPBACK)
+    for header in (b"PROXY TCP4 127.0.0.1 127.0.0.1 56324 80\r\n", LINE, LOCAL):
+        client = await stage.client()
+        assert (await client.ask(header + STATUS)).status == 404
 
 
 async def test_trust_is_in_the_client(stage: Stage) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from balancer.clients.downstream import Downstream
-from balancer.control.plane import ControlTurn
+from balancer.control.turn import ControlTurn
 from balancer.requests.exchange import Exchange
 from tests.balancer.conftest import Stage, Wire, get, quiet_loop
 from tests.balancer.steps import STEPS, Scene

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from aiohttp.http_parser import DeflateBuffer
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.balancer.conftest import Message, Stage, Wire, get, post, response
@@ -35,15 +39,25 @@ async def status(stage: Stage) -> dict[str, Any]:
 
 
 async def test_health(stage: Stage) -> None:
-    """200 while there is somebody to forward to, 503 while there is nobody, and the connection closes."""
+    """On the port for traffic, for everybody: 200 while there is an endpoint to forward to, else 503; then closed."""
     await stage.serve(await stage.worker(response()))
-    client = await stage.client()
-    answer = await client.ask(local(b"/-/health"))
-    assert (answer.status, json.loads(answer.body)) == (200, {"healthy": True})
-    assert answer.value(b"Connection") == b"close"
-    assert await client.rest() == b""
+    for path in (b"/-/health", b"/-/ready", b"/-/ready?x=1"):
+        client = await stage.client()
+        answer = await client.ask(get(path, b"X-Forwarded-For: 192.0.2.1"))
+        assert (answer.status, json.loads(answer.body)) == (200, {"healthy": True})
+        assert answer.value(b"Connection") == b"close"
+        assert await client.rest() == b""
     stage.unit.router.set_enabled("w0", False)
-    assert (await stage.ask(local(b"/-/health"))).status == 503
+    client = await stage.client()
+    assert (await client.ask(get(b"/-/health"))).status == 503
+    client = await stage.client()
+    answer = await client.ask(get(b"/-/live"))
+    assert (answer.status, json.loads(answer.body)) == (200, {"live": True})
+    client = await stage.client()
+    assert (await client.ask(get(b"/-/live", method=b"HEAD"), to_head=True)).status == 200
+    assert await client.rest() == b""
+    for request in (local(b"/-/health"), local(b"/-/ready")):
+        assert (await stage.ask(request)).status == 503, "the same on the control socket"
 
 
 async def test_status_tells_what_happened(stage: Stage) -> None:
@@ -54,7 +68,7 @@ async def test_status_tells_what_happened(stage: Stage) -> None:
     for _ in range(4):
         assert (await client.ask(get())).status == 200
     told = await status(stage)
-    assert (told["requests"], told["connections"], told["clients"], told["in_flight"]) == (5, 2, 1, 0)
+    assert (told["requests"], told["connections"], told["clients"], told["in_flight"]) == (4, 1, 1, 0)
     assert (told["draining"], told["queued"], told["abandoned"], told["errors"]) == (False, 0, 0, {})
     assert told["policy"]["name"] == "round-robin"
     up, down = told["endpoints"]
@@ -104,7 +118,7 @@ async def test_metrics_are_prometheus_and_agree_with_status(stage: Stage) -> Non
         for family in text_string_to_metric_families(answer.body.decode())
         for sample in family.samples
     }
-    assert samples[("steelyard_requests_total",)] == told["requests"] + 1
+    assert samples[("steelyard_requests_total",)] == told["requests"]
     assert samples[("steelyard_retries_total",)] == told["retried"]
     assert samples[("steelyard_abandoned_total",)] == 0
     for endpoint in told["endpoints"]:
@@ -177,45 +191,205 @@ async def test_a_bad_policy_changes_nothing(stage: Stage, document: Any, code: i
     assert (await stage.ask(get())).status == 200
 
 
-NOT_LOCAL = {
-    "proxied": local(b"/-/status", b"X-Forwarded-For: 192.0.2.1"),
-    "forwarded": local(b"/-/status", b"Forwarded: for=192.0.2.1"),
-    "via": local(b"/-/status", b"Via: 1.1 proxy"),
-    "real-ip": local(b"/-/status", b"X-Real-IP: 192.0.2.1"),
-    "rebinding": local(b"/-/status", host=b"Host: evil.example"),
-    "rebinding-port": local(b"/-/status", host=b"Host: evil.example:8080"),
-    "put": put("random", b"X-Forwarded-For: 192.0.2.1"),
+ORDERS = {
+    "status": local(b"/-/status"),
+    "metrics": local(b"/-/metrics"),
+    "policy": put("random"),
+    "endpoint": local(
+        b"/-/endpoints", method=b"POST", body=b'{"id": "evil", "address": "http://192.0.2.1:80"}'
+    ),
+    "removal": local(b"/-/endpoints/w0", method=b"DELETE"),
+    "reload": local(b"/-/reload", method=b"POST"),
+    "health by POST": local(b"/-/health", method=b"POST"),
+    "nothing": local(b"/-/nothing"),
+}
+BEARER = b"Authorization: Bearer " + TOKEN.encode()
+
+
+def with_field(request: bytes, field: bytes) -> bytes:
+    return request.replace(b"\r\n", b"\r\n" + field + b"\r\n", 1)
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+@pytest.mark.parametrize("name", ORDERS)
+async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, token: str | None) -> None:
+    """A proxy on this machine without forwarding fields looks like this machine, so loopback proves nothing: 404."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, control={"token": token})
+    for field in (
+        b"X-A: 1",
+        b"Authorization: Bearer x",
+        b"Authorization: Basic " + TOKEN.encode(),
+        BEARER + b"x",
+    ):
+        client = await stage.client()
+        answer = await client.ask(with_field(ORDERS[name], field))
+        assert (answer.status, answer.body) == (404, b"404: Not Found")
+        assert await client.rest() == b""
+    assert worker.connections == []
+    assert (stage.unit.policy.name, len(stage.unit.router.states)) == ("round-robin", 1)
+
+
+@pytest.mark.parametrize("name", ["status", "policy", "endpoint", "reload"])
+async def test_the_token_opens_the_port_for_traffic(stage: Stage, name: str) -> None:
+    """From anywhere, through any proxy and under any name; a field that stands twice is none."""
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    request = with_field(ORDERS[name].replace(b"localhost", b"evil.example:8080"), b"Via: 1.1 proxy")
+    client = await stage.client()
+    assert (await client.ask(with_field(with_field(request, BEARER), BEARER))).status == 404
+    client = await stage.client()
+    answer = await client.ask(with_field(request, BEARER.replace(b"Authorization: B", b"AUTHORIZATION:b")))
+    assert answer.status in (200, 201)
+
+
+@pytest.mark.parametrize("name", ["status", "policy"])
+async def test_the_token_is_needed_on_the_control_socket_too(stage: Stage, name: str) -> None:
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN, "listen": "127.0.0.1:0"})
+    for connect in (stage.control_client, stage.listen_client):
+        wrong = (b"X-A: 1", BEARER + b"x", b"Authorization: Bearer \xff")
+        for field, status in (*((field, 404) for field in wrong), (BEARER, 200)):
+            client = await connect()
+            assert (await client.ask(with_field(ORDERS[name], field))).status == status
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"Host: a:99999", b"Host: xn--a", b"Host: [::1", b"Host: \xff", b"Authorization: Bearer \xff"],
+)
+@pytest.mark.parametrize("token", [None, TOKEN])
+async def test_what_is_no_name_and_no_token_is_not_found(stage: Stage, bad: bytes, token: str | None) -> None:
+    """404 or 400 as for any other, on each entrance, and nothing on standard error."""
+    await stage.serve(await stage.worker(response()), control={"token": token, "listen": "127.0.0.1:0"})
+    request = ORDERS["status"]
+    request = request.replace(LOCAL, bad) if bad.startswith(b"Host") else with_field(request, bad)
+    for connect in (stage.client, stage.listen_client):
+        client = await connect()
+        status = (await client.ask(request)).status
+        assert status in (400, 404) or (
+            connect == stage.listen_client and bad.startswith(b"Auth") and not token
+        )
+
+
+NOT_THIS_MACHINE = {
+    "proxied": b"X-Forwarded-For: 192.0.2.1",
+    "forwarded": b"Forwarded: for=192.0.2.1",
+    "via": b"Via: 1.1 proxy",
+    "real-ip": b"X-Real-IP: 192.0.2.1",
+    "origin": b"Origin: http://evil.example",
+    "opaque origin": b"Origin: null",
+    "cross-site": b"Sec-Fetch-Site: cross-site",
+    "same-site": b"Sec-Fetch-Site: same-site",
 }
 
 
-@pytest.mark.parametrize("name", NOT_LOCAL)
-async def test_strangers_see_nothing(stage: Stage, name: str) -> None:
-    """404, as if there were nothing here: neither for a proxy's clients, nor for a page that rebinds its name."""
-    worker = await stage.worker(response())
-    await stage.serve(worker)
-    answer = await stage.ask(NOT_LOCAL[name])
-    assert (answer.status, b"steelyard" in answer.body) == (404, False)
-    assert worker.connections == []
-    assert stage.unit.counts.requests == 1
+@pytest.mark.parametrize("name", ["status", "policy", "endpoint"])
+async def test_the_address_for_control(stage: Stage, name: str) -> None:
+    """`control.listen` is for this machine: not for what a proxy passes on, nor for what another site's page sends."""
+    await stage.serve(await stage.worker(response()), control={"listen": "127.0.0.1:0"})
+    for field in NOT_THIS_MACHINE.values():
+        client = await stage.listen_client()
+        assert (await client.ask(with_field(ORDERS[name], field))).status == 404, field
+    for host in (b"evil.example", b"evil.example:8080", b"localhost.evil.example"):
+        client = await stage.listen_client()
+        assert (await client.ask(ORDERS[name].replace(b"localhost", host))).status == 404
+    for field in (b"Origin: http://localhost", b"Sec-Fetch-Site: same-origin", b"Sec-Fetch-Site: none"):
+        client = await stage.listen_client()
+        assert (await client.ask(with_field(ORDERS[name], field))).status in (200, 201, 409)
 
 
-@pytest.mark.parametrize("name", NOT_LOCAL)
-async def test_strangers_with_the_token_may(stage: Stage, name: str) -> None:
-    """Authorization: Bearer, and the token of the configuration."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
-    bearer = b"Authorization: Bearer " + TOKEN.encode()
-    request = NOT_LOCAL[name]
-    assert (await stage.ask(request)).status == 404
-    assert (await stage.ask(request.replace(b"\r\n", b"\r\n" + bearer + b"\r\n", 1))).status == 200
-    for wrong in (b"Authorization: Bearer x", b"Authorization: Basic " + TOKEN.encode(), bearer + b"x"):
-        assert (await stage.ask(request.replace(b"\r\n", b"\r\n" + wrong + b"\r\n", 1))).status == 404
-
-
-@pytest.mark.parametrize("host", [b"localhost", b"localhost:80", b"127.0.0.1", b"[::1]:80"])
+@pytest.mark.parametrize("host", [b"localhost", b"LOCALHOST:80", b"127.0.0.1", b"[::1]:80"])
 async def test_names_of_this_machine(stage: Stage, host: bytes) -> None:
     """Its addresses and `localhost` are not another site's name."""
+    await stage.serve(await stage.worker(response()), control={"listen": "127.0.0.1:0"})
+    client = await stage.listen_client()
+    assert (await client.ask(local(b"/-/status", host=b"Host: " + host))).status == 200
+
+
+# --- bodies
+
+
+def bomb(size: int) -> bytes:
+    return gzip.compress(b'"' + b" " * size + b'"', 9)
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"identity"])
+async def test_nothing_is_inflated(stage: Stage, coding: bytes) -> None:
+    """Not before it is known who asks, and not after: 404 and 415; aiohttp would inflate what it drains."""
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN, "listen": "127.0.0.1:0"})
+    body = bomb(1 << 20)
+    request = local(b"/-/policy", b"Content-Encoding: " + coding, method=b"PUT", body=body)
+    with inflating() as inflated:
+        for connect in (stage.client, stage.control_client, stage.listen_client):
+            for asked, status in ((request, 404), (with_field(request, BEARER), 415)):
+                client = await connect()
+                assert (await client.ask(asked)).status == status
+                await client.close()
+    assert inflated == []
+    assert stage.unit.policy.name == "round-robin"
+
+
+@contextmanager
+def inflating() -> Iterator[list[int]]:
+    """Calls of what inflates bodies in aiohttp."""
+    calls: list[int] = []
+    before = DeflateBuffer.feed_data
+
+    def counted(self: DeflateBuffer, chunk: bytes, size: int) -> bool:
+        calls.append(len(chunk))
+        return before(self, chunk, size)
+
+    DeflateBuffer.feed_data = counted  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        DeflateBuffer.feed_data = before  # type: ignore[method-assign]
+
+
+async def test_a_body_without_the_token_is_not_kept(stage: Stage) -> None:
+    """The answer comes before the body does, and what still comes is dropped."""
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    client = await stage.client()
+    head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
+    assert (await client.ask(head)).status == 404
+    (downstream,) = stage.unit.downstreams
+    assert not downstream.is_answering
+    client.write(b"x" * 500_000)
+    await client.rest()
+    await client.close()
+
+
+async def test_a_client_that_waits_to_be_told_to_continue(stage: Stage) -> None:
+    """`Expect: 100-continue` is answered: 100 with the token, the refusal without it."""
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    expecting = with_field(put("random"), b"Expect: 100-continue").removesuffix(b'"random"')
+    client = await stage.client()
+    assert (await client.ask(expecting)).status == 404
+    client = await stage.client()
+    assert (await client.ask(with_field(expecting, BEARER))).status == 100
+    assert json.loads((await client.ask(b'"random"')).body)["name"] == "random"
+
+
+@pytest.mark.parametrize(
+    ("body", "fields", "status"),
+    [
+        (b"[" * 100_000 + b"]" * 100_000, (), 400),
+        (b"[" * 900 + b"]" * 900, (), 400),
+        (b'{"name": "random", "options": ' + b"[" * 40 + b"]" * 40 + b"}", (), 400),
+        (b'"random"', (b"Content-Type: application/json; charset=foo",), 200),
+        (b"1" * 5000, (), 400),
+        (b'"\xff"', (b"Content-Type: application/json; charset=latin-1",), 400),
+    ],
+)
+async def test_json_that_is_hard_to_read(
+    stage: Stage, body: bytes, fields: tuple[bytes, ...], status: int
+) -> None:
+    """Nested without end, in a coding that nobody knows, a number of thousands of digits: one line, never 500."""
     await stage.serve(await stage.worker(response()))
-    assert (await stage.ask(local(b"/-/health", host=b"Host: " + host))).status == 200
+    answer = await stage.ask(put(body, *fields))
+    assert answer.status == status
+    assert status == 200 or len(json.loads(answer.body)["error"].splitlines()) == 1
+    answer = await stage.ask(local(b"/-/endpoints", *fields, method=b"POST", body=body))
+    assert 400 <= answer.status < 500
 
 
 async def test_unknown_pages_and_methods(stage: Stage) -> None:
@@ -231,9 +405,9 @@ async def test_unknown_pages_and_methods(stage: Stage) -> None:
 async def test_a_control_request_behind_a_forwarded_one(stage: Stage) -> None:
     """It is answered in its turn, and is the last on its connection."""
     worker = await stage.worker(response(b"first"))
-    await stage.serve(worker)
+    await stage.serve(worker, control={"token": TOKEN})
     client = await stage.client()
-    await client.send(get() + put("random") + get(b"/ghost"))
+    await client.send(get() + put("random", BEARER) + get(b"/ghost"))
     assert (await client.response()).body == b"first"
     answer = await client.response()
     assert json.loads(answer.body)["name"] == "random"
@@ -242,10 +416,11 @@ async def test_a_control_request_behind_a_forwarded_one(stage: Stage) -> None:
 
 
 async def test_a_chunked_control_request_in_pieces(stage: Stage) -> None:
-    """Gathered whole before it is handed over; offers to upgrade or to continue are dropped."""
-    await stage.serve(await stage.worker(response()))
+    """Gathered whole before it is handed over; an offer to upgrade is dropped."""
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
     client = await stage.client()
-    head = b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+    head = b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nUpgrade: x\r\n\r\n"
+    head = with_field(head, BEARER)
     for piece in (head, b'4\r\n"ran\r\n', b'4\r\ndom"\r\n', b"0\r\n", b"\r\n"):
         await client.send(piece)
         await stage.turn(5)
@@ -254,9 +429,9 @@ async def test_a_chunked_control_request_in_pieces(stage: Stage) -> None:
 
 async def test_a_control_body_has_a_bound(stage: Stage) -> None:
     """More than 1 MiB for the name of a policy is an attack: the connection is reset."""
-    await stage.serve(await stage.worker(response()))
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
     client = await stage.client()
-    client.write(put(b'"' + b"x" * (2 << 20) + b'"'))
+    client.write(put(b'"' + b"x" * (2 << 20) + b'"', BEARER))
     with pytest.raises(ConnectionError):
         await client.response()
 
@@ -276,21 +451,23 @@ async def test_a_broken_control_request(stage: Stage) -> None:
 
 async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: Stage) -> None:
     """Nothing was begun."""
-    await stage.serve(await stage.worker(response()))
+    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
     client = await stage.client()
-    await client.send(put("random")[:-3])
+    await client.send(put("random", BEARER)[:-3])
     await stage.eventually(lambda: stage.unit.in_flight)
     stage.advance(1)
     client.reset()
     await stage.eventually(lambda: not stage.unit.downstreams)
-    assert (await status(stage))["policy"]["name"] == "round-robin"
+    assert stage.unit.policy.name == "round-robin"
 
 
 async def test_a_control_request_gives_its_place_to_the_next_client(stage: Stage) -> None:
     """With room for one client, the one after a control request is served at once."""
-    await stage.serve(await stage.worker(response()), limits={"clients": 1})
-    for _ in range(3):
-        assert (await stage.ask(local(b"/-/health"))).status == 200
+    await stage.serve(await stage.worker(response()), limits={"clients": 1}, control={"token": TOKEN})
+    for request in (get(b"/-/health"), with_field(ORDERS["status"], BEARER), get(b"/-/status")):
+        client = await stage.client()
+        assert (await client.ask(request)).status in (200, 404)
+        await client.close()
         assert (await stage.ask(get())).status == 200
 
 

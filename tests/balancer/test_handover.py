@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from balancer.errors import ListenFailed
-from balancer.processes.handover import LISTENING, inherited
+from balancer.processes.handover import LISTENING, Inherited
 from tests.balancer.conftest import Stage, Wire, get, response
 from tests.balancer.programs import Load, Start, starting, workers
 
@@ -158,14 +158,14 @@ def test_more_sockets_than_one_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
     monkeypatch.setenv("LISTEN_FDS", "2")
     with pytest.raises(ListenFailed, match="LISTEN_FDS: one socket is served, got 2"):
-        inherited("127.0.0.1:0")
+        Inherited()
 
 
 def test_sockets_for_another_process_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever started us had them; and nobody whom we start is told of them."""
     monkeypatch.setenv("LISTEN_PID", str(os.getpid() + 1))
     monkeypatch.setenv("LISTEN_FDS", "1")
-    assert inherited("127.0.0.1:0") is None
+    assert Inherited().traffic("127.0.0.1:0") is None
     assert "LISTEN_FDS" not in os.environ
 
 
@@ -173,7 +173,7 @@ def test_a_descriptor_must_be_a_socket_that_listens(monkeypatch: pytest.MonkeyPa
     for descriptor in (os.dup(0), os.dup(socket.socket().detach())):
         monkeypatch.setenv(LISTENING, f"{descriptor} 127.0.0.1:0")
         with pytest.raises(ListenFailed, match=f"descriptor {descriptor}: "):
-            inherited("127.0.0.1:0")
+            Inherited()
 
 
 def test_a_socket_for_another_address_is_left_to_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,9 @@ def test_a_socket_for_another_address_is_left_to_its_owner(monkeypatch: pytest.M
         sock.listen()
         for listen, is_taken in (("127.0.0.1:1", False), ("127.0.0.1:0", True)):
             monkeypatch.setenv(LISTENING, f"{os.dup(sock.fileno())} 127.0.0.1:0")
-            taken = inherited(listen)
+            inherited = Inherited()
+            taken = inherited.traffic(listen)
+            inherited.close()
             assert (taken is not None) == is_taken
             if taken is not None:
                 taken.close()

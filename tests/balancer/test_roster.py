@@ -207,17 +207,6 @@ async def test_mistakes(stage: Stage, case: str) -> None:
     assert (await stage.ask(get())).status == 200
 
 
-async def test_another_site_s_page_may_not(stage: Stage) -> None:
-    """A browser on this machine sends what a page tells it to, and says whose page it was."""
-    await stage.serve(await stage.worker(response()))
-    body = b'{"id": "evil", "address": "http://192.0.2.1:80"}'
-    for origin in (b"http://evil.example", b"null"):
-        sent = local(b"/-/endpoints", b"Origin: " + origin, method=b"POST", body=body)
-        assert (await stage.ask(sent)).status == 404
-    ours = local(b"/-/endpoints", b"Origin: http://localhost", method=b"POST", body=body)
-    assert (await stage.ask(ours)).status == 201
-
-
 async def test_https_at_run_time(stage: Stage, tmp_path: Any) -> None:
     """An endpoint that is added brings its own authority, and a reload keeps it."""
     shelf = Shelf(tmp_path)

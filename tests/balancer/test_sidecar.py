@@ -421,10 +421,12 @@ async def test_what_has_no_meaning_here_is_not_there(stage: Stage, aside: Aside,
 
 
 async def test_control_is_not_for_other_names(stage: Stage, aside: Aside) -> None:
-    """`/-/` is never forwarded, whatever the Host, and shown to nobody under another name."""
+    """`/-/` is never forwarded, whatever the Host, and not shown where requests for origins come."""
     worker = await stage.worker(response())
     await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org"})
-    assert (await stage.ask(asking(b"a.org", b"/-/status"))).status == 404
+    for host in (b"a.org", b"localhost"):
+        client = await stage.client()
+        assert (await client.ask(asking(host, b"/-/status"))).status == 404
     assert worker.received == b""
 
 

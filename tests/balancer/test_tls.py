@@ -17,6 +17,7 @@ from balancer.settings.config import ConfigError
 from balancer.tls.certificate_names import dns_names, is_named
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response
+from tests.balancer.test_control import TOKEN
 
 NAME = "shop.example.org"
 
@@ -234,9 +235,9 @@ async def test_chunks_and_pipelined_requests(stage: Stage, shelf: Shelf) -> None
 
 async def test_the_control_plane_answers_through_tls(stage: Stage, shelf: Shelf) -> None:
     """The connection is handed over with its records."""
-    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME))
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME), control={"token": TOKEN})
     client = await stage.client(tls=shelf.client(), name=NAME)
-    answer = await client.ask(b"GET /-/status HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = await client.ask(get(b"/-/status", b"Authorization: Bearer " + TOKEN.encode()))
     assert json.loads(answer.body)["failed_arrivals"] == 0
     assert await client.rest() == b""
 

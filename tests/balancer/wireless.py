@@ -13,14 +13,16 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
 
+from balancer.clients.client import Client
 from balancer.clients.deadlines import Sweep
 from balancer.clients.downstream import Downstream
 from balancer.control.plane import ControlPlane
+from balancer.messages.request_head import Request
 from balancer.server import build
 from balancer.settings.config import Settings
 from tests.balancer.virtual import Escaped, VirtualLoop
@@ -253,7 +255,16 @@ class Peer:
 
 
 class Control:
-    """In the control plane's place: whoever is handed over gets the end of the connection."""
+    """In the control plane's place: every request is admitted, and one that is handed over ends its connection."""
+
+    is_ready = True
+
+    def admits(self, authorization: Sequence[bytes]) -> bool:
+        """Whether it may go on: always."""
+        return True
+
+    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
+        """There is no log."""
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
         """Close it."""

@@ -6,6 +6,7 @@ Rule of this file: there may be no container runtime here, so the instructions a
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ import pytest
 
 from balancer.probe import PATIENCE
 from tests.deploy.dockerfile import ByHand, context, instructions, one, stages
-from tests.deploy.programs import Program, ask, free_port
+from tests.deploy.programs import Program, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -176,7 +177,9 @@ def serves(image: ByHand, where: Path, build: str) -> None:
     assert not (bin_ / "pip").exists()
     with Program([str(bin_ / command[0]), *command[1:]], environment) as unit:
         assert "balancer ready on http://0.0.0.0:" in unit.line()
-        assert f'"build": "{build}"' in ask(port, "/-/status").text
+        asked = [str(bin_ / "balancer"), "status", "--json"]
+        told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
+        assert json.loads(told)["build"] == build
         assert checked(environment, str(bin_ / "python")) == 0
         assert unit.stop() == 0
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from balancer.probe import PATIENCE
+from balancer.control.turn import LIVE, READY
 from balancer.settings.config import load
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
@@ -122,13 +122,17 @@ def test_a_rollout_takes_nobody_away_before_the_next_is_ready() -> None:
 
 
 def test_readiness_is_the_units_own_and_falls_with_drain() -> None:
-    """The probe without --alive asks for 200, which a draining unit does not give; life is to answer at all."""
-    ask = ["python", "-m", "balancer.probe"]
-    assert CONTAINER["readinessProbe"]["exec"]["command"] == ask
+    """A draining unit is not ready; live is to answer at all. Both are answered to everybody."""
+    assert CONTAINER["readinessProbe"]["httpGet"] == {"path": "/-/ready", "port": "http"}
+    assert b"/-/ready" in READY
     for probe in ("startupProbe", "livenessProbe"):
-        assert CONTAINER[probe]["exec"]["command"] == [*ask, "--alive"]
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert CONTAINER[probe]["timeoutSeconds"] > PATIENCE
+        assert CONTAINER[probe]["httpGet"] == {"path": LIVE.decode(), "port": "http"}
+
+
+def test_the_control_socket_has_a_place() -> None:
+    """The root file system is read-only; the socket goes where temporary files go."""
+    mounts = {mount["mountPath"]: mount["name"] for mount in CONTAINER["volumeMounts"]}
+    assert [volume for volume in POD["volumes"] if volume["name"] == mounts["/tmp"] and "emptyDir" in volume]
 
 
 # --- what belongs together
@@ -170,8 +174,8 @@ def test_ports_are_the_same_all_along() -> None:
 
 
 def test_the_configuration_is_where_the_unit_looks_for_it() -> None:
-    (mount,) = CONTAINER["volumeMounts"]
-    (volume,) = POD["volumes"]
+    (mount,) = (mount for mount in CONTAINER["volumeMounts"] if mount.get("readOnly"))
+    (volume,) = (volume for volume in POD["volumes"] if "configMap" in volume)
     (generated,) = KUSTOMIZATION["configMapGenerator"]
     assert CONTAINER["args"] == one(FINAL, "CMD").words()
     assert CONTAINER["args"][-1] == f"{mount['mountPath']}/{generated['files'][0]}"
