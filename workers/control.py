@@ -1,4 +1,8 @@
-"""The switches of a worker over HTTP: `/-/faults`, for loopback peers only; others see 404.
+"""The switches of a worker over HTTP: `/-/faults`, for programs on this machine only; others see 404.
+
+A load balancer on this machine is a loopback peer, too, and passes on what its clients send. It forwards no path that
+begins with /-/, but one that only means the same, such as /%2D/faults; so the path must be written that way, and a
+request with the fields of a proxy is refused.
 
 GET shows the faults in force, PUT replaces them with a JSON object (`{}` heals), DELETE heals.
 """
@@ -13,6 +17,8 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from workers.faults import Faults, Switchboard
+
+FORWARDING_FIELDS = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
 
 NO_LINK = "this worker was started without --rtt and has no link whose length could change"
 
@@ -58,7 +64,9 @@ class Control:
         return self._in_force()
 
     def _admit(self, request: web.Request) -> None:
-        if request.remote is None or not ipaddress.ip_address(request.remote).is_loopback:
+        is_local = request.remote is not None and ipaddress.ip_address(request.remote).is_loopback
+        is_forwarded = any(name in request.headers for name in FORWARDING_FIELDS)
+        if not is_local or is_forwarded or not request.raw_path.startswith("/-/"):
             raise web.HTTPNotFound
         if request.transport is not None:
             self.peers.add(request.transport)

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import ClientConnectionError, ClientSession, ClientTimeout
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import HTTPNotFound
+from yarl import URL
 
 from tests.workers.virtual_time import EXACTLY
 from workers.control import Control
@@ -87,6 +88,26 @@ async def test_switches_are_for_loopback_peers_only() -> None:
     for handler in (control.show, control.put, control.heal):
         with pytest.raises(HTTPNotFound):
             await handler(stranger)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/%2D/faults", {}),
+        ("/%2d/faults", {"Via": "1.1 steelyard"}),
+        ("/-/faults", {"X-Forwarded-For": "192.0.2.1"}),
+        ("/-/faults", {"Via": "1.1 proxy"}),
+    ],
+)
+async def test_clients_of_a_load_balancer_throw_no_switches(
+    start_worker: StartWorker, session: ClientSession, path: str, fields: dict[str, str]
+) -> None:
+    """It is a loopback peer, and what its clients write may only mean the path of the switches."""
+    worker = await start_worker()
+    url = URL(f"{worker.url}{path}", encoded=True)
+    async with session.put(url, json={"slow": 3}, headers=fields) as response:
+        assert response.status == 404
+    assert worker.switchboard.current.slow == 1
 
 
 async def test_slow_multiplies_the_service_time(start_worker: StartWorker, session: ClientSession) -> None:
