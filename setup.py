@@ -22,6 +22,7 @@ HOT = [
     "policies/latency.py",
     "policies/line.py",
     "policies/load.py",
+    "policies/membership.py",
     "policies/pace.py",
     "policies/router.py",
     "policies/state.py",

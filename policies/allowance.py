@@ -38,14 +38,27 @@ class Census:
         self.size: Counter[Region | None] = Counter()
         self.out: Counter[Region | None] = Counter()
         for state in states:
-            if state.standing is Standing.UP:
-                self._add(self.size, state)
-                if not state.is_sound:
-                    self._add(self.out, state)
+            self.add(state)
 
-    def _add(self, counter: Counter[Region | None], state: EndpointState, number: int = 1) -> None:
-        counter[state.region] += number
-        counter[None] += number
+    def add(self, state: EndpointState) -> None:
+        """Count `state` in, by its standing, region and `is_sound` as they are now."""
+        self._count(state, 1)
+
+    def remove(self, state: EndpointState) -> None:
+        """Undo `add`; to be called before standing, region or `is_sound` change."""
+        self._count(state, -1)
+
+    def _count(self, state: EndpointState, number: int) -> None:
+        if state.standing is Standing.UP:
+            self._add(self.size, state, number)
+            if not state.is_sound:
+                self._add(self.out, state, number)
+
+    def _add(self, counter: Counter[Region | None], state: EndpointState, number: int) -> None:
+        for key in (state.region, None):
+            counter[key] += number
+            if not counter[key]:
+                del counter[key]  # else the regions that ever were would be kept
 
     def flip(self, state: EndpointState) -> None:
         """It has gone, or come back, as its `is_sound` says now."""
@@ -59,6 +72,11 @@ class Census:
     def region_can_spare(self, state: EndpointState) -> bool:
         """Whether its region can."""
         return self.out[state.region] < region_allowance(self.size[state.region])
+
+    def is_overdrawn(self, region: Region) -> bool:
+        """Whether more are out than may be ejected, of all or of `region`."""
+        out, size = self.out, self.size
+        return out[None] > allowance(size[None]) or out[region] > region_allowance(size[region])
 
     def fit_share(self, region: Region | None) -> float:
         """Which part is in; 1 where there is nobody."""

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from policies.state import EndpointState
 
 
+MOST_NAMES = 20
+"""Names that a message lists."""
+
+
+def some_of(names: Iterable[str]) -> str:
+    """The names for a message; of many the first ones, and how many there are."""
+    names = list(names)
+    more = f", … ({len(names)} in all)" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
 class PoliciesError(Exception):
     """Root of the tree."""
 

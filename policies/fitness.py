@@ -65,6 +65,41 @@ class Fitness:
         if self.slow_start:
             self.slow_start.advance(states, now)
 
+    def withdraw(self, state: EndpointState) -> None:
+        """To be called before the endpoint, the standing or the membership of `state` changes; `enter` follows."""
+        self.census.remove(state)
+
+    def enter(
+        self,
+        states: Sequence[EndpointState],
+        state: EndpointState,
+        now: float,
+        routed: int,
+        *,
+        keeps_to_regions: bool,
+    ) -> bool:
+        """As `judge`, where only `state` has come, changed or left since; `states` are all that are there now. Returns
+        whether `is_fit` of others may have changed. O(regions), unless there is panic or more are ejected than may be
+        now; O(n) for the first one that warms up.
+        """
+        self._states = states
+        was_panic, was_sound = bool(self.panic), state.is_sound
+        is_returning = False
+        state.is_sound = is_wanted(state) and state.is_well
+        if state.is_member:
+            self.census.add(state)
+        if state.is_sound and not (was_sound or state.is_fit):
+            self.slow_start.begin_alone(state, states, now)
+        if self.census.is_overdrawn(state.region) and self._keep_within_allowance(states, now):
+            is_returning = True
+            self._look_who_returned(states, now, warms=True)
+        self.panic.judge(self.census, keeps_to_regions, routed)
+        state.is_fit = state.is_sound
+        if was_panic or self.panic or is_returning:
+            self.panic.admit(states)
+            return True
+        return False
+
     def reconsider(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
         """As `judge`, where only `state` has changed; returns whether others have changed with it. O(regions) unless
         there is panic, or somebody is warming up."""

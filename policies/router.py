@@ -7,22 +7,21 @@ goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf
 from random import Random
 from typing import Final
 
 from policies.assignment import Assignment
-from policies.available import Available
 from policies.clock import Clock
-from policies.concurrency import Concurrency, ConcurrencyRules
-from policies.errors import AlreadySettled, DuplicateEndpoint, NoEndpointAvailable, UnknownEndpoint
+from policies.concurrency import ConcurrencyRules
+from policies.errors import AlreadySettled, NoEndpointAvailable
 from policies.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
-from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts, Standing
+from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.fitness import Fitness
 from policies.in_force import InForce
 from policies.least_in_flight import LeastInFlight
-from policies.norms import Norms
+from policies.membership import Membership
 from policies.policy import Policy
 from policies.state import EndpointState
 
@@ -32,19 +31,28 @@ TIME_BUDGET = 0.005
 """Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded
 requests."""
 
+NEWS_QUICK: Final = 0.001
+"""Seconds that a policy may take to learn of changed endpoints before every pick."""
+
+NEWS_APART: Final = 10.0
+"""Times as long as that has taken until it is told again, if it takes longer: while endpoints are added one by one, a
+table that takes 70 ms to fill takes a tenth of the time. `tick` tells it in any case. Until then new endpoints get no
+requests from a policy that has a table of its own, and those that are gone are not on offer."""
+
 
 def _nowhere(now: float) -> None:
     """There are no others."""
 
 
-class Router:
+class Router(Membership):
     """Endpoints, and the policy in force.
 
     `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`. `fitness` judges
     who may be used. `on_available` is called when, after a time with no room, there is some again. `look` is called
     with the time before a pick that comes at `look_at` or later: it brings in what other processes have in flight,
-    and puts `look_at` off. `on_members` is called when endpoints have come, gone or changed. `on_probe` is called with
-    whom the policy wants probed out of band; the answer is to be told to `probed`.
+    and puts `look_at` off. `on_members` is called when endpoints have been replaced, `on_member` with the state of one
+    that has come, gone or changed. `on_probe` is called with whom the policy wants probed out of band; the answer is to
+    be told to `probed`.
     """
 
     def __init__(
@@ -59,22 +67,15 @@ class Router:
         concurrency: ConcurrencyRules | None = None,
         fitness: Fitness | None = None,
     ) -> None:
-        self._now = clock.now
-        self.fitness = fitness if fitness is not None else Fitness(rng)
+        super().__init__(clock.now, fitness if fitness is not None else Fitness(rng), concurrency)
         self._in_force = InForce(policy, fallback if fallback is not None else LeastInFlight(rng))
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = inf if in_flight_limit is None else in_flight_limit
-        self._concurrency = concurrency
         self.in_flight = 0
-        self._by_id: dict[str, EndpointState] = {}
-        self._available = Available()
-        self._norms = Norms()
-        self.routed = 0
-        self.on_available: Callable[[], None] | None = None
+        self._next_news_at = -inf
         self.look_at = inf
         self.look: Callable[[float], None] = _nowhere
-        self.on_members: Callable[[], None] | None = None
         self.on_probe: Callable[[EndpointState], None] | None = None
         self._take_hooks()
         self._replace(endpoints, warms=False)
@@ -91,6 +92,8 @@ class Router:
             available = available.without(facts.tried)
         if not available or self.in_flight >= self._limit:
             raise NoEndpointAvailable(self.states)
+        if self._has_news:
+            self._tell_news()
         now = self._now()
         if now >= self.look_at:
             self.look(now)
@@ -178,70 +181,10 @@ class Router:
         elif fitness.slow_start:
             fitness.slow_start.advance(self.states, now)
             self._tell_all()
+        if self._has_news:
+            self._announce()
         if self._in_force.tick is not None:
             self._in_force.call(self._in_force.tick, now)
-
-    # --- endpoints
-
-    @property
-    def states(self) -> Sequence[EndpointState]:
-        """All that are configured, in that order."""
-        return list(self._by_id.values())
-
-    @property
-    def available(self) -> Available:
-        """Those that can take a request now. To be read, not changed."""
-        return self._available
-
-    def find(self, endpoint_id: str) -> EndpointState:
-        """The state of one endpoint. Raises UnknownEndpoint."""
-        try:
-            return self._by_id[endpoint_id]
-        except KeyError:
-            raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {', '.join(self._by_id)}") from None
-
-    def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """Make `endpoints` the ones there are. Raises DuplicateEndpoint, and then changes nothing.
-
-        Whoever keeps its id keeps its state; who is gone takes no more requests and settles those it has. Who is new
-        starts slowly, where that is asked for.
-        """
-        self._replace(endpoints, warms=True)
-
-    def _replace(self, endpoints: Iterable[Endpoint], *, warms: bool) -> None:
-        wanted: dict[str, Endpoint] = {}
-        for endpoint in endpoints:
-            if endpoint.id in wanted:
-                raise DuplicateEndpoint(f"two endpoints have the id '{endpoint.id}'")
-            wanted[endpoint.id] = endpoint
-        for state in self._by_id.values():
-            state.is_member = state.id in wanted
-            state.is_sound = state.is_sound and state.is_member
-            state.is_fit = state.is_fit and state.is_member
-        self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
-        self._norms.states = self.states
-        if self.on_members is not None:
-            self.on_members()
-        self._weigh_up(warms=warms)
-        self._relist()
-
-    def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
-        state = self._by_id.get(endpoint.id)
-        if state is None:
-            return EndpointState(endpoint, order, self._norms, self._fresh_concurrency())
-        state.adopt(endpoint, order)
-        return state
-
-    def _relist(self) -> None:
-        was_empty = not self._available
-        for state in self._available:
-            state.is_listed = False
-        self._available = Available(state for state in self._by_id.values() if state.available)
-        for state in self._available:
-            state.is_listed = True
-        self._announce()
-        if was_empty and self._available and self.on_available is not None:
-            self.on_available()
 
     def limit(self, in_flight: int | None) -> None:
         """Let as many requests be in flight from now on; None: any number."""
@@ -249,103 +192,6 @@ class Router:
         self._limit = inf if in_flight is None else in_flight
         if not had_room and self.has_room and self.on_available is not None:
             self.on_available()
-
-    def set_healthy(self, endpoint_id: str, is_healthy: bool, *, is_reachable: bool = True) -> None:
-        """What checks have found, and whether they could ask at all. Raises UnknownEndpoint."""
-        state = self.find(endpoint_id)
-        if is_healthy and not state.healthy:
-            state.returned()
-        state.healthy = is_healthy
-        state.is_reachable = is_healthy or is_reachable
-        self._reconsider(state)
-
-    def set_standing(self, endpoint_id: str, standing: Standing) -> None:
-        """What the operator wants; who is not up takes no more requests and ends those it has. Raises
-        UnknownEndpoint."""
-        self.find(endpoint_id).standing = standing
-        self._judge()
-
-    def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
-        """Up, or draining. Raises UnknownEndpoint."""
-        self.set_standing(endpoint_id, Standing.UP if is_enabled else Standing.DRAINING)
-
-    def readmit(self, endpoint_id: str) -> None:
-        """A connection was made: who was ejected for want of one may come back. Raises UnknownEndpoint."""
-        state = self.find(endpoint_id)
-        if self.fitness.readmit(state, self._now()):
-            self._reconsider(state)
-
-    def use_fitness(self, fitness: Fitness) -> None:
-        """Judge by the rules of `fitness` from now on; what is known of the endpoints stays."""
-        self.fitness.follow(fitness)
-        self._judge()
-
-    def use_concurrency(self, rules: ConcurrencyRules | None) -> None:
-        """Find out by these how many requests each endpoint can have; None: no more. By other rules all begin anew."""
-        if rules == self._concurrency:
-            return
-        self._concurrency = rules
-        for state in self.states:
-            state.concurrency = self._fresh_concurrency()
-            state.limit_found()
-        self._judge()
-
-    def _fresh_concurrency(self) -> Concurrency | None:
-        return Concurrency(self._concurrency) if self._concurrency is not None else None
-
-    def _reconsider(self, state: EndpointState) -> None:
-        """Something is known of `state` that was not: see whether it is fit now, and whether that changes others."""
-        keeps = self.keeps_to_regions
-        if self.fitness.reconsider(state, self._now(), self.routed, keeps_to_regions=keeps):
-            self._tell_all()
-        else:
-            self._refresh(state)
-
-    def _judge(self) -> None:
-        """See who is fit now, one by one."""
-        self._weigh_up(warms=True)
-        self._tell_all()
-
-    def _tell_all(self) -> None:
-        self._refresh_all()
-        if self.fitness.slow_start:
-            self._announce()
-
-    def _weigh_up(self, *, warms: bool) -> None:
-        keeps = self.keeps_to_regions
-        self.fitness.judge(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
-
-    def _refresh_all(self) -> None:
-        """Bring the list in line with what all are now; whoever is woken finds all of it done."""
-        was_empty = not self._available
-        for state in self._by_id.values():
-            self._enlist(state)
-        if was_empty and self._available and self.on_available is not None:
-            self.on_available()
-
-    def _refresh(self, state: EndpointState) -> None:
-        """Bring the list in line with what `state` is now."""
-        has_come = self._enlist(state) and state.is_listed
-        if has_come and len(self._available) == 1 and self.on_available is not None:
-            self.on_available()
-
-    def _limit_found(self, state: EndpointState) -> None:
-        """It may hold another number of requests from now on; who may hold more is listed by `settle`."""
-        state.limit_found()
-        if state.is_listed and state.is_full:
-            self._refresh(state)
-
-    def _enlist(self, state: EndpointState) -> bool:
-        """Put `state` in the list or take it out, where it is on the wrong side; returns whether it was."""
-        is_available = state.available
-        if is_available == state.is_listed:
-            return False
-        state.is_listed = is_available
-        if is_available:
-            self._available.enter(state)
-        else:
-            self._available.leave(state)
-        return True
 
     # --- the policy
 
@@ -391,4 +237,14 @@ class Router:
         self.keeps_to_regions = in_force.keeps_to_regions
 
     def _announce(self) -> None:
-        self._in_force.announce(self.states, self._now())
+        """Tell the policy who the endpoints are."""
+        self._has_news = False
+        began_at = self._now()
+        self._in_force.announce(list(self._states), began_at)
+        taken = self._now() - began_at
+        self._next_news_at = began_at + NEWS_APART * taken if taken > NEWS_QUICK else -inf
+
+    def _tell_news(self) -> None:
+        """Before a pick. Where telling takes long, several changes are told at once."""
+        if self._now() >= self._next_news_at:
+            self._announce()

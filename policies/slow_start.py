@@ -28,6 +28,7 @@ class SlowStart:
         self.window = window
         self.least = least
         self._since: dict[EndpointState, float] = {}
+        self._level = inf  # requests in flight per unit of weight at warm endpoints, at the last `advance`
 
     def __bool__(self) -> bool:
         return bool(self._since)
@@ -37,9 +38,21 @@ class SlowStart:
         if self.window:
             self._since[state] = now
 
+    def begin_alone(self, state: EndpointState, states: Iterable[EndpointState], now: float) -> None:
+        """As `begin` and `advance`, without a look at the shares of all others: they wait for the next `advance`.
+
+        O(1) while another endpoint warms up, else O(n).
+        """
+        if not self.window or self.least >= 1:
+            return
+        if not self._since:
+            self._level = self._usual(states)
+        self._since[state] = now
+        state.warm(self.least, bound(self.least * self._level * state.endpoint.weight))
+
     def advance(self, states: Iterable[EndpointState], now: float) -> None:
         """Bring the shares up to date, and forget who has arrived."""
-        usual = self._usual(states)
+        usual = self._level = self._usual(states)
         for state, since in list(self._since.items()):
             share = max(self.least, (now - since) / self.window) if self.window else 1.0
             if share >= 1 or not state.is_member:
