@@ -283,6 +283,19 @@ class Unit:
         self._tell_of_connections()
         self.checks.follow()
 
+    def put_endpoint(self, endpoint: Endpoint) -> None:
+        """Add one endpoint, or change it; the others are not looked at."""
+        self.pools.put(endpoint)  # first: the router lets those who wait go at once
+        self.router.put(endpoint)
+        self.router.find(endpoint.id).connections = self.pools.by_id[endpoint.id]
+        self.checks.follow_one(endpoint.id, endpoint.address)
+
+    def drop_endpoint(self, endpoint_id: str) -> None:
+        """Remove one endpoint; what is in flight there finishes."""
+        self.pools.drop(endpoint_id)
+        self.router.drop(endpoint_id)
+        self.checks.follow_one(endpoint_id, None)
+
     def _tell_of_connections(self) -> None:
         for state in self.router.states:
             state.connections = self.pools.by_id[state.id]

@@ -99,14 +99,17 @@ class ByToken:
     def __init__(self, token_of: Callable[[str], str]) -> None:
         self._token_of = token_of
         self._by_token: dict[str, tuple[EndpointState, ...]] = {}
+        self._tokens: dict[str, str] = {}
 
     def of(self, key: str) -> Sequence[EndpointState]:
         """The endpoint whose token it is, if it is one's."""
         return self._by_token.get(key, ())
 
     def members_changed(self, states: Sequence[EndpointState]) -> None:
-        """Tokens are worked out anew."""
-        self._by_token = {self._token_of(state.id): (state,) for state in states}
+        """Tokens are worked out for those that are new: each is a hash, which takes longer than all else here."""
+        known, token_of = self._tokens, self._token_of
+        self._tokens = {state.id: known.get(state.id) or token_of(state.id) for state in states}
+        self._by_token = {self._tokens[state.id]: (state,) for state in states}
 
 
 class ByRendezvous:

@@ -69,6 +69,17 @@ class Names:
         for host in self._tasks.keys() - wanted.keys():
             self._tasks[host].cancel()
 
+    def add(self, host: str) -> None:
+        """One more endpoint has this host."""
+        if not is_literal(host):
+            self.known.setdefault(host, KnownName())
+
+    def forget(self, host: str) -> None:
+        """No endpoint has this host any more."""
+        self.known.pop(host, None)
+        if host in self._tasks:
+            self._tasks[host].cancel()
+
     def sweep(self, now: float) -> None:
         """Look up whatever is due."""
         if not self.plan.is_ahead:

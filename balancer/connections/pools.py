@@ -68,13 +68,33 @@ class Pools:
                 pool.route.is_down = self.by_id[id_].route.is_down
         for pool in self.by_id.values():
             if kept.get(pool.endpoint.id) is not pool:
-                pool.retire()
-                self._retired[pool] = None
+                self._retire(pool)
         self.by_id = kept
         for pool in kept.values():
             if pool.keeps_alive is (pool.endpoint.id in self.without_reuse):
                 pool.keep_alive(not pool.keeps_alive)
         self.routes.follow(pool.route for pool in kept.values())
+
+    def put(self, endpoint: Endpoint) -> None:
+        """Add the pool of one endpoint, or keep the one that it has; where that does not fit any more, retire it."""
+        before, pool = self.by_id.get(endpoint.id), self._kept(endpoint)
+        if pool is None:
+            pool = self.by_id[endpoint.id] = self._new(endpoint)
+            if before is not None:
+                pool.route.is_down = before.route.is_down
+                self._retire(before)
+            self.routes.put(pool.route)
+        if pool.keeps_alive is (endpoint.id in self.without_reuse):
+            pool.keep_alive(not pool.keeps_alive)
+
+    def drop(self, endpoint_id: str) -> None:
+        """Retire the pool of one endpoint."""
+        self._retire(self.by_id.pop(endpoint_id))
+        self.routes.drop(endpoint_id)
+
+    def _retire(self, pool: Pool) -> None:
+        pool.retire()
+        self._retired[pool] = None
 
     def _kept(self, endpoint: Endpoint) -> Pool | None:
         pool = self.by_id.get(endpoint.id)

@@ -72,12 +72,35 @@ class Routes:
         self.names = Names(plan.names, now, self._heard)
         self.watch = RouteWatch(plan.watch, now)
         self.by_id: dict[str, Route] = {}
+        self._hosts: Counter[str] = Counter()  # of how many routes each is
 
     def follow(self, routes: Iterable[Route]) -> None:
         """These are the routes from now on."""
         self.by_id = {route.endpoint.id: route for route in routes}
+        self._hosts = Counter(route.host for route in self.by_id.values())
         self.names.follow(route.host for route in self.by_id.values())
         self.watch.follow(route.watched for route in self.by_id.values())
+
+    def put(self, route: Route) -> None:
+        """Add this route, instead of the one that its endpoint had."""
+        before = self.by_id.get(route.endpoint.id)
+        self.by_id[route.endpoint.id] = route
+        self._hosts[route.host] += 1
+        self.names.add(route.host)
+        self.watch.add(route.watched)
+        if before is not None:
+            self._leave(before)
+
+    def drop(self, endpoint_id: str) -> None:
+        """Remove the route of that endpoint."""
+        self._leave(self.by_id.pop(endpoint_id))
+
+    def _leave(self, route: Route) -> None:
+        self._hosts[route.host] -= 1
+        if not self._hosts[route.host]:
+            del self._hosts[route.host]
+            self.names.forget(route.host)
+        self.watch.remove(route.watched)
 
     def use(self, plan: RoutesPlan) -> None:
         """Go by this plan from now on; what is known stays."""

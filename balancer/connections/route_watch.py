@@ -86,14 +86,28 @@ class RouteWatch:
         self.failed = 0
         self._now = now
         self._networks: dict[str, dict[str, None]] = {}  # by name, the one that was seen last at the end
-        self._watched: list[Watched] = []
+        self._watched: dict[Watched, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
     def follow(self, watched: Iterable[Watched]) -> None:
         """These are the routes from now on."""
-        self._watched = list(watched)
+        self._watched = dict.fromkeys(watched)
         for region in sorted(self.regions_departed):
+            self._judge_region(region, self._now())
+
+    def add(self, watched: Watched) -> None:
+        """One more route."""
+        self._watched[watched] = None
+        self._changed(watched.endpoint.region)
+
+    def remove(self, watched: Watched) -> None:
+        """One route less."""
+        self._watched.pop(watched, None)
+        self._changed(watched.endpoint.region)
+
+    def _changed(self, region: str) -> None:
+        if region in self.regions_departed:
             self._judge_region(region, self._now())
 
     def opened(self, watched: Watched, phases: Phases, now: float) -> None:

@@ -93,6 +93,12 @@ class Checks:
             {id_ for id_, watch in self.by_id.items() if addresses.get(id_) == watch.endpoint.address}
         )
 
+    def follow_one(self, endpoint_id: str, address: str | None) -> None:
+        """As `follow`, for the one endpoint that has changed; an address of None: it has gone."""
+        watch = self.by_id.get(endpoint_id)
+        if watch is not None and watch.endpoint.address != address:
+            self._drop(endpoint_id)
+
     def use(self, plan: CheckPlan) -> None:
         """Check by this plan from now on. Verdicts stay, unless checks are off now: then nobody is ill of them."""
         self.plan = plan
@@ -148,9 +154,12 @@ class Checks:
 
     def _forget(self, known: set[str]) -> None:
         for gone in self.by_id.keys() - known:
-            watch = self.by_id.pop(gone)
-            if watch.check is not None:
-                watch.check.give_up()
+            self._drop(gone)
+
+    def _drop(self, endpoint_id: str) -> None:
+        watch = self.by_id.pop(endpoint_id)
+        if watch.check is not None:
+            watch.check.give_up()
 
 
 class Check:

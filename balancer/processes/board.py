@@ -50,6 +50,7 @@ class Page:
         first = HEADER + 2 * capacity
         self._latency = [numbers[first + at * capacity :][:capacity] for at in range(NUMBERS)]
         self.capacity = capacity
+        self._left: list[int] = []  # rows that its own process has left
 
     @property
     def generation(self) -> int:
@@ -91,14 +92,16 @@ class Page:
         return row
 
     def _free(self, rows: int) -> int | None:
-        for row in range(rows):
-            if not self._keys[row]:
+        while self._left:
+            row = self._left.pop()
+            if row < rows and not self._keys[row]:
                 return row
         return rows if rows < self.capacity else None
 
     def leave(self, row: int) -> None:
         """The endpoint of this row is gone."""
         self._keys[row] = self.in_flight[row] = 0
+        self._left.append(row)
         self._header[_GENERATION] += 1
 
     def tell(self, row: int, evidence: Evidence) -> None:

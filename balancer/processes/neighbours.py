@@ -7,7 +7,7 @@ seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from balancer.processes.board import Board, key_of
 from policies.evidence import Evidence, pooled
@@ -52,19 +52,20 @@ class Neighbours:
         self._generations: list[int] = []
         self._rows: list[dict[int, int]] = []
         self._keys: dict[str, int] = {}
-        self._states: list[EndpointState] = []
+        self._states: Sequence[EndpointState] = []
         self._sources: list[tuple[EndpointState, list[tuple[memoryview, int]]]] = []
         self._is_full = False
         self._next = 0  # whose latency is pooled next
         self._looked_at = self._routed = 0.0
         self.adopt()
         router.on_members = self.adopt
+        router.on_member = self.meet
         router.look = self.look
         router.look_at = 0.0
 
     def adopt(self) -> None:
         """The router's endpoints have changed: a row for each that is new, none for those that are gone."""
-        states = list(self._router.states)
+        states = self._router.states
         members = set(map(id, states))
         for state in self._states:
             if id(state) not in members:
@@ -72,16 +73,33 @@ class Neighbours:
                     self._page.leave(state.row)
                 state.stand_alone()
         for state in states:
-            key = self._keys.setdefault(state.id, key_of(state.id))
-            if state.told is None:
-                self._enter(state)
-            state.take_part(
-                (self._index + key) % self._of, self._of
-            )  # who has one more is not always the same
-        self._states = states
+            self._take_part(state)
         self._keys = {state.id: self._keys[state.id] for state in states}
+        self._states_changed()
+
+    def meet(self, state: EndpointState) -> None:
+        """One endpoint of the router has come, gone or changed: as `adopt`, for it alone."""
+        if not state.is_member:
+            if state.told is not None:
+                self._page.leave(state.row)
+            state.stand_alone()
+            self._keys.pop(state.id, None)
+        else:
+            self._take_part(state)
+        self._states_changed()
+
+    def _take_part(self, state: EndpointState) -> None:
+        key = self._keys.get(state.id)
+        if key is None:
+            key = self._keys[state.id] = key_of(state.id)
+        if state.told is None:
+            self._enter(state)
+        state.take_part((self._index + key) % self._of, self._of)  # who has one more is not always the same
+
+    def _states_changed(self) -> None:
+        self._states = self._router.states
         self._generations = []
-        self._longest = max(SHORTEST, min(LONGEST, PER_ENDPOINT * len(states)))
+        self._longest = max(SHORTEST, min(LONGEST, PER_ENDPOINT * len(self._states)))
 
     def _enter(self, state: EndpointState) -> None:
         row = self._page.enter(self._keys[state.id])

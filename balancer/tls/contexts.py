@@ -172,6 +172,29 @@ class UpstreamTls:
             other.of(endpoint.endpoint(), endpoint.alpn)
         return other
 
+    def with_one(self, endpoint: EndpointConfig) -> UpstreamTls:
+        """The same with one endpoint more, or changed. Raises `TlsProblem`."""
+        other = self
+        if endpoint.tls is not None or endpoint.id in self._by_id:
+            other = self.without(endpoint.id)
+        if endpoint.tls is not None:
+            other._by_id[endpoint.id] = endpoint.tls
+            other._fields[endpoint.id] = self._fields.get(endpoint.id, "tls.")
+        other.of(endpoint.endpoint(), endpoint.alpn)
+        return other
+
+    def of_its_own(self, endpoint_id: str) -> bool:
+        """Whether an endpoint has a table `tls`."""
+        return endpoint_id in self._by_id
+
+    def without(self, endpoint_id: str) -> UpstreamTls:
+        """A copy without the table `tls` of one endpoint."""
+        other = UpstreamTls(self._default, self._by_id, self._fields)
+        other._contexts = self._contexts
+        other._by_id.pop(endpoint_id, None)
+        other._fields.pop(endpoint_id, None)
+        return other
+
 
 def _client_context(config: UpstreamTlsConfig, field: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -286,7 +286,8 @@ def test_a_limit_that_was_found_is_divided() -> None:
     assert limits[1] == [2, 2]
 
 
-def test_a_slow_start_is_divided() -> None:
+@pytest.mark.parametrize("is_alone", [False, True], ids=["all anew", "one by one"])
+def test_a_slow_start_is_divided(is_alone: bool) -> None:
     """What one that is new may hold follows from what the others hold, of the whole unit: as much as if it were one
     process, but for rounding."""
     limits = []
@@ -296,7 +297,10 @@ def test_a_slow_start_is_divided() -> None:
             unit.routers[turn % processes].route(FACTS)
         unit.look()
         for router in unit.routers:
-            router.replace([*unit.endpoints, Endpoint("new", "http://new", "r")])
+            if is_alone:
+                router.put(Endpoint("new", "http://new", "r"))
+            else:
+                router.replace([*unit.endpoints, Endpoint("new", "http://new", "r")])
         unit.clock.time += 1.0
         for router in unit.routers:
             router.tick()
@@ -305,7 +309,8 @@ def test_a_slow_start_is_divided() -> None:
     assert abs(limits[1][0] - limits[1][1]) <= 1
 
 
-def test_who_is_gone_has_only_our_own() -> None:
+@pytest.mark.parametrize("is_alone", [False, True], ids=["all anew", "one by one"])
+def test_who_is_gone_has_only_our_own(is_alone: bool) -> None:
     """What others have there is not heard of any more: it would be in flight for ever."""
     unit = Unit(None, None)
     state, other = (router.find("e0") for router in unit.routers)
@@ -314,7 +319,10 @@ def test_who_is_gone_has_only_our_own() -> None:
     unit.look()
     assert state.in_flight == other.in_flight == 2
     for router in unit.routers:
-        router.replace(unit.endpoints[1:])
+        if is_alone:
+            router.drop("e0")
+        else:
+            router.replace(unit.endpoints[1:])
     assert state.in_flight == other.in_flight == 1
     unit.settle(0, mine)
     unit.settle(1, theirs)

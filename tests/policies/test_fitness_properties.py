@@ -7,6 +7,7 @@ always be so.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -36,6 +37,8 @@ EVENTS = st.lists(
         st.tuples(st.just("operator"), WHO, st.sampled_from(list(Standing))),
         st.tuples(st.just("time"), WHO, st.sampled_from([1, 5, 40])),
         st.tuples(st.just("gone"), WHO, st.none()),
+        st.tuples(st.just("dropped"), WHO, st.none()),
+        st.tuples(st.just("put"), WHO, st.sampled_from(["new", "heavier", "moved", "elsewhere"])),
         st.tuples(st.just("connects"), WHO, st.none()),
     ),
     max_size=60,
@@ -62,8 +65,23 @@ def happen(pool: Pool, event: Event) -> None:
         pool.pass_time(detail)
     elif what == "connects":
         pool.router.readmit(state.id)
+    elif what == "put":
+        pool.router.put(put(state.endpoint, detail, len(states)))
+    elif what == "dropped" and len(states) > 1:
+        pool.router.drop(state.id)
     elif len(states) > 1:
         pool.router.replace([other.endpoint for other in states if other is not state])
+
+
+def put(endpoint: Endpoint, how: str, number: int) -> Endpoint:
+    """Another endpoint, or the same with another weight, address or region."""
+    if how == "new":
+        return replace(endpoint, id=f"new-{number}", address=f"http://new-{number}")
+    if how == "heavier":
+        return replace(endpoint, weight=endpoint.weight + 1)
+    if how == "moved":
+        return replace(endpoint, address=f"{endpoint.address}1")
+    return replace(endpoint, region="c" if endpoint.region == "b" else "b")
 
 
 def is_right(pool: Pool) -> None:
@@ -86,6 +104,11 @@ def is_right(pool: Pool) -> None:
         if any(state.is_fit and not is_unreachable(state) for state in up):
             assert not any(state.is_fit and is_unreachable(state) for state in up)
     assert pool.offered == {state.id for state in states if state.is_fit and not state.is_full}
+    listed = pool.router.available
+    regions = {state.region for state in listed}
+    assert {name: [*members] for name, members in listed.by_region.items()} == {
+        name: [state for state in listed if state.region == name] for name in regions
+    }
 
 
 @given(SIZES, EVENTS)
