@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from ssl import SSLContext
 
 from balancer.clients.acceptor import Acceptor
 from balancer.clients.arrival import Arrivals
@@ -30,7 +29,7 @@ from balancer.settings.listen import ListenAddress
 from balancer.settings.reload import Prepared, Reloads
 from balancer.settings.sections import LogConfig
 from balancer.settings.terms import terms_of
-from balancer.tls.contexts import ServerTls
+from balancer.tls.contexts import ServerHandshake, ServerTls
 from balancer.unit import AT_ONCE, Unit
 from policies.clock import Clock, MonotonicClock
 from policies.router import Router
@@ -138,11 +137,9 @@ class Server:
         if self._page is not None:
             self._page.grace = self.unit.timeouts.shutdown
 
-    def _met_with(self, tls: ServerTls | None) -> SSLContext | None:
-        """With whom a client's handshake begins."""
-        if tls is None:
-            return None
-        return tls.context if self._front is None else self._front.before(tls)
+    def _met_with(self, tls: ServerTls | None) -> ServerHandshake | None:
+        """How a client's handshake begins, None without TLS."""
+        return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> Downstream:
         return Downstream(self.unit, self._control)

@@ -17,6 +17,7 @@ from balancer.clients.networks import Network, is_within
 from balancer.clients.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
 from balancer.messages.answers import error_response
+from balancer.tls.contexts import ServerHandshake
 from balancer.tls.transport import TlsTransport
 from balancer.unit import Unit
 
@@ -32,7 +33,7 @@ class Arrivals:
         self,
         unit: Unit,
         make: Callable[[], asyncio.Protocol],
-        tls: ssl.SSLContext | None = None,
+        tls: ServerHandshake | None = None,
         proxies: tuple[Network, ...] = (),
     ) -> None:
         self.unit = unit
@@ -124,7 +125,7 @@ class Arrival(asyncio.Protocol):
     def _welcome(self, transport: asyncio.Transport, rest: bytes) -> None:
         protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
-            protocol = TlsTransport(tls, protocol, self._shaken)
+            protocol = TlsTransport(tls.context, protocol, self._shaken, unnamed=tls.unnamed)
         else:
             self._arrivals.left(self, is_failed=False)
         transport.set_protocol(protocol)

@@ -10,10 +10,12 @@ import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from balancer.settings.sections import EndpointConfig, TlsConfig, UpstreamTlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
+from balancer.tls.undecodable_names import mute_undecodable_names
 from policies.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -32,18 +34,32 @@ class TlsProblem(Exception):
 # --- for clients
 
 
+class ServerHandshake(NamedTuple):
+    """The contexts of one client's handshake: it begins with `context`, and begins again with `unnamed`, which ignores
+    SNI, if the name in its SNI is not ASCII."""
+
+    context: ssl.SSLContext
+    unnamed: ssl.SSLContext
+
+
 class ServerTls:
     """What clients are met with, as the files were when it was made. `context` hands over to another where the client
-    names one of that one's names."""
+    names one of that one's names. `first` is that of the first certificate, and hands over to none."""
 
     def __init__(self, config: TlsConfig) -> None:
         """Raises `TlsProblem`."""
         named = _named_contexts(config)
         self.manner = _manner(config)
         self.choose = _Chooser(named)
-        self.context = named[0][1]
+        self.context = self.first = named[0][1]
         if len(named) > 1:
+            self.context = _bare_context(config)
             self.context.sni_callback = self.choose
+        mute_undecodable_names()
+
+    def handshake(self, front: Front | None = None) -> ServerHandshake:
+        """How a client's handshake begins, with `front` if there are several processes."""
+        return ServerHandshake(self.context if front is None else front.before(self), self.first)
 
 
 class Front:

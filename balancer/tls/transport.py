@@ -32,7 +32,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     `protocol.connection_made` is called after the handshake, and before it `on_handshake` with None, or instead with
     the error. `name` is the server's, for a client; without it this is the server's side. `session` is offered by a
-    client, to be resumed.
+    client, to be resumed. A server's handshake begins again with `unnamed` if the client's SNI is not ASCII,
+    which `ssl` cannot pass to the `sni_callback` of `context`.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_drain",
         "_encrypt",
         "_error",
+        "_hello",
         "_incoming",
         "_is_closing",
         "_is_ended",
@@ -52,6 +54,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_outgoing",
         "_send",
         "_take",
+        "_unnamed",
         "_upper",
     )
 
@@ -65,20 +68,26 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         on_handshake: Callable[[Exception | None], None],
         name: str | None = None,
         session: ssl.SSLSession | None = None,
+        unnamed: ssl.SSLContext | None = None,
     ) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(
-            self._incoming, self._outgoing, server_side=name is None, server_hostname=name, session=session
-        )
+        self._use(context, name, session)
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
-        self._take, self._drain = self._incoming.write, self._outgoing.read
-        self._decrypt, self._encrypt = self._object.read, self._object.write
+        self._unnamed = unnamed
+        self._hello = bytearray()  # what the client has sent, as long as `unnamed` may be needed
         self._error: Exception | None = None  # why it is lost, where the plain transport does not know
         self._is_open = False  # the handshake is done, and the connection is not lost
         self._is_ended = False  # the peer has sent close_notify
         self._is_closing = False
         self._is_mute = False  # we have sent close_notify, or cannot any more
         self.set_protocol(protocol)
+
+    def _use(self, context: ssl.SSLContext, name: str | None, session: ssl.SSLSession | None) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=name is None, server_hostname=name, session=session
+        )
+        self._take, self._drain = self._incoming.write, self._outgoing.read
+        self._decrypt, self._encrypt = self._object.read, self._object.write
 
     # --- asyncio.Protocol, towards the plain transport
 
@@ -94,6 +103,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._is_open:
             self._read()
         else:
+            if self._unnamed is not None:
+                self._hello += data
             self._shake()
 
     def eof_received(self) -> bool:
@@ -193,17 +204,35 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
+            if self._outgoing.pending:  # the hello is accepted
+                self._forget_hello()
             self._flush()
             return
         except (ssl.SSLError, ValueError) as error:  # ValueError: a name or certificate that cannot be
-            self._fail(error)
+            if self._unnamed is not None and getattr(error, "reason", None) == "CALLBACK_FAILED":
+                self._begin_again(self._unnamed)
+            else:
+                self._fail(error)
             return
+        self._forget_hello()
         self._flush()
         self._is_open = True
         self._handshake_ended(None)
         self._upper.connection_made(self)
         if self._incoming.pending:
             self._read()
+
+    def _begin_again(self, context: ssl.SSLContext) -> None:
+        """Nothing has been sent yet: the client notices nothing."""
+        hello = self._hello
+        self._forget_hello()
+        self._use(context, None, None)
+        self._take(hello)
+        self._shake()
+
+    def _forget_hello(self) -> None:
+        self._unnamed = None
+        self._hello = bytearray()
 
     def _read(self) -> None:
         """Deliver what has come whole, as one piece."""
