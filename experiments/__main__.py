@@ -23,6 +23,7 @@ from experiments.compare.command import compare
 from experiments.errors import ExperimentError
 from experiments.live.command import live
 from experiments.log.command import from_log
+from experiments.printable import printable
 from experiments.record.command import what_if
 from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
@@ -141,7 +142,7 @@ def main() -> None:
 
 def complain(message: str, code: int) -> int:
     """One line on standard error, whatever the message was."""
-    click.echo(f"experiments: {' '.join(message.split())}", err=True)
+    click.echo(f"experiments: {printable(' '.join(message.split()))}", err=True)
     return code
 
 

@@ -11,15 +11,17 @@ import math
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
 from experiments.errors import BadInputError
+from experiments.printable import printable
 from workers.durations import parse_duration
 
 STOPPED = 130
@@ -35,10 +37,32 @@ STYLES = {True: "green", False: "bold red", None: "yellow"}
 """Whether a bound is met; None where it cannot be said."""
 
 
+class PlainConsole(Console):
+    """A console that shows names from elsewhere as they are: nothing in a string is markup, and control characters,
+    which a terminal would obey, are written out."""
+
+    def __init__(self, width: int | None = None) -> None:
+        super().__init__(width=width, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        if isinstance(renderable, Text) and (shown := printable(renderable.plain)) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = shown
+        return super().render(renderable, options)
+
+
 def console_here() -> Console:
     """A file has room for every column, whatever the terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, FULL_WIDTH))
+    console = PlainConsole()
+    return console if console.is_terminal else PlainConsole(max(console.width, FULL_WIDTH))
+
+
+def tell_stopped(console: Console, rest: str) -> None:
+    """After Ctrl-C."""
+    console.print(Text.assemble(("Stopped.", "yellow"), f" {rest}"))
 
 
 class LivePanel(ABC):
@@ -67,6 +91,11 @@ class LivePanel(ABC):
     @abstractmethod
     def panel(self) -> RenderableType:
         """How things stand now."""
+
+
+def path_line(what: str, path: Path) -> Text:
+    """`Report: results/…/report.html`, without colours in it."""
+    return Text(f"{what} {path}")
 
 
 def tell(console: Console, is_met: bool | None, words: str) -> None:

@@ -31,7 +31,7 @@ from experiments.bench.plan import Plan, Run
 from experiments.bench.runs import WORKERS, carry_out
 from experiments.bench.table import doubts, rows_of, shown, table_of
 from experiments.campaign.progress import clock
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, write_json
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, tell_stopped, write_json
 
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
@@ -102,7 +102,7 @@ def conduct(sitting: Sitting) -> int:
     if sitting.file is not None:
         write_json("--json", sitting.file, document(sitting, progress.runs, found, was_stopped))
     if was_stopped:
-        console.print("[yellow]Stopped.[/] Nothing was left running; the tables hold what had been measured.")
+        tell_stopped(console, "Nothing was left running; the tables hold what had been measured.")
         return STOPPED
     return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
 

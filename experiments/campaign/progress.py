@@ -60,9 +60,7 @@ class Progress(LivePanel):
         self._ended[planned] = self._ended.get(planned, 0.0) + took  # again, if it was disturbed
         self._current, self._ledger, self._run_began_at = None, None, now
         left = clock(remaining(self._campaign, self._ended, 0.0))
-        self._console.print(
-            f"{run_line(self._campaign, len(self._ended), run)}  left {left}", highlight=False
-        )
+        self._console.print(run_line(self._campaign, len(self._ended), run).append(f"  left {left}"))
 
     def panel(self) -> Group:
         """Where the campaign stands, as it is now."""
@@ -119,14 +117,17 @@ def in_ms(seconds: float) -> str:
     return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
 
 
-def run_line(campaign: Campaign, number: int, run: Run) -> str:
+def run_line(campaign: Campaign, number: int, run: Run) -> Text:
     """`[3/8] region-aware: 156/s, p50 494 ms, p99 826 ms, 0 failed`."""
     row, facts = statistics_row([run]), run.facts
-    verdict = "" if facts.is_valid else f"  [bold red]INVALID: {'; '.join(facts.invalid_reasons)}[/]"
-    return (
-        f"\\[{number}/{len(campaign.plan)}] [bold]{facts.label}[/]: {row.rate:.1f}/s, "
-        f"p50 {row.p50 * 1e3:.0f} ms, p99 {row.p99 * 1e3:.0f} ms, {row.ko} failed{verdict}"
+    line = Text.assemble(
+        f"[{number}/{len(campaign.plan)}] ",
+        (facts.label, "bold"),
+        f": {row.rate:.1f}/s, p50 {row.p50 * 1e3:.0f} ms, p99 {row.p99 * 1e3:.0f} ms, {row.ko} failed",
     )
+    if not facts.is_valid:
+        line.append(f"  INVALID: {'; '.join(facts.invalid_reasons)}", "bold red")
+    return line
 
 
 def remaining(campaign: Campaign, ended: Mapping[PlannedRun, float], current: float) -> float:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.errors import BadInputError
 from experiments.load.samples import Run, World, load_run, save_run
+from experiments.printable import PrintableName
 
 CAMPAIGN_FILE = "campaign.json"
 RUNS = "runs"
@@ -27,7 +28,7 @@ class PlannedRun(BaseModel):
 
     block: int
     order: int
-    label: str
+    label: PrintableName
     seed: int = Field(description="of the block, equal for all its entries")
 
     @property

@@ -24,6 +24,7 @@ from experiments.campaign.mechanisms import BalancerTable, Mechanisms, merged
 from experiments.campaign.model import Model
 from experiments.campaign.thresholds import parse_threshold
 from experiments.errors import BadInputError
+from experiments.printable import PrintableLine, PrintableName
 
 Measure = Literal["throughput", "p99", "mean"]
 
@@ -57,7 +58,7 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]
 class Region(Model):
     """A region and the workers in it; they are named `<region>-0`, `<region>-1`, …"""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", description="short lower-case name")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=40, description="short lower-case name")
     workers: int = Field(
         default=2, ge=1, le=10_000, description="how many; simulator only, where more than 64"
     )
@@ -104,7 +105,9 @@ class Region(Model):
 class Entry(Model):
     """One competitor: a policy, perhaps with a load of its own."""
 
-    label: str = Field(min_length=1, max_length=40, description="unique; stands in every table and legend")
+    label: PrintableName = Field(
+        min_length=1, max_length=40, description="unique; stands in every table and legend"
+    )
     policy: Policy
     batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
     balancer: BalancerTable = Field(default={}, description="keys of the scenario's own that are others here")
@@ -124,9 +127,11 @@ class Quick(Model):
 class Scenario(Model):
     """The whole experiment. `baseline` is the label that every other entry is compared with."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
-    question: str = Field(min_length=1, description="one line that ends in a question mark")
-    group: str = Field(default="other", description="the heading under which `experiments list` shows it")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=64)
+    question: PrintableLine = Field(min_length=1, description="one line that ends in a question mark")
+    group: PrintableName = Field(
+        default="other", description="the heading under which `experiments list` shows it"
+    )
     source: str = Field(default="", description="where the set-up comes from, and what it showed there")
     measure: Measure = Field(default="p99", description="what decides the ranking")
     baseline: str

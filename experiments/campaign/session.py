@@ -27,7 +27,7 @@ from experiments.errors import ExperimentError
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table, statistics_table
 from experiments.report.text import invalid_lines
-from experiments.terminal import console_here, interruptible
+from experiments.terminal import console_here, interruptible, path_line, tell_stopped
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 STOPPED = 130
@@ -40,9 +40,8 @@ def conduct(scenario: Scenario, command: str, directory: Path, patience: Patienc
     require_playable(scenario)
     console = console_here()
     campaign = campaigns.prepare(scenario, command, directory)
-    console.print(
-        f"[bold]{scenario.question}[/]\n{len(campaign.plan)} runs into {directory}", highlight=False
-    )
+    console.print(Text(scenario.question, style="bold"))
+    console.print(path_line(f"{len(campaign.plan)} runs into", directory))
     try:
         with Progress(campaign, console) as progress:
             run_loop(carried_out(campaign, directory, progress, patience))
@@ -74,7 +73,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 def stopped(directory: Path, console: Console) -> int:
     """Report on what there is after Ctrl-C."""
-    console.print("[yellow]Stopped.[/] Nothing was left running; what had been measured is reported on.")
+    tell_stopped(console, "Nothing was left running; what had been measured is reported on.")
     if any((directory / RUNS).iterdir()):
         present(directory, console)
     return STOPPED
@@ -90,7 +89,7 @@ def present(directory: Path, console: Console) -> int:
     for sentence in summary.verdict.sentences:
         console.print(Text(sentence))
     complain(summary, console)
-    console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 1 if summary.failed_thresholds else 0
 
 

@@ -30,7 +30,7 @@ from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
 from experiments.errors import BadInputError
-from experiments.terminal import STOPPED, console_here, must_be_writable, write_json
+from experiments.terminal import STOPPED, console_here, must_be_writable, tell_stopped, write_json
 
 EPILOG = """\b
 Examples:
@@ -118,7 +118,7 @@ class Sitting:
             for number in range(searches):
                 self.found.append(search(partial(self._attempt, number=number), first))
         except KeyboardInterrupt:
-            self._console.print("[yellow]Stopped.[/] Nothing was left running.")
+            tell_stopped(self._console, "Nothing was left running.")
             return True
         return False
 

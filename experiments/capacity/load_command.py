@@ -29,7 +29,7 @@ from experiments.campaign.world import simulated as simulate
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
 from experiments.load.samples import World
-from experiments.terminal import STOPPED, console_here
+from experiments.terminal import STOPPED, console_here, tell_stopped
 
 EPILOG = """\b
 Examples:
@@ -109,7 +109,7 @@ def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, cons
         try:
             (simulate_all if is_simulated else measure_all)(campaign, folder, console)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            console.print("[yellow]Stopped.[/] Nothing was left running.")
+            tell_stopped(console, "Nothing was left running.")
             return True
     return False
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from experiments.errors import BadInputError
+from experiments.printable import PrintableName
 
 FORMAT = 1
 
@@ -46,8 +47,8 @@ class Place(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    worker: str
-    region: str
+    worker: PrintableName
+    region: PrintableName
 
 
 class RunFacts(BaseModel):
@@ -57,7 +58,7 @@ class RunFacts(BaseModel):
 
     format: int = FORMAT
     world: World = Field(default="measured", description="by real processes, or in virtual time")
-    label: str = Field(description="the entry's label, unique in its scenario")
+    label: PrintableName = Field(description="the entry's label, unique in its scenario")
     policy: dict[str, Any] = Field(description="policy name and options as the balancer got them")
     mode: Literal["open", "closed"]
     batch: int | None = Field(default=None, description="requests kept outstanding; closed loop only")

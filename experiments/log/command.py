@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import BinaryIO
@@ -19,9 +20,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments.errors import BadInputError
-from experiments.log.reader import Columns, read_log
+from experiments.log.reader import LONGEST_LINE, Columns, read_log
 from experiments.log.runs import LogRuns, log_runs
-from experiments.terminal import console_here
+from experiments.printable import printable
+from experiments.terminal import console_here, path_line
 
 EPILOG = """\b
 Examples:
@@ -53,7 +55,7 @@ def from_log(file: Path, out: Path | None) -> int:
     with console.status("Drawing the report"):
         tables = write_log_report(log, directory, shlex.join(["experiments", *sys.argv[1:]]))
     console.print(terminal_table(tables[0], console.width))
-    console.print(f"Report: {directory / 'report.html'}", highlight=False, soft_wrap=True)
+    console.print(path_line("Report:", directory / "report.html"), soft_wrap=True)
     return 0
 
 
@@ -68,10 +70,11 @@ def load(file: Path, console: Console) -> LogRuns:
     name = "standard input" if str(file) == "-" else str(file)
     try:
         with opened(file, console) as lines:
-            columns: Columns = read_log(lines, name)
+            pieces = iter(partial(lines.readline, LONGEST_LINE + 1), "")
+            columns: Columns = read_log(pieces, name)
     except OSError as error:
         raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
-    return log_runs(columns, "standard input" if str(file) == "-" else file.name)
+    return log_runs(columns, "standard input" if str(file) == "-" else printable(file.name))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from experiments.errors import BadInputError
 from experiments.load.samples import Kind
+from experiments.printable import checked_name
 
 KINDS = {
     "ok": Kind.OK,
@@ -31,9 +32,19 @@ KINDS = {
 LEFT_OUT = ("control", "tunnel")
 """Endings of what is no request and response in the sense of a latency."""
 
-TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?:[^"\\]|\\.)*"|[^\s"]+)')
+TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?:[^"\\]|\\[\s\S]?)*+(?:"|$)|[^\s"]+)')
+"""A quote without an end takes the rest of the line: to look for fields in it again would take quadratic time."""
 TEXT_NAMES = {"endpoint": "dyno", "reason": "code"}
 NAN = float("nan")
+
+LONGEST_LINE = 8 << 20
+"""Characters; a balancer writes at most some thousand."""
+
+LONGEST = 1e7
+"""Seconds that a phase of a request may take."""
+
+MOST_ENDPOINTS, MOST_POLICIES, MOST_REASONS = 10_000, 64, 1_000
+"""Different names in a log. A figure has a row for each policy, and a table one for each of all."""
 
 
 class Problem(Exception):
@@ -86,16 +97,19 @@ def text_seconds(name: str, text: str) -> float:
     if text == "-":
         return NAN
     try:
-        return float(text.removesuffix("ms") if text.endswith("ms") else "") * 1e-3
+        seconds = float(text.removesuffix("ms") if text.endswith("ms") else "") * 1e-3
     except ValueError:
-        raise Problem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}") from None
+        seconds = NAN
+    if not 0 <= seconds <= LONGEST:
+        raise Problem(f"{name}: must be a duration such as 21.345ms, got {text[:40]!r}")
+    return seconds
 
 
 def json_row(line: str) -> Row:
     """An object."""
     try:
         values = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Problem(f"is not JSON: {error}") from None
 
     def get(name: str) -> Any:
@@ -111,27 +125,31 @@ def json_seconds(name: str, value: Any) -> float:
     """A number; nan for null."""
     if value is None:
         return NAN
-    if not isinstance(value, float | int):
-        raise Problem(f"{name}: must be a number of seconds, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= LONGEST:
+        raise Problem(f"{name}: must be a number of seconds, got {str(value)[:40]!r}")
     return float(value)
 
 
 def made_row(
-    get: Callable[[str], Any], seconds: Callable[[str, Any], float], name: Callable[[Any], str]
+    get: Callable[[str], Any], seconds: Callable[[str, Any], float], plain: Callable[[Any], Any]
 ) -> Row:
-    """Both formats say the same under nearly the same names."""
+    """Both formats say the same under nearly the same names. `plain` gives "" for a name that is not there."""
+
+    def named(field: str) -> str:
+        return name(field, plain(get(field)))
+
     end = get("end")
-    if end not in KINDS and end not in LEFT_OUT:
+    if not isinstance(end, str) or (end not in KINDS and end not in LEFT_OUT):
         raise Problem(f"end: must be one of {', '.join((*KINDS, *LEFT_OUT))}, got {str(end)[:40]!r}")
     return Row(
         instant(get("time")),
         end,
-        name(get("reason")),
-        whole("status", get("status")),
-        name(get("endpoint")),
-        name(get("region")),
-        name(get("policy")),
-        whole("attempts", get("attempts")),
+        named("reason"),
+        whole("status", get("status"), 999),
+        named("endpoint"),
+        named("region"),
+        named("policy"),
+        whole("attempts", get("attempts"), 1_000_000),
         seconds("queue", get("queue")),
         seconds("connect", get("connect")),
         seconds("first_byte", get("first_byte")),
@@ -141,30 +159,44 @@ def made_row(
     )
 
 
+def name(field: str, value: Any) -> str:
+    """What an endpoint, a region, a policy or a reason may be called."""
+    if not isinstance(value, str):
+        raise Problem(f"{field}: must be a name, got {str(value)[:40]!r}")
+    try:
+        return checked_name(value)
+    except ValueError as error:
+        raise Problem(f"{field}: {error}") from None
+
+
 def instant(text: Any) -> float:
     """Unix time from ISO 8601 with its zone."""
     try:
         at = datetime.fromisoformat(text)
-    except (ValueError, TypeError):
+        seconds = at.timestamp()
+    except (ValueError, TypeError, OverflowError):
         raise Problem(f"time: must be as 2026-01-31T12:00:00.000000Z, got {str(text)[:40]!r}") from None
     if at.tzinfo is None:
         raise Problem(f"time: must say its zone, got {text!r}")
-    return at.timestamp()
+    return seconds
 
 
-def whole(name: str, value: Any) -> int:
-    """A whole number."""
+def whole(field: str, value: Any, most: int) -> int:
+    """A whole number from 0 to `most`."""
     try:
-        return int(value)
-    except (ValueError, TypeError):
-        raise Problem(f"{name}: must be a whole number, got {str(value)[:40]!r}") from None
+        number = int(value)
+    except (ValueError, TypeError, OverflowError):
+        number = -1
+    if not 0 <= number <= most:
+        raise Problem(f"{field}: must be a whole number from 0 to {most}, got {str(value)[:40]!r}")
+    return number
 
 
 def share(value: Any) -> float:
     """Above 0, at most 1."""
     try:
         found = float(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         found = NAN
     if not 0 < found <= 1:
         raise Problem(f"sample: must be above 0 and at most 1, got {str(value)[:40]!r}")
@@ -213,7 +245,7 @@ class Columns:
         return len(self.at)
 
     def add(self, row: Row) -> None:
-        """One more request."""
+        """One more request. Raises Problem where there are more different names than a report has room for."""
         self.at.append(row.at)
         self.queue.append(row.queue)
         self.connect.append(row.connect)
@@ -230,6 +262,16 @@ class Columns:
         self.least_sample = min(self.least_sample, row.sample)
         if row.endpoint:
             self.regions[row.endpoint] = row.region
+        self._check_names()
+
+    def _check_names(self) -> None:
+        for what, names, most in (
+            ("endpoint", self.endpoints, MOST_ENDPOINTS),
+            ("policy", self.policies, MOST_POLICIES),
+            ("reason", self.endings, MOST_REASONS),
+        ):
+            if len(names) > most:
+                raise Problem(f"{what}: more than {most} different ones in this log")
 
 
 def read_log(lines: Iterable[str], name: str) -> Columns:
@@ -240,16 +282,18 @@ def read_log(lines: Iterable[str], name: str) -> Columns:
     """
     columns = Columns()
     for number, line in enumerate(lines, 1):
+        if len(line) > LONGEST_LINE:
+            raise BadInputError(f"{name}: line {number}: is longer than {LONGEST_LINE >> 20} MiB")
         if line.isspace() or line.startswith("balancer ") or not line.endswith("\n"):
             continue
         try:
             row = row_of(line)
+            if row.end in LEFT_OUT:
+                columns.left_out += 1
+            else:
+                columns.add(row)
         except Problem as problem:
             raise BadInputError(f"{name}: line {number}: {problem}") from None
-        if row.end in LEFT_OUT:
-            columns.left_out += 1
-        else:
-            columns.add(row)
     if not len(columns):
         raise BadInputError(f"{name}: holds no request")
     return columns

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 
 from experiments.errors import BadInputError
@@ -17,7 +16,9 @@ from experiments.log import figure
 from experiments.log.runs import LogRuns, alone
 from experiments.log.tables import tables_of_log
 from experiments.report import figures, figures_workers
+from experiments.report import html as pages
 from experiments.report.html import Picture, box, page, picture_html, section, table_html
+from experiments.report.markup import listing
 from experiments.report.pages import Drawing, save_drawing, write
 from experiments.report.palette import Competitor
 from experiments.report.tables import Table
@@ -137,16 +138,15 @@ def heading(log: LogRuns) -> str:
 def to_html(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
     """The whole page, in the manner of an experiment's."""
     first, *rest = tables
-    lines = "".join(f"<li>{escape(line)}</li>" for line in method(log, command))
     body = [
-        f'<header><p class="eyebrow">Steelyard access log</p><h1>{escape(heading(log))}</h1></header>',
+        pages.heading("Steelyard access log", heading(log)),
         box("A sample", cautions(log)),
         section(first.title, table_html(first)),
         *(picture_html(picture) for picture in pictures),
         *(section(table.title, table_html(table)) for table in rest),
-        section("Method", f"<ul>{lines}</ul>"),
+        section("Method", listing(method(log, command))),
     ]
-    return page(escape(heading(log)), body)
+    return page(heading(log), body)
 
 
 def to_markdown(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:

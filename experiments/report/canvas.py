@@ -38,6 +38,7 @@ STYLE: Any = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "text.color": INK,
+    "text.parse_math": False,  # a name with two dollar signs is no formula
     "legend.frameon": False,
     "hatch.linewidth": 0.8,
     "hatch.color": "white",

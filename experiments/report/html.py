@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from experiments.campaign.summary import Summary
+from experiments.report.markup import BREAK, Html, element, joined, listing, opened
 from experiments.report.style import STYLE
 from experiments.report.tables import Cell, Table, tables_of
 from experiments.report.text import invalid_lines
@@ -28,41 +28,61 @@ class Picture:
     narrow: bytes
 
 
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+"""Content-Security-Policy of every page: no script, and nothing from elsewhere."""
+
+
 def to_html(summary: Summary, pictures: Sequence[Picture], method: Sequence[str]) -> str:
     """The whole page."""
     first, *rest = tables_of(summary)
-    name = escape(summary.scenario.name)
     body = [
         header(summary),
         section(first.title, table_html(first)),
         *(picture_html(picture) for picture in pictures),
         *(section(table.title, table_html(table)) for table in rest),
-        section("Method", f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in method)}</ul>"),
+        section("Method", listing(method)),
     ]
-    return page(f"{name}: {escape(summary.scenario.question)}", body)
+    return page(f"{summary.scenario.name}: {summary.scenario.question}", body)
 
 
-def page(title: str, body: Sequence[str]) -> str:
-    """A document of these parts; `title` is HTML."""
-    content = "\n".join(body)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title>\n<style>\n{STYLE}</style></head>\n"
-        f"<body><main>\n{content}\n</main></body></html>\n"
-    )
+def page(title: str, body: Sequence[Html]) -> Html:
+    """A document of these parts."""
+    head = [
+        opened("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        opened("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        Html(f"\n<style>\n{STYLE}</style>"),
+    ]
+    content = joined(node for part in body for node in (BREAK, part))
+    main = element("body", element("main", content, BREAK))
+    document = [opened("html", lang="en"), element("head", *head), BREAK, main]
+    return Html(f"<!doctype html>\n{joined(document)}</html>\n")
 
 
-def header(summary: Summary) -> str:
+def header(summary: Summary) -> Html:
     """Question, verdict, and everything that warns."""
-    kind = "verdict" if summary.verdict.has_verdict else "verdict none"
-    sentences = "".join(f"<p>{escape(sentence)}</p>" for sentence in summary.verdict.sentences)
-    return (
-        f'<header><p class="eyebrow">Steelyard {kind_of(summary)} · {escape(summary.scenario.name)}</p>'
-        f"<h1>{escape(summary.scenario.question)}</h1></header>\n"
-        f'<div class="{kind}"><strong>{escape(summary.verdict.headline)}</strong>{sentences}</div>'
-        f"{warnings(summary)}"
+    verdict = summary.verdict
+    sentences = (element("p", sentence) for sentence in verdict.sentences)
+    return joined(
+        [
+            heading(f"Steelyard {kind_of(summary)} · {summary.scenario.name}", summary.scenario.question),
+            BREAK,
+            verdict_box(verdict.headline, *sentences, has_verdict=verdict.has_verdict),
+            warnings(summary),
+        ]
     )
+
+
+def heading(eyebrow: str, title: str) -> Html:
+    """The title of a page and what it is about."""
+    return element("header", element("p", eyebrow, class_="eyebrow"), element("h1", title))
+
+
+def verdict_box(headline: str, *rest: Html, has_verdict: bool = True) -> Html:
+    """What came out, in a word."""
+    kind = "verdict" if has_verdict else "verdict none"
+    return element("div", element("strong", headline), *rest, class_=kind)
 
 
 def kind_of(summary: Summary) -> str:
@@ -70,7 +90,7 @@ def kind_of(summary: Summary) -> str:
     return "experiment" if summary.world == "measured" else "simulation: simulated, not measured"
 
 
-def warnings(summary: Summary) -> str:
+def warnings(summary: Summary) -> Html:
     """Invalid runs, failed thresholds and a time scale, each in a box of its own."""
     missing = [f"{summary.missing_runs} planned runs are missing: the campaign was stopped or failed."]
     scale = summary.scenario.time_scale
@@ -81,46 +101,40 @@ def warnings(summary: Summary) -> str:
         box("Thresholds failed", failed),
         box("Compressed time", [f"1 s of the scenario took {scale:g} s."] if scale != 1 else []),
     ]
-    return "".join(boxes)
+    return joined(boxes)
 
 
-def box(title: str, lines: Sequence[str]) -> str:
+def box(title: str, lines: Sequence[str]) -> Html:
     """A warning, or nothing without lines."""
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<div class="warning"><strong>{escape(title)}</strong><ul>{items}</ul></div>' if lines else ""
+    return element("div", element("strong", title), listing(lines), class_="warning") if lines else Html()
 
 
-def section(title: str, inner: str) -> str:
+def section(title: str, inner: Html) -> Html:
     """A part of the page under a heading."""
-    return f"<section><h2>{escape(title)}</h2>\n{inner}</section>"
+    return element("section", element("h2", title), BREAK, inner)
 
 
-def table_html(table: Table) -> str:
+def table_html(table: Table) -> Html:
     """A table in a frame that scrolls by itself, and can be reached by keyboard."""
-    heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
-    rows = "".join(f"<tr>{''.join(map(cell_html, row))}</tr>\n" for row in table.rows)
-    kind = ' class="prose"' if table.prose else ""
-    return (
-        f'<p class="note">{escape(table.note)}</p><div class="scroll" tabindex="0">'
-        f"<table{kind}><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div>"
-    )
+    heads = (element("th", column, scope="col") for column in table.columns)
+    rows = (joined([element("tr", *map(cell_html, row)), BREAK]) for row in table.rows)
+    parts = [element("thead", element("tr", *heads)), element("tbody", BREAK, *rows)]
+    inner = element("table", *parts, class_="prose" if table.prose else "")
+    note = element("p", table.note, class_="note")
+    return joined([note, element("div", inner, class_="scroll", tabindex="0")])
 
 
-def cell_html(cell: Cell) -> str:
+def cell_html(cell: Cell) -> Html:
     """A cell with its mark as a class."""
-    kind = f' class="{cell.mark}"' if cell.mark else ""
-    return f"<td{kind}>{escape(cell.text)}</td>"
+    return element("td", cell.text, class_=cell.mark)
 
 
-def picture_html(picture: Picture) -> str:
+def picture_html(picture: Picture) -> Html:
     """A figure that shows its narrow drawing on narrow screens."""
-    alt = escape(f"{picture.title}. {picture.caption}")
-    return section(
-        picture.title,
-        f'<figure><picture><source media="(max-width: 640px)" srcset="{data_uri(picture.narrow)}">'
-        f'<img src="{data_uri(picture.wide)}" alt="{alt}"></picture>'
-        f"<figcaption>{escape(picture.caption)}</figcaption></figure>",
-    )
+    narrow = opened("source", media="(max-width: 640px)", srcset=data_uri(picture.narrow))
+    wide = opened("img", src=data_uri(picture.wide), alt=f"{picture.title}. {picture.caption}")
+    caption = element("figcaption", picture.caption)
+    return section(picture.title, element("figure", element("picture", narrow, wide), caption))
 
 
 def data_uri(svg: bytes) -> str:

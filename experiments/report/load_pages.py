@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from experiments.capacity.offered import pooled
 from experiments.errors import BadInputError
 from experiments.report.figures_load import load_curves
 from experiments.report.html import page, picture_html, section, table_html
+from experiments.report.markup import element
 from experiments.report.pages import Drawing, save_drawing, write
 from experiments.report.palette import competitors
 from experiments.report.tables import Cell, Table, milliseconds
@@ -63,9 +63,9 @@ def write_load_report(directory: Path) -> Curve:
         picture = save_drawing(drawing, directory / "figures")
         write(directory / "load.json", json.dumps(as_json(curve), indent=2, ensure_ascii=False) + "\n")
         write(directory / "load.csv", as_csv(curve))
-        heading = f"<header><h1>{escape(scenario.question)}</h1></header>"
+        heading = element("header", element("h1", scenario.question))
         table = section("Every rate", table_html(load_table(curve)))
-        title = f"{escape(scenario.name)}: latency against load"
+        title = f"{scenario.name}: latency against load"
         write(directory / "load.html", page(title, [heading, picture_html(picture), table]))
     except OSError as error:
         raise BadInputError(f"{directory}: the report cannot be written: {error.strerror}") from None

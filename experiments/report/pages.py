@@ -54,8 +54,8 @@ def write_report(directory: Path) -> Summary:
 
 
 def write(path: Path, text: str) -> None:
-    """UTF-8 with plain line ends, whatever the platform."""
-    path.write_text(text, encoding="utf-8", newline="\n")
+    """UTF-8 with plain line ends, whatever the platform; a file name that is no UTF-8 is written with escapes."""
+    path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:

@@ -87,7 +87,12 @@ class Competitor:
     @property
     def name(self) -> str:
         """The label, with the mark of an invalid entry."""
-        return self.label if self.is_valid else f"{self.label} (INVALID)"
+        return in_legend(self.label if self.is_valid else f"{self.label} (INVALID)")
+
+
+def in_legend(name: str) -> str:
+    """The name as a label: matplotlib leaves those out of a legend that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def competitors(results: Results) -> list[Competitor]:
@@ -130,10 +135,10 @@ def place_handles(places: Sequence[Place]) -> list[Patch]:
     """A legend of workers; where they are many, of regions."""
     if len(places) <= MOST_NAMED:
         colours = worker_colours(places)
-        return [Patch(facecolor=c, label=p.worker) for c, p in zip(colours, places, strict=True)]
+        return [Patch(facecolor=c, label=in_legend(p.worker)) for c, p in zip(colours, places, strict=True)]
     counts = Counter(place.region for place in places)
     return [
-        Patch(facecolor=colour, label=f"{region}, {counts[region]} workers")
+        Patch(facecolor=colour, label=in_legend(f"{region}, {counts[region]} workers"))
         for region, colour in region_colours(places).items()
     ]
 

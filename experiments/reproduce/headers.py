@@ -58,7 +58,8 @@ class HeadersSitting(Sitting):
         """The four ways in this process, before there is any other; then two units."""
         self._ways += turns(10 if self._is_quick else 200, seed)
         if not is_known_here():
-            self.console.print("[yellow]No share: processor time is read as Linux accounts for it.[/]")
+            words = "No share: processor time is read as Linux accounts for it."
+            self.console.print(Text(words, style="yellow"))
             return
         self.status.update("asking two units in turns")
         blocks, requests = (6, 400) if self._is_quick else (40, 1600)

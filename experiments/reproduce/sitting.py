@@ -28,6 +28,7 @@ from experiments.terminal import (
     interruptible,
     must_be_writable,
     tell,
+    tell_stopped,
     write_json,
 )
 
@@ -133,7 +134,7 @@ def measured(sitting: Sitting, seed: int) -> bool:
         try:
             asyncio.run(interruptible(sitting.carry_out(seed, Path(name))))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            sitting.console.print("[yellow]Stopped.[/] Nothing was left running.")
+            tell_stopped(sitting.console, "Nothing was left running.")
             return True
     return False
 

@@ -29,6 +29,7 @@ from experiments.terminal import (
     interruptible,
     must_be_writable,
     tell,
+    tell_stopped,
     write_json,
 )
 
@@ -55,7 +56,7 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     if file is not None:
         write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
     if was_stopped:
-        console.print("[yellow]Stopped.[/] Nothing was left running.")
+        tell_stopped(console, "Nothing was left running.")
         return STOPPED
     return BOUND_MISSED if check and any(stage.is_met is False for stage in found) else 0
 

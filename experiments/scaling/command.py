@@ -30,6 +30,7 @@ from experiments.terminal import (
     interruptible,
     must_be_writable,
     tell,
+    tell_stopped,
     write_json,
 )
 
@@ -84,7 +85,7 @@ class Sitting:
             try:
                 asyncio.run(interruptible(carry_out(self._plan, Path(folder), self._told)))
             except (asyncio.CancelledError, KeyboardInterrupt):
-                self._console.print("[yellow]Stopped.[/] Nothing was left running.")
+                tell_stopped(self._console, "Nothing was left running.")
                 return True
         return False
 

@@ -37,6 +37,7 @@ from experiments.terminal import (
     interruptible,
     must_be_writable,
     tell,
+    tell_stopped,
     write_json,
 )
 
@@ -114,7 +115,7 @@ class Sitting:
             try:
                 asyncio.run(interruptible(work))
             except (asyncio.CancelledError, KeyboardInterrupt):
-                self._console.print("[yellow]Stopped.[/] Nothing was left running.")
+                tell_stopped(self._console, "Nothing was left running.")
                 return True
         return False
 

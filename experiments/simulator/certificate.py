@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from experiments.simulator.cases import Case, cases
 from experiments.terminal import console_here
@@ -41,7 +42,7 @@ def present_certificate(
 def progress(number: int, count: int, elapsed: float, case: Case) -> str:
     """What is simulated now, and how long the rest will take."""
     left = f", about {elapsed / number * (count - number):.0f} s left" if number else ""
-    return f"\\[{number + 1}/{count}{left}] {case.name}"
+    return f"[{number + 1}/{count}{left}] {case.name}"
 
 
 def add_row(table: Table, case: Case, samples: float) -> bool:
@@ -54,7 +55,7 @@ def add_row(table: Table, case: Case, samples: float) -> bool:
         case.name,
         f"{case.theory:.4f}",
         f"{simulated:.4f}",
-        f"[bold red]{error:+.2%}[/]" if is_off else f"{error:+.2%}",
+        Text(f"{error:+.2%}", style="bold red" if is_off else ""),
         f"{case.bound:.0%}",
         f"{count:,}",
         f"{time.process_time() - began_at:.1f}",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from experiments.campaign import blocks
 from experiments.campaign.progress import run_line
@@ -24,7 +25,7 @@ def conduct(scenario: Scenario, command: str, directory: Path) -> int:
     """Simulate the scenario into `directory`; returns the exit code. Raises ExperimentError."""
     console = console_here()
     campaign = blocks.prepare(scenario, command, directory, world="simulated")
-    console.print(f"[bold]{scenario.question}[/]", highlight=False)
+    console.print(Text(scenario.question, style="bold"))
     console.print(f"Simulated: {len(campaign.plan)} runs in virtual time into {directory}", highlight=False)
     try:
         carry_out(campaign, directory, console)

@@ -31,6 +31,7 @@ from experiments.terminal import (
     interruptible,
     must_be_writable,
     tell,
+    tell_stopped,
     write_json,
 )
 
@@ -96,7 +97,7 @@ def slow_clients(
     if file is not None:
         sitting.write(file)
     if was_stopped:
-        console.print("[yellow]Stopped.[/] Nothing was left running; the table holds what had been measured.")
+        tell_stopped(console, "Nothing was left running; the table holds what had been measured.")
         return STOPPED
     return BOUND_MISSED if check and False in found else 0
 

@@ -35,6 +35,7 @@ from experiments.terminal import (
     interruptible,
     must_be_writable,
     tell,
+    tell_stopped,
     write_json,
 )
 
@@ -93,7 +94,7 @@ def storm(
     if file is not None:
         sitting.write(file)
     if was_stopped:
-        console.print("[yellow]Stopped.[/] Nothing was left running; the table holds what had been measured.")
+        tell_stopped(console, "Nothing was left running; the table holds what had been measured.")
         return STOPPED
     return BOUND_MISSED if check and any(one.is_met is False for one in found) else 0
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.catalogue import Catalogue
@@ -21,7 +22,7 @@ from experiments.sweep.grid import Grid
 from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Simulate
 from experiments.sweep.progress import Progress
-from experiments.terminal import STOPPED, interruptible
+from experiments.terminal import STOPPED, interruptible, tell_stopped
 
 FAILED = 1
 
@@ -51,9 +52,7 @@ def conduct(grid: Grid, sitting: Sitting, simulate: Simulate, console: Console) 
             asyncio.run(interruptible(carried_out(missing, catalogue, sitting, simulate, progress)))
         except (asyncio.CancelledError, KeyboardInterrupt):
             left = len(missing_of(cells, catalogue, sitting.keep_samples))
-            console.print(
-                f"[yellow]Stopped.[/] {left} cells are missing; the same command goes on with them."
-            )
+            tell_stopped(console, f"{left} cells are missing; the same command goes on with them.")
             return STOPPED
     return farewell(progress, sitting.out, console)
 
@@ -89,8 +88,9 @@ def farewell(progress: Progress, out: Path, console: Console) -> int:
     if not progress.failed:
         return 0
     console.print(
-        f"[bold red]{progress.failed} cells failed[/]; the same command tries them again, and "
-        f"`experiments catalogue show {out}` says why they did.",
+        Text(f"{progress.failed} cells failed", style="bold red"),
+        f"; the same command tries them again, and `experiments catalogue show {out}` says why they did.",
+        sep="",
         highlight=False,
         soft_wrap=True,
     )

@@ -15,12 +15,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from html import escape
 from pathlib import Path
 
 from experiments.campaign.progress import clock
 from experiments.errors import BadInputError
-from experiments.report.html import box, page, picture_html, section, table_html
+from experiments.report.html import box, heading, page, picture_html, section, table_html, verdict_box
+from experiments.report.markup import BREAK, Html, joined, listing
 from experiments.report.pages import Drawing, save_drawing, write
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 from experiments.sweep.equality import chosen_grid
@@ -54,7 +54,7 @@ def write_page(
             header(facts, matrix, rows),
             picture_html(picture),
             *(
-                [section(f"Where {facts.grid.ours} stands", items(told))]
+                [section(f"Where {facts.grid.ours} stands", listing(told))]
                 if (told := said(facts, matrix))
                 else []
             ),
@@ -64,9 +64,9 @@ def write_page(
                 for table in (best_table(matrix, facts.grid.ours), matrix_table(matrix), failure_table(rows))
                 if table.rows
             ),
-            section("Method", items(method(facts, matrix))),
+            section("Method", listing(method(facts, matrix))),
         ]
-        write(directory / "matrix.html", page(f"{escape(facts.grid.name)}: policy matrix", body))
+        write(directory / "matrix.html", page(f"{facts.grid.name}: policy matrix", body))
         write(directory / "matrix.json", to_json(facts, matrix, measured))
         write(directory / "matrix.csv", to_csv(matrix))
     except OSError as error:
@@ -74,21 +74,25 @@ def write_page(
     return facts, matrix
 
 
-def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> str:
+def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> Html:
     """Question, verdict, and everything that warns."""
     question = facts.grid.question or "Which policy is best under which scenario?"
     row = matrix.row(facts.grid.ours)
-    kind = "verdict none" if not row or has_no_verdict(row) else "verdict"
     lines = [f"{count} of {len(rows)} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
-    return (
-        f'<header><p class="eyebrow">Steelyard sweep · {escape(facts.grid.name)} · simulated</p>'
-        f"<h1>{escape(question)}</h1></header>\n"
-        f'<div class="{kind}"><strong>{escape(headline(matrix, facts.grid.ours))}</strong></div>'
-        f"{box('Not all cells are in these figures', lines)}"
+    verdict = verdict_box(
+        headline(matrix, facts.grid.ours), has_verdict=bool(row) and not has_no_verdict(row)
+    )
+    return joined(
+        [
+            heading(f"Steelyard sweep · {facts.grid.name} · simulated", question),
+            BREAK,
+            verdict,
+            box("Not all cells are in these figures", lines),
+        ]
     )
 
 
-def measured_section(measured: Matrix, ours: str, directory: Path) -> str:
+def measured_section(measured: Matrix, ours: str, directory: Path) -> Html:
     """What real processes said."""
     draw = partial(heat_map, measured, ours)
     title = "Measured on real processes"
@@ -97,7 +101,7 @@ def measured_section(measured: Matrix, ours: str, directory: Path) -> str:
     told += [
         f"{count} runs are {kind} and compared with nothing." for kind, count in measured.left_out.items()
     ]
-    return f"{picture_html(picture)}{items(told)}{table_html(matrix_table(measured))}"
+    return joined([picture_html(picture), listing(told), table_html(matrix_table(measured))])
 
 
 WARNINGS = {
@@ -110,11 +114,6 @@ WARNINGS = {
 def said(facts: GridFacts, matrix: Matrix) -> list[str]:
     """What there is to say of ours."""
     return sentences(matrix, facts.grid.ours)
-
-
-def items(lines: Sequence[str]) -> str:
-    """A list."""
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def method(facts: GridFacts, matrix: Matrix) -> list[str]:

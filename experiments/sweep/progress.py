@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from experiments.campaign.progress import clock
 from experiments.sweep.cells import Cell
@@ -58,9 +59,8 @@ class Progress(LivePanel):
     def _tell_of_failure(self, cell: Cell, message: str) -> None:
         self._failed += 1
         if self._failed <= SHOWN_FAILURES:
-            words = f"[red]failed[/] {cell.scenario.name}, {cell.entry.label}, seed {cell.seed}: "
-            self._console.print(words, end="", highlight=False)
-            self._console.print(message, markup=False, highlight=False, soft_wrap=True)
+            words = f" {cell.scenario.name}, {cell.entry.label}, seed {cell.seed}: {message}"
+            self._console.print(Text.assemble(("failed", "red"), words), soft_wrap=True)
 
     def line(self) -> str:
         """`cell 120 of 400   12.3 cells/s   0 failed   2 workers   elapsed 0:10   left 0:23`."""

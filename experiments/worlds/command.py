@@ -17,7 +17,7 @@ from rich.text import Text
 
 from experiments.bench.command import names_in
 from experiments.campaign.options import PATIENCE
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, tell
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, tell, tell_stopped
 
 EPILOG = """\b
 Examples:
@@ -87,7 +87,7 @@ def worlds(
         try:
             conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            console.print("[yellow]Stopped.[/] Nothing was left running; the same --out goes on from here.")
+            tell_stopped(console, "Nothing was left running; the same --out goes on from here.")
             return STOPPED
     return present(directory, console, check)
 

@@ -9,14 +9,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from experiments.campaign.results import Results
 from experiments.campaign.statistics import LAG_LIMIT
 from experiments.errors import BadInputError
-from experiments.report.html import page, picture_html, section, table_html
+from experiments.report.html import heading, page, picture_html, section, table_html, verdict_box
+from experiments.report.markup import BREAK, Html, joined, listing
 from experiments.report.pages import Drawing, save_drawing
 from experiments.report.tables import Table
 from experiments.worlds import figure
@@ -75,20 +75,18 @@ def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results
     ]
 
 
-def head(chapters: Sequence[Chapter]) -> str:
+def head(chapters: Sequence[Chapter]) -> Html:
     """The question and the answer."""
-    return (
-        f'<header><p class="eyebrow">Steelyard experiment · two worlds</p><h1>{escape(TITLE)}</h1></header>\n'
-        f'<div class="verdict"><strong>{escape(headline(chapters))}.</strong></div>'
-    )
+    eyebrow = "Steelyard experiment · two worlds"
+    return joined([heading(eyebrow, TITLE), BREAK, verdict_box(f"{headline(chapters)}.")])
 
 
-def table_section(table: Table) -> str:
+def table_section(table: Table) -> Html:
     """A table under its heading."""
     return section(table.title, table_html(table))
 
 
-def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> str:
+def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> Html:
     """What a doubter would ask, as a list. `lost`: of each scenario, the part of the requests that was left out."""
     first = pairs[0][0].campaign
     blocks = sorted({results.scenario.blocks for results, _ in pairs})
@@ -106,7 +104,7 @@ def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> s
         f"Measured from {first.started_at} on {first.machine}.",
         "Versions: " + ", ".join(f"{name} {version}" for name, version in first.versions.items()) + ".",
     ]
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
+    return listing(lines)
 
 
 def shares(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> str:

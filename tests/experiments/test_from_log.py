@@ -123,7 +123,7 @@ GOOD = text_line(entry(), CONTEXT)
         (GOOD.replace(" total=", " tota="), "has no field 'total'"),
         (GOOD.replace("total=30.000ms", "total=30"), "total: must be a duration such as 21.345ms, got '30'"),
         (GOOD.replace("end=ok", "end=well"), "end: must be one of ok, "),
-        (GOOD.replace("status=200", "status=x"), "status: must be a whole number, got 'x'"),
+        (GOOD.replace("status=200", "status=x"), "status: must be a whole number from 0 to 999, got 'x'"),
         (GOOD.replace("sample=0.5", "sample=0"), "sample: must be above 0 and at most 1, got '0'"),
         (GOOD.replace("time=2023", "time=x"), "time: must be as 2026-01-31T12:00:00.000000Z, got 'x-"),
         (GOOD.replace("000000Z", "000000"), "time: must say its zone"),

@@ -21,9 +21,12 @@ from experiments.campaign.blocks import prepare
 from experiments.campaign.results import save_result
 from experiments.campaign.scenario import Scenario
 from experiments.capacity.offered import at_rate
+from experiments.report.html import page as html_page
 from experiments.report.load_pages import write_load_report
+from experiments.report.markup import Html
 from experiments.report.pages import write_report
 from experiments.verdicts.queue import run_queues, scenario_of
+from tests.experiments.hostile import NAMES, rename
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (1280, 390)
@@ -102,6 +105,33 @@ def test_a_browser_shows_a_curve_whole(tmp_path: Path) -> None:
     assert [(frame["needed"], frame["sticking"], frame["images"]) for frame in found] == [
         (width, [], [True]) for width in WIDTHS
     ]
+
+
+def test_a_browser_runs_nothing_of_hostile_names(
+    make_results: Callable[..., Scenario], tmp_path: Path
+) -> None:
+    """Each of them would change the title."""
+    make_results(tmp_path / "r", blocks=1, requests=60, failures=0.02)
+    rename(tmp_path / "r")
+    write_report(tmp_path / "r")
+    found, console = looked_at(tmp_path / "r" / "report.html", tmp_path)
+    assert console == ""
+    for frame in found:
+        assert frame["title"] == f"regions: {' '.join(NAMES)}"
+        assert all(frame["images"])
+        assert frame["sticking"] == []
+
+
+def test_a_browser_runs_no_script_of_a_page(tmp_path: Path) -> None:
+    """The page forbids it where a script should get into it all the same."""
+    script = Html(
+        "<script>document.title = 'changed'</script><img src=x onerror=\"document.title = 'changed'\">"
+    )
+    page = tmp_path / "page.html"
+    page.write_text(html_page("title", [script]), encoding="utf-8")
+    found, console = looked_at(page, tmp_path)
+    assert "Content Security Policy" in console
+    assert [frame["title"] for frame in found] == ["title"] * len(WIDTHS)
 
 
 def test_what_sticks_out_or_is_missing_would_be_seen(tmp_path: Path) -> None:

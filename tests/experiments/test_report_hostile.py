@@ -1,0 +1,192 @@
+"""Reports of hostile names: whatever they hold stands in the page as text, and in the figures as outlines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.campaign.scenario import Scenario
+from experiments.errors import BadInputError
+from experiments.load.samples import load_run
+from experiments.log.reader import LONGEST_LINE, MOST_ENDPOINTS, MOST_POLICIES, read_log
+from experiments.report.html import page
+from experiments.report.markup import Html, element, joined, listing
+from experiments.report.pages import write_report
+from tests.experiments.hostile import NAMES, UNPRINTABLE, parsed, rename, strange_in
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+USUAL: dict[str, Any] = {
+    "time": "2026-01-31T12:00:00.000000Z",
+    "end": "ok",
+    "reason": None,
+    "status": 200,
+    "endpoint": "emea-0",
+    "region": "emea",
+    "policy": "random",
+    "attempts": 1,
+    "queue": 0.0,
+    "connect": 0.0,
+    "first_byte": 0.01,
+    "service": 0.02,
+    "total": 0.03,
+    "sample": 1,
+}
+
+
+def line(**changes: Any) -> str:
+    return json.dumps(USUAL | changes) + "\n"
+
+
+# --- markup
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_stays_text_wherever_it_stands(name: str) -> None:
+    """In content, in an attribute, in the title, and glued to markup by an f-string, which makes it text again."""
+    parts = [element("p", name, class_=name), listing([name]), element("p", f"{element('b')}{name}")]
+    found = parsed(page(name, [joined(parts)]))
+    assert found.strange == []
+    assert [text for text in found.texts if name in text] == [name, name, name, name, f"<b></b>{name}"]
+
+
+def test_what_no_reader_sees_is_written_out() -> None:
+    """Control characters would be lost in the page, or change its direction."""
+    for name in UNPRINTABLE:
+        text = parsed(element("p", name)).texts[0]
+        assert all(letter.isprintable() or letter == "\n" for letter in text)
+    assert element("p", "\x1b[31m\u202e") == "<p>\\x1b[31m\\u202e</p>"
+
+
+def test_an_attribute_without_a_value_is_left_out() -> None:
+    assert element("td", "1", class_="") == "<td>1</td>"
+    assert isinstance(joined([]), Html)
+
+
+# --- the report of a campaign
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory, make_results: Callable[..., Scenario]) -> Path:
+    """Every text of a campaign is hostile."""
+    directory = tmp_path_factory.mktemp("hostile") / "results"
+    make_results(directory, blocks=1, requests=60, failures=0.02)
+    rename(directory)
+    write_report(directory)
+    return directory
+
+
+def test_a_page_has_nothing_but_text_of_it(reported: Path) -> None:
+    found = parsed((reported / "report.html").read_text(encoding="utf-8"))
+    assert found.strange == []
+    everything = "\n".join(found.texts)
+    assert [name for name in NAMES if name not in everything] == []
+    assert found.policy == "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    assert "\x1b" not in everything
+
+
+def test_figures_have_nothing_but_outlines_of_it(reported: Path) -> None:
+    """No formula is made of dollar signs: matplotlib would refuse most."""
+    figures = [*(reported / "figures").glob("*.svg")]
+    assert len(figures) >= 10
+    assert [found for figure in figures for found in strange_in(figure.read_bytes())] == []
+
+
+def test_the_terminal_shows_it_as_it_is(reported: Path) -> None:
+    """No markup of rich's is read from it, no escape is passed on."""
+    command = [sys.executable, "-m", "experiments", "report", str(reported)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (1, "")  # a threshold of the scenario is missed
+    shown = "".join(done.stdout.split())  # lines are broken where the terminal ends
+    assert [name for name in NAMES if "".join(name.split()) not in shown] == []
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("name", UNPRINTABLE)
+def test_labels_are_printable(name: str, reported: Path, tmp_path: Path) -> None:
+    """In a scenario and in the file of a run."""
+    campaign = json.loads((reported / "campaign.json").read_text(encoding="utf-8"))
+    scenario = campaign["scenario"]
+    scenario["entries"][0]["label"] = name
+    with pytest.raises(ValueError, match=r"printable|unicode"):
+        Scenario.model_validate(scenario)
+    run = load_run(next((reported / "runs").glob("*.npz")))
+    with pytest.raises(ValueError, match=r"printable|unicode"):
+        type(run.facts).model_validate(run.facts.model_dump() | {"label": name})
+
+
+# --- the report of a log
+
+
+def test_a_log_of_hostile_names(tmp_path: Path) -> None:
+    """Through the command line, from a file whose name is one, too."""
+    names = [name for name in NAMES if "/" not in name]
+    log = tmp_path / f"{names[0]}\x1b[31m.log"
+    log.write_text(
+        "".join(line(endpoint=name, region=name, policy=name, reason=name) for name in NAMES),
+        encoding="ascii",
+    )
+    out = tmp_path / "[red]out\x1b[31m"
+    command = [sys.executable, "-m", "experiments", "from-log", str(log), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert "[red]out\\x1b[31m/report.html" in done.stdout
+    found = parsed((out / "report.html").read_text(encoding="utf-8"))
+    assert found.strange == []
+    everything = "\n".join(found.texts)
+    assert [name for name in NAMES if name not in everything] == []
+    assert [
+        found for figure in (out / "figures").glob("*.svg") for found in strange_in(figure.read_bytes())
+    ] == []
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "a table for a name": (line(endpoint={"a": 1}), "endpoint: must be a name"),
+    "a number for a name": (line(region=5), "region: must be a name"),
+    "a long name": (line(policy="x" * 65), "policy: must have at most 64 characters, got 65"),
+    "a list for an ending": (line(end=[]), "end: must be one of"),
+    "an infinite status": (line(status=float("inf")), "status: must be a whole number"),
+    "a long status": (line(status=10**30), "status: must be a whole number"),
+    "negative attempts": (line(attempts=-1), "attempts: must be a whole number"),
+    "no number": (line(total=float("nan")), "total: must be a number of seconds"),
+    "an infinite time": (line(total=float("inf")), "total: must be a number of seconds"),
+    "a time of ages": (line(queue=1e308), "queue: must be a number of seconds"),
+    "a long number": (line(service=10**400), "service: must be a number of seconds"),
+    "a negative time": (line(service=-1.0), "service: must be a number of seconds"),
+    "a flag": (line(total=True), "total: must be a number of seconds"),
+    "a share of none": (line(sample=10**400), "sample: must be above 0"),
+    "deep": ('{"a":' * 100_000 + "\n", "is not JSON"),
+    "deep lists": ('{"a":' + "[" * 100_000 + "\n", "is not JSON"),
+    "long": ("x" * (LONGEST_LINE + 1), "is longer than 8 MiB"),
+    "quotes without an end": (' a="\\' * 200_000 + "\n", "is not a line of an access log"),
+    "quotes without an end, and a backslash": (
+        ' a="\\" ' * 200_000 + "\\\n",
+        "is not a line of an access log",
+    ),
+} | {f"unprintable {name!r}": (line(endpoint=name), "endpoint: must have printable") for name in UNPRINTABLE}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_hostile_line_is_refused_in_one_line(case: str) -> None:
+    bad, problem = BROKEN[case]
+    with pytest.raises(BadInputError) as caught:
+        read_log([line(), bad], "a.log")
+    message = str(caught.value)
+    assert message.startswith(f"a.log: line 2: {problem}")
+    assert message.isprintable()
+    assert len(message) < 400
+
+
+def test_names_are_bounded() -> None:
+    """Each costs a row, and a policy a panel of a figure."""
+    for field, most in (("endpoint", MOST_ENDPOINTS), ("policy", MOST_POLICIES)):
+        lines = [line(**{field: f"n{number}"}) for number in range(most + 1)]
+        read_log(lines[:-1], "a.log")
+        with pytest.raises(BadInputError, match=f"line {most + 1}: {field}: more than {most} different"):
+            read_log(lines, "a.log")
