@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-LONGEST_NAME = 64
-"""Characters of a name that a figure has room for; as many as the balancer allows for an endpoint's."""
+LONGEST_NAME = 100
+"""Characters of a name that a figure has room for; the balancer allows 64 for an endpoint's."""
 
 KEPT = frozenset("\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}")
 """Not printable for Python, and harmless."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from balancer.errors import ForwardingError, LogFailed
 from balancer.log.lines import Entry, outcome, phases
-from balancer.log.output import FLAGS, MODE
+from balancer.log.output import FLAGS
 from balancer.recording.tape import (
     END,
     ENDPOINT,
@@ -34,6 +34,9 @@ from balancer.recording.tape import (
     told,
 )
 from policies.facts import Endpoint
+
+MODE: Final = 0o600
+"""Permissions of a new file: it says who asked for what, and is read by whoever runs the unit."""
 
 GATHERING: Final = 1.0
 """Seconds for which the thread lets requests gather: more rows to a block are smaller together."""

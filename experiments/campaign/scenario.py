@@ -58,7 +58,7 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]
 class Region(Model):
     """A region and the workers in it; they are named `<region>-0`, `<region>-1`, …"""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=40, description="short lower-case name")
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=80, description="short lower-case name")
     workers: int = Field(
         default=2, ge=1, le=10_000, description="how many; simulator only, where more than 64"
     )

@@ -15,6 +15,9 @@ from experiments.errors import BadInputError
 from experiments.load.samples import Floats
 from experiments.record.reader import is_recording, read_recording
 
+LARGEST = 256 << 20
+"""Bytes of text: some ten million requests."""
+
 
 @lru_cache(maxsize=8)
 def recorded(path: str) -> Floats:
@@ -22,8 +25,8 @@ def recorded(path: str) -> Floats:
     if is_recording(Path(path)):
         return ours(path)
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = checked_file(Path(path)).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:  # UnicodeDecodeError is one, and so is a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise BadInputError(f"load.file: {path} cannot be read: {reason}") from None
     instants = np.sort(
@@ -34,6 +37,14 @@ def recorded(path: str) -> Floats:
     counted = np.asarray(instants - instants[0], dtype=np.float64)
     counted.flags.writeable = False  # it is shared by whoever asks again
     return counted
+
+
+def checked_file(path: Path) -> Path:
+    """A file that ends, and that memory has room for. Raises BadInputError and OSError."""
+    size = path.stat().st_size
+    if not path.is_file() or size > LARGEST:
+        raise BadInputError(f"load.file: {path}: must be a file of at most {LARGEST >> 20} MiB")
+    return path
 
 
 def ours(path: str) -> Floats:
@@ -51,5 +62,5 @@ def read(path: str, number: int, line: str) -> list[float]:
     except ValueError:
         found = [] if number == 1 else [np.nan]
     if found and not np.isfinite(found[0]):
-        raise BadInputError(f"load.file: {path}, line {number}: {words[0]!r} is no number of seconds")
+        raise BadInputError(f"load.file: {path}, line {number}: {words[0][:40]!r} is no number of seconds")
     return found

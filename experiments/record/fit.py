@@ -18,12 +18,14 @@ its speed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from experiments.load.samples import Flags, Floats, Ints
+from experiments.load.samples import Floats, Ints
 from experiments.record.reader import OK, Endpoint, Recording
 
 FEW = 30
@@ -103,22 +105,27 @@ class RegionFit:
 
 def fit(recording: Recording) -> tuple[RegionFit, ...]:
     """Every region with an endpoint of which enough is known."""
-    fits = [fit_worker(recording, number) for number in range(len(recording.endpoints))]
-    known = [worker for worker in fits if worker is not None]
-    return tuple(
-        fit_region(region, tuple(worker for worker in known if worker.endpoint.region == region))
-        for region in recording.regions
-        if any(worker.endpoint.region == region for worker in known)
-    )
+    known: dict[str, list[WorkerFit]] = {region: [] for region in recording.regions}
+    for number, rows in rows_by_endpoint(recording):
+        worker = fit_worker(recording.endpoints[number], rows)
+        if worker is not None:
+            known[worker.endpoint.region].append(worker)
+    return tuple(fit_region(region, tuple(workers)) for region, workers in known.items() if workers)
 
 
-def fit_worker(recording: Recording, number: int) -> WorkerFit | None:
-    """Endpoint `number`; None where too little was seen of it."""
-    rows = recording.rows[(recording.rows["endpoint"] == number) & np.isfinite(recording.rows["service"])]
+def rows_by_endpoint(recording: Recording) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The requests of each endpoint that has some, by arrival; all are sorted once."""
+    rows = recording.rows[np.isfinite(recording.rows["service"]) & (recording.rows["endpoint"] >= 0)]
+    rows = rows[np.argsort(rows["endpoint"], kind="stable")]
+    numbers, begins = np.unique(rows["endpoint"], return_index=True)
+    yield from zip(numbers.tolist(), np.split(rows, begins[1:]), strict=True)
+
+
+def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
+    """One endpoint by its requests; None where too little was seen of it."""
     good = rows["end"] == OK
     if int(good.sum()) < FEW:
         return None
-    endpoint = recording.endpoints[number]
     sent = np.asarray(rows["at"] + rows["queue"] + np.nan_to_num(rows["connect"]), dtype=np.float64)
     latency = np.asarray(rows["service"], dtype=np.float64)
     reported = np.asarray(rows["reported"], dtype=np.float64)
@@ -152,11 +159,12 @@ def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
     """The most that were there, itself included, while the median of `waited` was hardly above that of the lonely."""
     alone = float(np.median(waited[ahead <= ahead.min(initial=0)]))
     most = 1
-    for others in range(1, int(ahead.max(initial=0)) + 1):
-        there: Flags = ahead == others
-        if int(there.sum()) < FEW:
+    order = np.argsort(ahead, kind="stable")
+    found, begins = np.unique(ahead[order], return_index=True)
+    for others, there in zip(found.tolist(), np.split(waited[order], begins[1:]), strict=True):
+        if others < 1 or len(there) < FEW:
             continue
-        if np.median(waited[there]) > alone + HINDERED * service:
+        if np.median(there) > alone + HINDERED * service:
             break
         most = others + 1
     return most

@@ -13,13 +13,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from experiments.errors import BadInputError
 from experiments.load.samples import Floats
+from experiments.printable import PrintableName
 
 HEAD = struct.Struct("<cI")
 ROW = np.dtype([
@@ -45,6 +47,61 @@ ENDS = (
 )
 OK = ENDS.index("ok")
 TUNNEL = ENDS.index("tunnel")
+
+LARGEST_BLOCK = 1 << 20
+"""Bytes of a block, packed and unpacked; a balancer writes some 30,000."""
+
+MOST_ROWS = 20_000_000
+"""Requests that are read: some 4 GB while they are sorted."""
+
+LONGEST = 31 * 86_400.0
+"""Seconds that a recording may span, and a phase of a request take."""
+
+PHASES = ("queue", "connect", "first_byte", "service", "reported")
+
+Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
+
+
+class Said(BaseModel):
+    """The document of a block; what later versions add to it is left alone."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Start(Said):
+    """`began` is Unix time."""
+
+    steelyard: Literal["recording"]
+    format: Literal[1]
+    began: float = Field(ge=0, le=1e11, allow_inf_nan=False)
+    policy: dict[str, Any]
+    home_region: PrintableName | None = None
+
+    @field_validator("policy")
+    @classmethod
+    def _has_a_name(cls, policy: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(policy.get("name"), str):
+            raise ValueError("must have a name")
+        return policy
+
+
+class Named(Said):
+    """An endpoint; `number` is the one that rows have."""
+
+    number: int = Field(ge=0, lt=NOWHERE)
+    id: PrintableName
+    region: PrintableName
+    weight: float = Field(gt=0, le=1e9, allow_inf_nan=False)
+    connect: Seconds
+
+
+class End(Said):
+    """What is said last."""
+
+    dropped: int = Field(ge=0)
+
+
+Document = TypeVar("Document", bound=Said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +152,15 @@ class Recording:
 class Segment:
     """From one start to the next."""
 
-    about: dict[str, Any]
-    endpoints: dict[int, dict[str, Any]] = field(default_factory=dict)
+    about: Start
+    endpoints: dict[int, Named] = field(default_factory=dict)
     rows: list[NDArray[Any]] = field(default_factory=list)
     dropped: int = 0
 
     @property
     def began(self) -> float:
         """Unix time in seconds."""
-        return float(self.about["began"])
+        return self.about.began
 
     @property
     def ended(self) -> float:
@@ -114,6 +171,8 @@ class Segment:
 def is_recording(path: Path) -> bool:
     """Whether it begins like one."""
     try:
+        if not path.is_file():  # to open a pipe may take for ever
+            return False
         with path.open("rb") as file:
             beginning = file.read(HEAD.size + 2)
     except OSError:
@@ -123,7 +182,12 @@ def is_recording(path: Path) -> bool:
 
 def read_recording(paths: Sequence[Path]) -> Recording:
     """The last recording in these files. Raises BadInputError."""
-    segments = [segment for path in paths for segment in segments_of(path) if segment.rows]
+    segments: list[Segment] = []
+    count = 0
+    for path in paths:
+        found = segments_of(path, MOST_ROWS - count)
+        count += sum(len(rows) for segment in found for rows in segment.rows)
+        segments += [segment for segment in found if segment.rows]
     if not segments:
         raise BadInputError(f"{', '.join(map(str, paths))}: holds no request")
     segments.sort(key=lambda segment: segment.began)
@@ -144,12 +208,13 @@ def last_group(segments: list[Segment]) -> list[Segment]:
 def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     """Requests of all, by arrival; tunnels are none."""
     endpoints: dict[str, Endpoint] = {}
+    places: dict[str, int] = {}
     parts = []
     for segment in segments:
         numbers = np.full(NOWHERE + 1, -1, dtype=np.int64)
         for number, told in segment.endpoints.items():
-            endpoints[told["id"]] = merged(endpoints.get(told["id"]), told)
-            numbers[number] = list(endpoints).index(told["id"])
+            endpoints[told.id] = merged(endpoints.get(told.id), told)
+            numbers[number] = places.setdefault(told.id, len(places))
         rows = np.concatenate(segment.rows)
         wide = np.empty(len(rows), dtype=[(n, "<i8" if n == "endpoint" else ROW[n]) for n in ROW.names or ()])
         for name in ROW.names or ():
@@ -164,52 +229,85 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
     rows["at"] -= began
     about = segments[-1].about
     dropped = sum(segment.dropped for segment in segments)
-    places = tuple(endpoints.values())
-    return Recording(rows, places, began, about["policy"], about.get("home_region"), dropped, left_out)
+    known = tuple(endpoints.values())
+    return Recording(rows, known, began, about.policy, about.home_region, dropped, left_out)
 
 
-def merged(known: Endpoint | None, told: dict[str, Any]) -> Endpoint:
+def merged(known: Endpoint | None, told: Named) -> Endpoint:
     """The quickest handshake that any has seen is the nearest to a round trip."""
-    seen = [seconds for seconds in (known.connect if known else 0.0, float(told["connect"])) if seconds > 0]
-    return Endpoint(told["id"], told["region"], float(told["weight"]), min(seen, default=0.0))
+    seen = [seconds for seconds in (known.connect if known else 0.0, told.connect) if seconds > 0]
+    return Endpoint(told.id, told.region, told.weight, min(seen, default=0.0))
 
 
-def segments_of(path: Path) -> list[Segment]:
-    """All that one file holds. Raises BadInputError."""
-    if not is_recording(path):
+def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
+    """All that one file holds, at most `most` requests. Raises BadInputError."""
+    if not path.is_file() or not is_recording(path):
         reason = "is not a recording of the balancer" if path.is_file() else "cannot be read"
         raise BadInputError(f"{path}: {reason}")
     segments: list[Segment] = []
     try:
-        for kind, payload in blocks(path.read_bytes()):
-            if kind == b"S":
-                segments.append(Segment(checked(path, json.loads(payload))))
-            elif kind == b"R" and payload:
-                segments[-1].rows.append(np.frombuffer(payload, dtype=ROW))
-            elif kind == b"E":
-                told = json.loads(payload)
-                segments[-1].endpoints[told["number"]] = told
-            elif kind == b"Z":
-                segments[-1].dropped = json.loads(payload)["dropped"]
-    except (OSError, zlib.error, ValueError, KeyError, IndexError) as error:
-        raise BadInputError(f"{path}: is damaged: {error}") from None
+        with path.open("rb") as file:
+            for kind, payload in blocks(file):
+                if kind == b"S":
+                    segments.append(Segment(start(path, payload)))
+                elif kind == b"R" and payload:
+                    rows = checked_rows(np.frombuffer(payload, dtype=ROW))
+                    segments[-1].rows.append(rows)
+                    most -= len(rows)
+                elif kind == b"E":
+                    told = document(Named, payload)
+                    segments[-1].endpoints[told.number] = told
+                elif kind == b"Z":
+                    segments[-1].dropped = document(End, payload).dropped
+                if most < 0:
+                    raise BadInputError(f"{path}: holds more than {MOST_ROWS:,} requests")
+    except (OSError, zlib.error, ValueError, IndexError, RecursionError) as error:
+        reason = "a block before the start" if isinstance(error, IndexError) else str(error)
+        raise BadInputError(f"{path}: is damaged: {reason}") from None
     return segments
 
 
-def checked(path: Path, about: dict[str, Any]) -> dict[str, Any]:
-    """A start of a format that is known."""
-    if about.get("steelyard") != "recording" or about.get("format") != 1:
-        raise BadInputError(f"{path}: format {about.get('format')!r} is not known; known: 1")
-    return about
+def start(path: Path, payload: bytes) -> Start:
+    """The start of a format that is known. Raises BadInputError and ValueError."""
+    about = json.loads(payload)
+    if not isinstance(about, dict) or about.get("steelyard") != "recording" or about.get("format") != 1:
+        version = about.get("format") if isinstance(about, dict) else None
+        raise BadInputError(f"{path}: format {str(version)[:40]} is not known; known: 1")
+    return document(Start, payload)
 
 
-def blocks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and payload of each whole block."""
-    at = 0
-    while at + HEAD.size <= len(data):
-        kind, size = HEAD.unpack_from(data, at)
-        at += HEAD.size
-        if at + size > len(data):
+def document(kind: type[Document], payload: bytes) -> Document:
+    """What a block says. Raises ValueError with one line."""
+    try:
+        return kind.model_validate(json.loads(payload))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{kind.__name__.lower()}: {place}: {first['msg']}") from None
+
+
+def checked_rows(rows: NDArray[Any]) -> NDArray[Any]:
+    """Rows with numbers that a balancer writes: what was not reached is nan. Raises ValueError."""
+    if not ((rows["at"] >= 0) & (rows["at"] <= LONGEST)).all():
+        raise ValueError("a request at no time")
+    if (rows["end"] >= len(ENDS)).any():
+        raise ValueError("a request with an end that is not known")
+    for phase in PHASES:
+        if ((rows[phase] < 0) | (rows[phase] > LONGEST)).any():
+            raise ValueError(f"a request with a {phase} that is no time")
+    return rows
+
+
+def blocks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and payload of each whole block. Raises ValueError where one is larger than any that is written."""
+    while len(head := file.read(HEAD.size)) == HEAD.size:
+        kind, size = HEAD.unpack(head)
+        if size > LARGEST_BLOCK:
+            raise ValueError(f"a block of {size} bytes")
+        if len(data := file.read(size)) < size:
             return
-        yield kind, zlib.decompress(data[at : at + size])
-        at += size
+        unpacking = zlib.decompressobj()
+        payload = unpacking.decompress(data, LARGEST_BLOCK)
+        if not unpacking.eof:
+            raise ValueError("a block that does not end, or is larger than any that is written")
+        yield kind, payload

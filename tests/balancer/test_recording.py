@@ -213,6 +213,14 @@ def test_a_full_file_takes_no_more(tmp_path: Path) -> None:
     assert one.counts.dropped == counts["dropped"] + 1
 
 
+def test_a_new_file_is_the_owner_s_alone(tmp_path: Path) -> None:
+    """One that is there keeps its mode."""
+    (tmp_path / "there").touch(0o644)
+    for name in ("new", "there"):
+        recorder(tmp_path / name).stop()
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "there")] == [0o600, 0o644]
+
+
 def test_a_full_queue_drops(tmp_path: Path) -> None:
     one = recorder(tmp_path / "r", queue=3)
     held = threading.Event()
