@@ -17,22 +17,39 @@ from typing import Final
 from balancer.errors import BodyTooLarge, MalformedBody
 from balancer.messages.fields import Framing
 
-_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
-_EXTENSION: Final = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
+_OPEN_QUOTES: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*+'
+_EXTENSION: Final = rb'[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b"))?+' % (_TOKEN, _TOKEN, _OPEN_QUOTES)
+_OPEN_EXTENSION: Final = rb"[ \t]*+(?:;[ \t]*+(?:%b[ \t]*+(?:=[ \t]*+(?:%b\\?)?)?)?)?" % (
+    _TOKEN,
+    _OPEN_QUOTES,
+)
 
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:%b)*" % _EXTENSION)
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:%b)*+" % _EXTENSION)
 """Fifteen digits are an exabyte; sixteen would overflow somebody's integer."""
 
-_SIZE_BEGINS: Final = re.compile(rb"[0-9A-Fa-f]{1,15}(?:[ \t;][^\n]*)?\r?|")
-"""What may stand at the begin of such a line: anything else need not be waited for."""
+_SIZE_BEGINS: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:%b)*(?:\r|%b))?" % (_EXTENSION, _OPEN_EXTENSION))
+"""All legal beginnings of such a line and of its CRLF: what is none of them need not be waited for."""
 
-_TRAILERS: Final = re.compile(rb"(?:\r\n%b:[\t\x20-\x7e\x80-\xff]*)*+" % _TOKEN)
+_NAME_RUN: Final = re.compile(_TOKEN)
+_VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
 
 SIZE_LINE_LIMIT: Final = 1024
 """Bytes of a chunk's size and extensions (RFC 9112 § 7.1.1 asks for some limit)."""
 
-_SIZE, _DATA, _DATA_END, _TRAILER = range(4)
+_SIZE, _DATA, _DATA_END, _LINE, _NAME, _VALUE, _LINE_LF, _LAST_LF = range(8)
+"""What comes next. From `_LINE` on, where a trailer or the empty line begins, it is the trailer section."""
+
+_CR: Final = 0x0D
+_LF: Final = 0x0A
+_COLON: Final = 0x3A
+_BEHIND: Final = {
+    _NAME: (_COLON, _VALUE),
+    _VALUE: (_CR, _LINE_LF),
+    _LINE_LF: (_LF, _LINE),
+    _LAST_LF: (_LF, _LINE),
+}
+"""The byte that must stand behind such a part, and what comes then."""
 
 
 class Body:
@@ -81,11 +98,13 @@ class ChunkedBody(Body):
         self._trailer_limit = trailer_limit
         self._trailers_limit = trailers_limit
         self._state = _SIZE
-        self._kept = b""  # of a line that has not ended
+        self._kept = b""  # of a size line that has not ended
         self._left = 0  # of the chunk
         self._total = 0
         self._data = b""
         self._at = 0
+        self._lines = bytearray()  # of the trailer section, as far as it has come
+        self._trailers_begun = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         pieces: list[bytes] = []
@@ -126,9 +145,7 @@ class ChunkedBody(Body):
         if self._limit is not None and self._total > self._limit:
             raise BodyTooLarge(f"at most {self._limit} bytes of body")
         self._at = end + 2
-        self._state = _DATA if self._left else _TRAILER
-        if not self._left:
-            self._at = end  # the CRLF is also the begin of the block of trailers
+        self._state = _DATA if self._left else _LINE
         return True
 
     def _take_data(self, pieces: list[bytes]) -> bool:
@@ -154,22 +171,58 @@ class ChunkedBody(Body):
         return True
 
     def _take_trailers(self) -> bool:
-        """From the CRLF of the last chunk's line to the empty line."""
-        end = self._data.find(b"\r\n\r\n", self._at)
-        size = (end if end >= 0 else len(self._data)) - self._at
+        """Take all that has come of the trailer section. Each byte is judged once, when it comes."""
+        begin = self._at
+        while self._at < len(self._data) and not self.is_ended:
+            if self._state == _LINE and self._data.startswith(b"\r\n", self._at):
+                self._at += 2
+                self.is_ended = True
+            else:
+                self._take_trailer_part()
+        self._lines += self._data[begin : self._at]
+        size = len(self._lines) - (2 if self.is_ended else self._state == _LAST_LF)
         if size > self._trailer_limit:
             raise MalformedBody(f"more than {self._trailer_limit} bytes of trailers")
-        if end < 0:
-            return False
-        block = self._data[self._at : end]
-        if block.count(b"\n") > self._trailers_limit:
+        if self.is_ended and size > 0:
+            self.trailers = b"\r\n" + bytes(self._lines[:size])
+        return False
+
+    def _take_trailer_part(self) -> None:
+        """Take a trailer's name, value or LF, as far as it has come, and the byte behind it."""
+        data, at, state = self._data, self._at, self._state
+        if state == _LINE:
+            if data[at] == _CR:
+                state, self._at = _LAST_LF, at + 1
+            else:
+                self._begin_trailer(data, at)
+                state = _NAME
+            self._state = state
+            return
+        if state == _NAME:
+            at = _end_of_run(_NAME_RUN, data, at)
+        elif state == _VALUE:
+            at = _end_of_run(_VALUE_RUN, data, at)
+        if at < len(data):
+            byte, self._state = _BEHIND[state]
+            if data[at] != byte:
+                raise MalformedBody("a trailer is not name, colon, value and CRLF")
+            at += 1
+            self.is_ended = state == _LAST_LF
+        self._at = at
+
+    def _begin_trailer(self, data: bytes, at: int) -> None:
+        """A folded line has no name either (RFC 9112 § 5.2)."""
+        if _end_of_run(_NAME_RUN, data, at) == at:
+            raise MalformedBody("a trailer's name is not a token")
+        self._trailers_begun += 1
+        if self._trailers_begun > self._trailers_limit:
             raise MalformedBody(f"more than {self._trailers_limit} trailers")
-        if not _TRAILERS.fullmatch(block):
-            raise MalformedBody("the trailers are no fields")
-        self.trailers = block + b"\r\n" if block else b""
-        self._at = end + 4
-        self.is_ended = True
-        return True
+
+
+def _end_of_run(run: re.Pattern[bytes], data: bytes, at: int) -> int:
+    """Where the run of bytes that begins at `at`, perhaps an empty one, ends."""
+    match = run.match(data, at)
+    return at if match is None else match.end()
 
 
 def body_of(framing: Framing, length: int) -> Body:

@@ -156,6 +156,10 @@ CHUNKS = under(
         stopped("chunk-shorter-than-said", "", chunked(b"6\r\nhello\r\n" + LAST + GHOST)),
         stopped("chunk-garbage-behind-last", "", chunked(FIVE + b"0\r\nx\r\n\r\n")),
         stopped("chunk-lf-behind-last", "RFC 9112 § 2.2", chunked(FIVE + b"0\n\n")),
+        stopped("chunk-lf-at-the-end", "RFC 9112 § 2.2", chunked(FIVE + b"0\r\n\n"), is_open=True),
+        stopped("chunk-cr-at-the-end", "RFC 9112 § 2.2", chunked(FIVE + b"0\r\n\r\r"), is_open=True),
+        stopped("chunk-size-cr-open", "RFC 9112 § 2.2", chunked(b"5\rh"), is_open=True),
+        stopped("chunk-size-space-behind-open", "", chunked(b"5 \r"), is_open=True),
         stopped("chunk-cr-behind-last", "RFC 9112 § 2.2", chunked(FIVE + b"0\r\n\rX\r\n\r\n")),
         stopped("chunk-cut-short", "RFC 9112 § 8", chunked(b"9\r\nhello"), end="short", leaves=True),
         stopped("chunk-no-last", "RFC 9112 § 8", chunked(FIVE), end="short", leaves=True),
@@ -181,6 +185,10 @@ EXTENSIONS = under(
         stopped("extension-cr", "RFC 9112 § 2.2", chunked(b"5;a\rX\r\nhello\r\n" + LAST)),
         stopped("extension-nul", "RFC 9110 § 5.5", chunked(b"5;a\0\r\nhello\r\n" + LAST)),
         stopped("extension-control", "RFC 9110 § 5.6.2", chunked(b"5;a\x01\r\nhello\r\n" + LAST)),
+        stopped("extension-nul-open", "RFC 9110 § 5.5", chunked(b"5;a\0"), is_open=True),
+        stopped("extension-cr-open", "RFC 9112 § 2.2", chunked(b"5;a\rX"), is_open=True),
+        stopped("extension-no-name-open", "", chunked(b"5;="), is_open=True),
+        stopped("extension-two-words-open", "", chunked(b"5;a b"), is_open=True),
     ),
 )
 
@@ -194,6 +202,23 @@ def dropped(name: str, trailer: bytes) -> Row:
     """A trailer that may not be one: the others pass (RFC 9110 § 6.5.1)."""
     return passed(name, "", trailing(trailer, b"X: y"), body=b"hello", trailers=(b"X: y",))
 
+
+OPEN_TRAILERS = (
+    ("lf", "RFC 9112 § 2.2", b"X: a\n"),
+    ("lf-behind-name", "RFC 9112 § 2.2", b"X\n"),
+    ("cr", "RFC 9112 § 2.2", b"X: a\rY"),
+    ("no-colon", "RFC 9112 § 5", b"X\r"),
+    ("space-before-colon", "RFC 9112 § 5.1", b"X "),
+    ("empty-name", "RFC 9110 § 5.1", b":"),
+    ("bad-name", "RFC 9110 § 5.1", b"X: a\r\nY("),
+    ("nul-in-name", "RFC 9110 § 5.1", b"X\0"),
+    ("nul", "RFC 9110 § 5.5", b"X: a\0"),
+    ("control", "RFC 9110 § 5.5", b"X: a\x7f"),
+    ("folded", "RFC 9112 § 5.2", b"X: a\r\n "),
+    ("folded-tab", "RFC 9112 § 5.2", b"X: a\r\n\t"),
+    ("folded-first", "RFC 9112 § 5.2", b" "),
+)
+"""Trailer sections that end with the byte that makes them illegal: name, clause, bytes behind the last chunk's line."""
 
 TRAILERS = under(
     "RFC 9110 § 6.5.1",
@@ -219,6 +244,10 @@ TRAILERS = under(
         stopped("trailer-nul", "RFC 9110 § 5.5", trailing(b"X: a\0")),
         stopped("trailer-lf", "RFC 9112 § 2.2", trailing(b"X: a\nY: b")),
         stopped("trailer-cr", "RFC 9112 § 2.2", trailing(b"X: a\rY: b")),
+        *(
+            stopped(f"trailer-{name}-open", clause, chunked(FIVE + b"0\r\n" + sent), is_open=True)
+            for name, clause, sent in OPEN_TRAILERS
+        ),
         stopped("trailers-over-limit", "RFC 6585 § 5", trailing(b"X: " + b"x" * 40_000), 431, 400),
         stopped("trailers-too-many", "RFC 6585 § 5", trailing(*(b"X: y",) * 200), 431, 400),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.balancer.http_rows.request_framing import OPEN_TRAILERS
 from tests.balancer.http_rows.row import Row, answered, broken, cut, lines, request, under
 
 OK = b"HTTP/1.1 200 OK"
@@ -165,6 +166,13 @@ CHUNKS = under(
         cut("answer-extension-nul", "RFC 9110 § 5.5", chunks(b"2;a\0\r\nok\r\n" + LAST)),
         cut("answer-trailer-bad", "RFC 9112 § 5.1", chunks(b"2\r\nok\r\n0\r\nX : y\r\n\r\n")),
         cut("answer-trailer-nul", "RFC 9110 § 5.5", chunks(b"2\r\nok\r\n0\r\nX: \0\r\n\r\n")),
+        cut("answer-chunk-lf-at-the-end", "RFC 9112 § 2.2", chunks(b"2\r\nok\r\n0\r\n\n")),
+        cut("answer-chunk-size-cr-open", "RFC 9112 § 2.2", chunks(b"2\rX")),
+        cut("answer-extension-nul-open", "RFC 9110 § 5.5", chunks(b"2;a\0")),
+        *(
+            cut(f"answer-trailer-{name}-open", clause, chunks(b"2\r\nok\r\n0\r\n" + sent))
+            for name, clause, sent in OPEN_TRAILERS
+        ),
         cut("answer-chunked-cut", "RFC 9112 § 8", chunks(b"9\r\nok"), last="fin"),
         cut("answer-chunked-no-last", "RFC 9112 § 8", chunks(b"2\r\nok\r\n"), last="fin"),
         cut("answer-chunked-no-end", "RFC 9112 § 8", chunks(b"2\r\nok\r\n0\r\n"), last="fin"),
