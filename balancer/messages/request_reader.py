@@ -6,6 +6,7 @@ bytes of each are known. Bodies are read by `body.py`. A head is bounded in size
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -22,6 +23,10 @@ _NOT_FOUND: Final = -1 + len(END_OF_HEAD)
 """Where a head ends whose end has not come."""
 
 _CHUNKED: Final = Framing.CHUNKED
+
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
+
+_SPACE_BEHIND_CODING: Final = re.compile(rb"(?i)(\r\ntransfer-encoding:[ \t]*+chunked)[ \t]++(?=\r\n)")
 
 _AROUND_TARGET: Final = 32
 """Bytes of a request line beside its target, at most: the longest method and the version."""
@@ -71,6 +76,7 @@ class RequestReader:
             head = head[:end]
         self._head = head  # until it is known to be good: who refuses it asks what it was
         self._judge(data)
+        head = self._head
         self._bound(head)
         request = self._heads.outgoing(head, self._fresh_id())
         if len(request.target) > self._limits.target:
@@ -98,11 +104,23 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             self._parser = None  # it takes what follows for another protocol
         except httptools.HttpParserError as error:
-            raise RequestRejected(400, "malformed_request", str(error)) from None
+            self._judge_without_space(str(error))
+
+    def _judge_without_space(self, fault: str) -> None:
+        """Judge the head without the optional white space behind `chunked`, and go on with that head.
+
+        RFC 9112 § 5.1 allows spaces and tabs there. llhttp allows spaces only, and says so at the end of the head.
+        """
+        head = _SPACE_BEHIND_CODING.sub(rb"\1", self._head)
+        if head == self._head:
+            raise RequestRejected(400, "malformed_request", fault)
+        self._head = head
+        self._parser = None
+        self._judge(head)
 
     def _read_after_empty_lines(self, head: bytes) -> Request | None:
-        while head.startswith(b"\r\n"):
-            head = head[2:]
+        lines = _EMPTY_LINES.match(head)
+        head = head[lines.end() :] if lines is not None else head
         self._head = self.rest = b""
         if head == b"\r":
             self._head = head  # the half of an empty line

@@ -124,12 +124,15 @@ def test_responses_arrive_identical_however_they_are_cut(data: st.DataObject) ->
         stage.leave()
 
 
-def test_a_tab_after_the_coding() -> None:
-    """White space around a value is no part of it (RFC 9112 § 5.1), but llhttp takes a space there and no tab:
-    refused, which is the safe side."""
+def test_a_tab_after_the_coding_is_not_passed_on() -> None:
+    """White space around a value is no part of it (RFC 9112 § 5.1). llhttp refuses a tab there, and so may a worker."""
     with Wireless() as stage:
         client = stage.client()
-        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n")
-        stage.turn()
-        assert got(stage) == []
-        assert bytes(client.received).startswith(b"HTTP/1.1 400 ")
+        for space in (b"\t", b" \t "):
+            client.send(
+                b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked%b\r\n\r\n0\r\n\r\n" % space
+            )
+            stage.turn()
+            assert b"\r\nTransfer-Encoding: chunked\r\n" in stage.workers[0].received.rpartition(b"POST ")[2]
+            stage.workers[0].send(ANSWER)
+            stage.turn()

@@ -76,7 +76,24 @@ CODINGS = under(
         passed("coding-chunked", "", coding(b"chunked"), body=b"hello"),
         passed("coding-case", "RFC 9112 § 7", coding(b"cHUNKeD"), body=b"hello"),
         passed("coding-tab-before", "RFC 9112 § 5.1", coding(b"\tchunked"), body=b"hello"),
-        refused("coding-tab-behind", "", coding(b"chunked\t")),  # legal, and llhttp forbids it
+        passed("coding-space-behind", "RFC 9112 § 5.1", coding(b"chunked "), body=b"hello"),
+        passed("coding-tab-behind", "RFC 9112 § 5.1", coding(b"chunked\t"), body=b"hello"),
+        passed("coding-spaces-behind", "RFC 9112 § 5.1", coding(b"\tchunked \t \t"), body=b"hello"),
+        refused(
+            "coding-tab-behind-and-length",
+            "",
+            post(TE + b"chunked\t", b"Content-Length: 5", body=FIVE + LAST),
+        ),
+        refused("coding-tab-behind-twice", "", post(TE + b"chunked\t", TE + b"chunked\t", body=FIVE + LAST)),
+        refused("coding-tab-behind-list", "", coding(b"gzip, chunked\t"), 501, 400),
+        refused("coding-tab-behind-chunked-chunked", "", coding(b"chunked, chunked\t"), 400, 501),
+        refused("coding-tab-behind-gzip", "RFC 9112 § 6.3", coding(b"gzip\t"), 400, 501),
+        refused("coding-tab-and-word", "RFC 9112 § 7", coding(b"chunked\tchunked"), 400, 501),
+        refused(
+            "coding-tab-behind-folded", "RFC 9112 § 5.2", post(TE + b"chunked\t", b" x", body=FIVE + LAST)
+        ),
+        refused("coding-tab-behind-and-nul", "RFC 9110 § 5.5", post(TE + b"chunked\t", b"X: \0", body=LAST)),
+        refused("coding-tab-behind-10", "", request(TE + b"chunked\t", line=b"POST / HTTP/1.0", body=LAST)),
         passed(
             "coding-nominated",
             "RFC 9110 § 7.6.1",
