@@ -1,31 +1,30 @@
 """A client's connection: requests in, turns in order, and the end of it.
 
 Rule of this file: each request becomes a turn, and turns are answered in the order in which they came, however
-many a client sends ahead (RFC 9112 § 9.3.2). Reading stops while a turn waits for its predecessor, so what a
-client can make us hold is one read. Whatever is not HTTP is answered once, and the connection closed.
+many a client sends ahead (RFC 9112 § 9.3.2). What comes behind a request is parsed when that has been answered and the
+client takes the answers. Until then it is kept as bytes (`ahead.py`) and reading stops, so a client can make us hold
+one read. Whatever is not HTTP is answered once, and the connection closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
+from balancer.clients.ahead import Ahead
 from balancer.clients.client import Client
+from balancer.clients.connection import HELD_BY_OFFER, HELD_BY_ORDER, HELD_BY_TURN, ClientConnection
 from balancer.clients.networks import ends_of
-from balancer.clients.offer import HELD_BY_OFFER, Offer
+from balancer.clients.offer import Offer
 from balancer.clients.turn import Refusal, Turn
 from balancer.clients.unread import has_unread
 from balancer.control.turn import ControlTurn
-from balancer.errors import BodyTooLarge, ForwardingError, MalformedBody, RequestRejected
-from balancer.messages.answers import error_response
+from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.messages.body import Body
 from balancer.messages.request_head import Request
 from balancer.messages.request_reader import RequestReader
 from balancer.requests.exchange import Exchange
 from balancer.requests.logged_exchange import LoggedExchange
-from balancer.requests.tunnel import reset
 
 if TYPE_CHECKING:
     from balancer.control.plane import ControlPlane
@@ -33,63 +32,49 @@ if TYPE_CHECKING:
 
 CONTROL_PREFIX: Final = b"/-/"
 
-HELD_BY_TURN: Final = 1
-HELD_BY_ORDER: Final = 2
 
-
-class Downstream(asyncio.Protocol):
+class Downstream(ClientConnection):
     """One client connection."""
 
     __slots__ = (
+        "_ahead",
         "_answering",
         "_body",
         "_control",
         "_is_deaf",
         "_linger_until",
-        "_pending",
         "_reader",
-        "_receiving",
         "_stays",
-        "_unit",
         "_unsent",
         "_unstarted",
+        "came_at",
         "client",
         "head_at",
-        "is_held",
-        "is_write_paused",
         "offer",
         "quiet_since",
-        "transport",
-        "write",
     )
 
-    transport: asyncio.Transport
-    write: Callable[[bytes], None]
-    """Send bytes to the client: the transport's own method, to save a call."""
-
     def __init__(self, unit: Unit, control: ControlPlane) -> None:
-        self._unit = unit
+        super().__init__(unit)
         self._control = control
         self._reader: RequestReader | None = None  # none: nothing more is read
         self._body: Body | None = None  # of the request that is coming, after its head
-        self._receiving: Turn | None = None
         self._answering: Turn | None = None
         self._unstarted: Turn | None = None  # being answered as soon as the read is through
-        self._pending: deque[Turn] | None = None  # made for those who pipeline
+        self._ahead: Ahead | None = None  # made for those who pipeline
         self._stays = True  # the client wants to send more after the request that is coming
         self._is_deaf = False  # what the client may still be sending is not listened to
         self._unsent = 0
         self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
-        self.is_held = 0
+        self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
         self.quiet_since = unit.coarse_now
         self._linger_until: float | None = None
-        self.is_write_paused = False
         self.offer: Offer | None = None  # to go on in another protocol, until it is answered
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is on its way."""
-        return self._answering is not None
+        """Whether a request is on its way, or waits for its turn."""
+        return self._answering is not None or self._ahead is not None
 
     # --- asyncio.Protocol
 
@@ -128,12 +113,69 @@ class Downstream(asyncio.Protocol):
             self.transport.set_write_buffer_limits(high=limits.buffer)
 
     def data_received(self, data: bytes) -> None:
-        while data and self._reader is not None:  # without one we linger: what comes is dropped
-            data = self._read_head(data) if self._body is None else self._read_body(data)
-        turn = self._unstarted
+        if self._reader is None:  # we linger: what comes is dropped
+            return
+        if self._body is None:
+            if self._answering is not None or self.is_write_paused or self._ahead is not None:
+                self._keep(data)
+                return
+            data = self._read_head(data)
+        if data and self._body is not None:
+            data = self._read_body(data)
+        if data:
+            self._keep(data)
+        if self._unstarted is not None:
+            self._start_late()
+
+    def _start_late(self) -> None:
+        turn, self._unstarted = self._unstarted, None
         if turn is not None:
-            self._unstarted = None
             turn.start()
+
+    def _keep(self, data: bytes) -> None:
+        """It came behind a request that is not answered yet."""
+        if self._ahead is not None:
+            self._ahead.add(data)
+        elif self._reader is not None:
+            self._ahead = Ahead(data, self._unit.now())
+            self.hold(HELD_BY_ORDER)
+            self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """Not at once: requests that are answered on the spot would nest as deep as the client pipelines."""
+        if self._answering is None and not self.is_write_paused:
+            asyncio.get_running_loop().call_soon(self._read_ahead)
+
+    def _read_ahead(self) -> None:
+        """Begin the next request of those that came ahead."""
+        ahead = self._ahead
+        if (
+            ahead is None
+            or self._answering is not None
+            or self.is_write_paused
+            or self.transport.is_closing()
+        ):
+            return
+        self._ahead = None  # until it is known what is left
+        self.came_at = ahead.since
+        while self._reader is not None and ahead:
+            ahead.put_back(len(self._read_head(ahead.take())))
+            if self._reader is None or not self._reader.has_begun:
+                break
+        while self._body is not None and ahead:
+            ahead.put_back(len(self._read_body(ahead.take())))
+        self.came_at = 0.0
+        if self.offer is not None:
+            self.offer.take_over(ahead)
+        if self._reader is not None and ahead:
+            self._ahead = ahead
+            self._go_on_soon()
+        else:
+            self.unhold(HELD_BY_ORDER)
+        if self._unstarted is not None:
+            self._start_late()
+        if ahead.has_ended and not ahead and self._reader is not None and not self.eof_received():
+            self.transport.close()
 
     def _read_head(self, data: bytes) -> bytes:
         """Returns what follows the head."""
@@ -145,7 +187,7 @@ class Downstream(asyncio.Protocol):
             if request is None:
                 if not has_begun:  # its time is bounded from its first byte on
                     self.quiet_since = self._unit.coarse_now
-                    self.head_at = self._unit.now()
+                    self.head_at = self.came_at or self._unit.now()
                 return b""
             if not has_begun:
                 self.head_at = 0.0
@@ -157,8 +199,7 @@ class Downstream(asyncio.Protocol):
 
     def _kept(self, reader: RequestReader) -> bytes:
         """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
-        turn = self._pending[-1] if self._pending else self._answering
-        if not isinstance(turn, Exchange):  # it was answered on the spot, or is not to be forwarded
+        if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
             return reader.rest
         self._reader, self.offer = None, Offer(self, reader, reader.rest)
         return b""
@@ -167,7 +208,8 @@ class Downstream(asyncio.Protocol):
         """The offer was declined."""
         reader.adopt(self.client, self._unit.limits)
         self._reader = reader
-        self.data_received(early)
+        if early:
+            self._keep(early)
 
     def _read_body(self, data: bytes) -> bytes:
         """Returns what follows the body."""
@@ -182,22 +224,20 @@ class Downstream(asyncio.Protocol):
             self._reject(RequestRejected(400, "malformed_body", str(error)))
             return b""
         for piece in pieces:
-            if self._receiving is not None:
-                self._receiving.request_body(piece)
-        if not body.is_ended:
-            return b""
-        self._body_ended(body.trailers)
+            if self._answering is not None:
+                self._answering.request_body(piece)
+        if body.is_ended:
+            self._body = None
+            if self._answering is not None:
+                self._reader = self._reader if self._stays else None
+                self._answering.request_ended(body.trailers)
         return body.rest
-
-    def _body_ended(self, trailers: bytes) -> None:
-        self._body = None
-        turn, self._receiving = self._receiving, None
-        if turn is not None:
-            self._reader = self._reader if self._stays else None
-            turn.request_ended(trailers)
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still read: answer what it asked, then close."""
+        if self._ahead is not None:  # a paused TLS transport still reports its end
+            self._ahead.has_ended = True
+            return True
         if self._answering is None or self._body is not None or self._linger_until is not None:
             return False
         self._reader = None
@@ -205,11 +245,10 @@ class Downstream(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._unit.downstreams.pop(self, None)
-        self._reader = None
+        self._reader = self._ahead = None
         turn, self._answering = self._answering, None
         if turn is not None:
             turn.abandon()
-        self._pending = None
         self._unit.client_left()
 
     def pause_writing(self) -> None:
@@ -221,6 +260,8 @@ class Downstream(asyncio.Protocol):
         self.is_write_paused = False
         if self._answering is not None:
             self._answering.resume_response()
+        elif self._ahead is not None:
+            self._go_on_soon()
 
     # --- turns
 
@@ -238,66 +279,23 @@ class Downstream(asyncio.Protocol):
             turn = Exchange(unit, self, request)
         if has_body:
             self._body = reader.body(request)
-            self._receiving = turn
             self._stays = request.fields.keep_alive
-        elif not request.fields.keep_alive:
-            self._reader = None
-        if self._answering is not None or self._pending:
-            self._queue(turn)
+            self._answering = self._unstarted = turn  # the head goes with what this read brought of the body
             return
+        if not request.fields.keep_alive:
+            self._reader = None
         self._answering = turn
-        if has_body:
-            self._unstarted = turn  # what this read brought of the body goes with the head, in one write
-        else:
-            turn.start()
-
-    def _queue(self, turn: Turn) -> None:
-        """It came while another is being answered: read no further until that one is done."""
-        if self._pending is None:
-            self._pending = deque()
-        self._pending.append(turn)
-        self.hold(HELD_BY_ORDER)
+        turn.start()
 
     def turn_ended(self, stays: bool) -> None:
-        """The turn in front has been answered in full."""
+        """The request has been answered in full."""
         self._answering = None
         self.quiet_since = self._unit.coarse_now
-        if not stays or (self._reader is None and not self._pending):
+        if not stays or self._reader is None:
             if self.offer is None or not self.offer.withdraw(stays):
                 self._finish()
-        elif self._pending:
-            # Not at once: a turn that is answered on the spot would nest as deep as the client pipelines.
-            asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        if self._answering is not None or not self._pending:
-            return
-        self._answering = self._pending.popleft()
-        if not self._pending:
-            self.unhold(HELD_BY_ORDER)
-        self._answering.start()
-
-    # --- flow
-
-    def count_error(self, error: ForwardingError) -> None:
-        """One more answer of our own."""
-        self._unit.counts.count_error(error)
-
-    def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
-        """Answer with an error of our own."""
-        self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
-
-    def hold(self, reason: int = HELD_BY_TURN) -> None:
-        """Read no more for now; of itself, because the turn that is being received has no room for more."""
-        if not self.is_held and not self.transport.is_closing():
-            self.transport.pause_reading()
-        self.is_held |= reason
-
-    def unhold(self, reason: int = HELD_BY_TURN) -> None:
-        """Undo `hold`."""
-        was_held, self.is_held = self.is_held, self.is_held & ~reason
-        if was_held and not self.is_held and not self.transport.is_closing():
-            self.transport.resume_reading()
+        elif self._ahead is not None:
+            self._go_on_soon()
 
     # --- ends
 
@@ -314,7 +312,7 @@ class Downstream(asyncio.Protocol):
                 error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
                 self._refuse(error, self._reader.head)
         elif self._answering is None:
-            if quiet > self._unit.idle_limit:
+            if quiet > self._unit.idle_limit and self._ahead is None:
                 self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
@@ -340,7 +338,7 @@ class Downstream(asyncio.Protocol):
     def close_if_quiet(self, now: float, longer_than: float) -> bool:
         """Give the descriptor to somebody who waits for one."""
         has_begun = self._reader is not None and self._reader.has_begun
-        is_idle = self._answering is None and not has_begun and self._linger_until is None
+        is_idle = not (self.is_answering or has_begun) and self._linger_until is None
         return is_idle and now - self.quiet_since > longer_than and self._close_idle()
 
     def _close_idle(self) -> bool:
@@ -351,14 +349,10 @@ class Downstream(asyncio.Protocol):
         self.transport.close()
         return True
 
-    def abort(self) -> None:
-        """End it so that the client sees that something is missing: by RST, for a FIN may be how a body ends."""
-        reset(self.transport)
-
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
         self._unit.downstreams.pop(self, None)
-        self._answering = self._reader = None
+        self._answering = self._reader = self._ahead = None
         self.is_held = 0
         self.transport.resume_reading()
         self._unit.client_left()
@@ -366,33 +360,25 @@ class Downstream(asyncio.Protocol):
 
     def _finish(self) -> None:
         """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
-        self._pending = None
+        self._reader = self._ahead = None
         may_be_sending = self._is_deaf or self._body is not None or self.is_held
         if not may_be_sending and self._linger_until is None:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._reader = None
             self._linger_until = self._unit.coarse_now + self._unit.timeouts.linger
             self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:
-        """What comes is not to be read any further: answer in turn, then close."""
-        self._reader = self._receiving = self._body = None
+        """What comes is not to be read any further: answer, then close."""
+        self._reader = self._body = None
         self._is_deaf = True
-        refusal = Refusal(self._unit, self, error, head)
-        if self._answering is None and not self._pending:
-            self._answering = refusal
-            refusal.start()
-        else:
-            self._queue(refusal)
+        self._answering = refusal = Refusal(self._unit, self, error, head)
+        refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:
         """The request that is being received will never be whole."""
-        turn, self._receiving = self._receiving, None
         self._reader = self._body = self._unstarted = None
         self._is_deaf = True
-        if turn is not None and turn is self._answering:
-            turn.reject(error)
-        elif self._pending:
-            self._pending[-1] = Refusal(self._unit, self, error, self._pending[-1].head)
+        if self._answering is not None:
+            self._answering.reject(error)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from balancer.clients.connection import HELD_BY_OFFER
+
 if TYPE_CHECKING:
+    from balancer.clients.ahead import Ahead
     from balancer.clients.downstream import Downstream
     from balancer.messages.request_reader import RequestReader
-
-HELD_BY_OFFER = 4
-"""Why a client is not read from, beside `HELD_BY_TURN` and `HELD_BY_ORDER`."""
 
 
 class Offer(asyncio.Protocol):
@@ -33,6 +33,12 @@ class Offer(asyncio.Protocol):
         downstream.transport.set_protocol(self)
         if early:
             self.data_received(early)
+
+    def take_over(self, ahead: Ahead) -> None:
+        """Keep what came ahead of the answer: nobody knows whose it is either."""
+        if ahead:
+            self.data_received(ahead.take_all())
+        self.has_ended, ahead.has_ended = ahead.has_ended, False
 
     def withdraw(self, stays: bool) -> bool:
         """The answer was HTTP. Returns whether the connection goes on with what came behind the offer."""
@@ -54,8 +60,8 @@ class Offer(asyncio.Protocol):
         if downstream.transport.is_closing():
             return
         downstream.transport.set_protocol(downstream)
-        self.release()
         downstream.go_on(self._reader, early)
+        self.release()
         if self.has_ended and not downstream.eof_received():
             downstream.transport.close()
 

@@ -42,7 +42,7 @@ class Refusal:
         self._downstream = downstream
         self._error = error
         self.head = head  # as far as it came
-        self._arrived = downstream.head_at, unit.now()
+        self._arrived = downstream.head_at, downstream.came_at or unit.now()
 
     def start(self) -> None:
         is_head = self.head.startswith(b"HEAD ")

@@ -29,7 +29,7 @@ class LoggedExchange(Exchange):
     def __init__(self, unit: Unit, downstream: Downstream, request: Request, log: Journal) -> None:
         super().__init__(unit, downstream, request)
         self._log = log
-        self._arrived = downstream.head_at, unit.now()
+        self._arrived = downstream.head_at, downstream.came_at or unit.now()
         self._is_logged = False
 
     # --- what is noted on the way

@@ -233,6 +233,18 @@ async def test_chunks_and_pipelined_requests(stage: Stage, shelf: Shelf) -> None
     assert [request.body for request in worker.requests] == [b"", b"a" * 40_000 + b"b", b""]
 
 
+async def test_requests_ahead_of_an_end_are_answered(stage: Stage, shelf: Shelf) -> None:
+    """close_notify in the same read as pipelined requests: it is reported while reading is paused."""
+    await stage.serve(await stage.worker(response(b"here")), tls=shelf.pair(NAME))
+    client = await raw(stage, shelf)
+    client.tls.write(get() * 3 + post(b"x" * 9) + get(b"/last")[:-2])
+    await client.end_writing()
+    received = b""
+    while data := await client.read():
+        received += data
+    assert received.count(b"\r\n\r\nhere") == 4
+
+
 async def test_the_control_plane_answers_through_tls(stage: Stage, shelf: Shelf) -> None:
     """The connection is handed over with its records."""
     await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME), control={"token": TOKEN})

@@ -1,0 +1,329 @@
+"""Requests that a client sends ahead: kept as bytes, parsed in their turn, and bounded. RFC 9112 § 9.3.2."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+
+import pytest
+
+from balancer.clients.ahead import WINDOW
+from balancer.log.lines import Entry, phases
+from balancer.messages.request_head import Request
+from tests.balancer.readers import Read, requests_seen, responses_seen
+from tests.balancer.wireless import Peer, Wireless
+
+ONE_READ = 262_144
+"""Bytes that the event loop reads at once."""
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+OFFER = b"GET /offer HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: chat\r\n\r\n"
+
+
+def get(target: bytes = b"/", *fields: bytes) -> bytes:
+    return b"GET %b HTTP/1.1\r\nHost: a\r\n%b\r\n" % (target, b"".join(line + b"\r\n" for line in fields))
+
+
+def post(body: bytes, target: bytes = b"/", is_chunked: bool = False) -> bytes:
+    head = b"POST %b HTTP/1.1\r\nHost: a\r\n" % target
+    if is_chunked:
+        chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\nX: y\r\n\r\n"
+    return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+def got(stage: Wireless) -> list[Read]:
+    return [request for worker in stage.workers for request in requests_seen(bytes(worker.received))]
+
+
+def statuses(client: Peer, methods: int) -> list[bytes]:
+    seen = responses_seen(bytes(client.received), [b"GET"] * methods, client.ending == "end")
+    return [response.line[1] for response in seen]
+
+
+def sent_behind_a_slow_one(stage: Wireless, *reads: bytes) -> Peer:
+    """A client whose first request the worker has, and that has sent these reads ahead."""
+    client = stage.client()
+    client.send(get(b"/slow"))
+    stage.turn()
+    for data in reads:
+        client.send(data)
+    stage.turn()
+    return client
+
+
+def answer(stage: Wireless, data: bytes = ANSWER) -> None:
+    """The worker answers what it has."""
+    stage.workers[-1].send(data)
+    stage.turn()
+
+
+class Empty(Wireless):
+    """A unit without endpoints: it answers every request with 503, at once."""
+
+    def __init__(self) -> None:
+        super().__init__(limits=(("buffer", 16_384),))
+        self.unit.replace_endpoints([])
+
+
+class Log:
+    """A journal that keeps its entries."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def takes(self, status: int, error: object) -> bool:
+        return True
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+
+
+# --- what it costs
+
+
+def requests_alive() -> int:
+    gc.collect()
+    return sum(type(one) is Request for one in gc.get_objects())
+
+
+def test_what_is_sent_ahead_costs_about_its_bytes() -> None:
+    """Thousands of requests in one read: one of them is an object, the others are the bytes that came."""
+    ahead = get() * (ONE_READ // len(get()))
+    before = requests_alive()
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage)
+        tracemalloc.start()
+        try:
+            client.send(ahead)
+            stage.turn()
+            grown, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert grown < 2 * len(ahead)
+        assert requests_alive() - before == 1
+        assert not client.wire.is_reading() if client.wire else False
+
+
+def test_reading_stops_at_the_first_byte_ahead_and_goes_on_when_none_is_left() -> None:
+    """A second read is left to the kernel."""
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, b"G", get()[1:] + get(b"/third"))
+        assert client.wire is not None
+        assert not client.wire.is_reading()
+        for number in range(1, 4):
+            assert len(got(stage)) == number
+            answer(stage)
+        assert client.wire.is_reading()
+        assert statuses(client, 3) == [b"200"] * 3
+
+
+def test_requests_that_are_answered_on_the_spot_do_not_nest() -> None:
+    """As many as fit one read, and each gets its answer."""
+    with Empty() as stage:
+        client = stage.client()
+        client.send(get() * 5000)
+        stage.turn()
+        assert client.received.count(b"HTTP/1.1 503 ") == 5000
+        assert client.ending is None
+
+
+@pytest.mark.parametrize("is_one_read", [True, False])
+def test_a_client_that_takes_no_answers_asks_no_more(is_one_read: bool) -> None:
+    """Answers of our own are larger than the smallest requests: they fill one write buffer, then the rest waits."""
+    with Empty() as stage:
+        client = stage.client()
+        client.stall()
+        for data in [get() * 1000] if is_one_read else [get()] * 1000:
+            client.send(data)
+        stage.turn()
+        assert client.unread < 16_384 + 1024
+        client.take()
+        stage.turn()
+        assert client.received.count(b"HTTP/1.1 503 ") == 1000
+
+
+# --- what comes of it
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("size", [0, 1, WINDOW - 100, WINDOW, 5 * WINDOW])
+def test_bodies_ahead_arrive_whole(size: int, is_chunked: bool) -> None:
+    """Larger ones than what is parsed at a time, and with the head in one write."""
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, post(body, b"/1", is_chunked) * 2 + get(b"/last"))
+        for _ in range(4):
+            answer(stage)
+        seen = got(stage)
+        assert [request.line[1] for request in seen] == [b"/slow", b"/1", b"/1", b"/last"]
+        assert [request.body for request in seen] == [b"", body, body, b""]
+        assert len(stage.workers[0].writes) == 4
+        assert statuses(client, 4) == [b"200"] * 4
+
+
+def test_a_head_ahead_that_is_longer_than_what_is_parsed_at_a_time() -> None:
+    long = get(b"/long", b"X: " + b"x" * (WINDOW + 1000))
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/2") + long + get(b"/4"))
+        for _ in range(4):
+            answer(stage)
+        assert [request.line[1] for request in got(stage)] == [b"/slow", b"/2", b"/long", b"/4"]
+        assert statuses(client, 4) == [b"200"] * 4
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"G\0T / HTTP/1.1\r\n\r\n",
+        get(b"/", b"Host: b"),
+        b"\r\n" * 9000 + b"\n",
+        post(b"", is_chunked=True)[:-3],
+    ],
+)
+def test_a_malformed_request_ahead_is_refused_in_its_turn(bad: bytes) -> None:
+    """The requests before it are answered, then 400, then the connection closes; what follows it is dropped."""
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/2") + bad + b"\n" + get(b"/ghost"))
+        assert client.received == b""
+        answer(stage)
+        answer(stage)
+        assert statuses(client, 3) == [b"200", b"200", b"400"]
+        assert b"Connection: close" in client.received
+        assert not any(request.line[1] == b"/ghost" for request in got(stage))
+        client.end()
+        stage.advance(60)
+        assert client.ending == "end"
+
+
+def test_after_connection_close_nothing_ahead_is_parsed() -> None:
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/last", b"Connection: close") + get(b"/ghost") * 9)
+        answer(stage)
+        answer(stage)
+        assert [request.line[1] for request in got(stage)] == [b"/slow", b"/last"]
+        client.end()
+        stage.advance(60)
+        assert client.ending == "end"
+
+
+@pytest.mark.parametrize("is_reported_at_once", [False, True])
+@pytest.mark.parametrize(
+    ("rest", "answers"), [(b"", 2), (get(b"/3"), 3), (get(b"/3")[:-3], 2), (post(b"ab")[:-1], 2)]
+)
+def test_what_came_before_a_half_close_is_answered(
+    rest: bytes, answers: int, is_reported_at_once: bool
+) -> None:
+    """An end is reported when the bytes before it have been read, or, by TLS, though reading is paused."""
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/2") + rest)
+        assert client.wire is not None
+        if is_reported_at_once:
+            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+        else:
+            client.end()
+        stage.turn()
+        for _ in range(answers):
+            assert client.ending is None
+            answer(stage)
+        assert statuses(client, answers) == [b"200"] * answers
+        assert client.ending == "end"
+        stage.leave()
+        assert stage.left_behind() == []
+
+
+def test_a_half_close_behind_a_control_request_is_not_the_balancers() -> None:
+    """The connection has been handed over by then."""
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/-/status"))
+        assert client.wire is not None
+        client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+        answer(stage)
+        assert statuses(client, 1) == [b"200"]
+        assert not stage.unit.downstreams
+
+
+def test_a_partial_head_ahead_has_its_time_from_its_turn_on() -> None:
+    """While the client waits for us, no deadline of its own runs."""
+    with Wireless(timeouts=(("head", 5.0), ("first_byte", 100.0))) as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/2")[:-2])
+        stage.advance(20)
+        assert client.received == b""
+        answer(stage)
+        stage.advance(4)
+        assert statuses(client, 1) == [b"200"]
+        stage.advance(2)
+        assert statuses(client, 2) == [b"200", b"408"]
+
+
+def test_a_drain_answers_what_is_on_its_way_and_no_more() -> None:
+    """The client is told with the next answer; what it sent ahead is not begun."""
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, get(b"/2") * 3)
+        stage.unit.drain(0.0)
+        stage.advance(1)
+        assert stage.unit.in_flight == 1
+        answer(stage)
+        assert statuses(client, 1) == [b"200"]
+        assert b"\r\nConnection: close\r\n" in client.received
+        assert len(got(stage)) == 1
+        assert stage.unit.in_flight == 0
+
+
+# --- offers
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_came_ahead_behind_an_offer_is_the_tunnels(has_ended: bool) -> None:
+    """All of it, in order, and the end of it, more than is parsed at a time."""
+    early = bytes(range(256)) * 200
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, OFFER + early)
+        assert client.wire is not None
+        if has_ended:
+            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+        answer(stage)
+        worker = stage.workers[-1]
+        assert bytes(worker.received).endswith(b"Upgrade: chat\r\n\r\n") or b"/offer" in worker.received
+        answer(stage, SWITCHED)
+        assert bytes(worker.received).endswith(early)
+        assert worker.ending == ("end" if has_ended else None)
+        if not has_ended:
+            client.send(b"more")
+            stage.turn()
+            assert bytes(worker.received).endswith(early + b"more")
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_what_came_ahead_behind_a_declined_offer_is_http(has_ended: bool) -> None:
+    """Each request in its turn; offers that are declined one after the other too."""
+    with Wireless() as stage:
+        client = sent_behind_a_slow_one(stage, OFFER + post(b"x" * 2 * WINDOW) + OFFER + get(b"/last"))
+        assert client.wire is not None
+        if has_ended:
+            client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
+        for _ in range(5):
+            answer(stage)
+        assert [request.line[1] for request in got(stage)] == [b"/slow", b"/offer", b"/", b"/offer", b"/last"]
+        assert statuses(client, 5) == [b"200"] * 5
+        assert client.ending == ("end" if has_ended else None)
+
+
+# --- accounts
+
+
+def test_requests_ahead_are_counted_when_they_begin_and_logged_with_their_wait() -> None:
+    """In order; the time behind their predecessors is time in the queue."""
+    log = Log()
+    with Wireless() as stage:
+        stage.unit.journal = log
+        sent_behind_a_slow_one(stage, get(b"/2") + get(b"/3"))
+        assert stage.unit.counts.requests == 1
+        for number in range(1, 4):
+            stage.advance(1)
+            answer(stage)
+            assert [entry.target for entry in log.entries] == [b"/slow", b"/2", b"/3"][:number]
+        assert stage.unit.counts.requests == 3
+        assert [phases(entry).queue for entry in log.entries] == [0.0, 1.0, 2.0]
+        assert [phases(entry).total for entry in log.entries] == [1.0, 2.0, 3.0]
