@@ -55,6 +55,7 @@ HOT = [
     "balancer/messages/request_reader.py",
     "balancer/messages/response_head.py",
     "balancer/messages/stated_fields.py",
+    "balancer/control/downstream.py",
     "balancer/sidecar/downstream.py",
     "balancer/tls/transport.py",
     "balancer/requests/tunnel.py",

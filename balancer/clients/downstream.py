@@ -18,6 +18,7 @@ from balancer.clients.networks import ends_of
 from balancer.clients.offer import Offer
 from balancer.clients.turn import Refusal, Turn
 from balancer.clients.unread import has_unread
+from balancer.control.access import Entrance
 from balancer.control.turn import ControlTurn
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.messages.body import Body
@@ -75,6 +76,11 @@ class Downstream(ClientConnection):
     def is_answering(self) -> bool:
         """Whether a request is on its way, or waits for its turn."""
         return self._answering is not None or self._ahead is not None
+
+    @property
+    def entrance(self) -> Entrance:
+        """Where its control requests come in."""
+        return Entrance.TRAFFIC
 
     # --- asyncio.Protocol
 

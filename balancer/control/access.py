@@ -11,12 +11,19 @@ With a token configured all three need it.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 from enum import Enum
+from typing import Final
 
 from balancer.clients.networks import is_this_machine, parsed
+from balancer.messages.fields import Values, any_of, found, lines_of
 
-FORWARDING_FIELDS = ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP")
+FORWARDING_FIELDS: Final = (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip")
+
+_FIELDS: Final = lines_of(
+    any_of(
+        ("authorization", "host", "origin", "sec-fetch-site", *(name.decode() for name in FORWARDING_FIELDS))
+    )
+)
 
 
 class Entrance(Enum):
@@ -28,28 +35,38 @@ class Entrance(Enum):
     PROCESS = "process"
 
 
-def has_token(authorization: bytes | None, token: bytes | None) -> bool:
-    """Whether a field `Authorization: Bearer TOKEN` gives the token that is configured."""
-    if authorization is None or token is None:
+def is_admitted(head: bytes, entrance: Entrance, token: bytes | None) -> bool:
+    """Whether a request with this head may go on. A field that should stand once and stands twice is none."""
+    values: Values = {}
+    for name, value, _ in found(_FIELDS, head[head.find(b"\r\n") : -2]):
+        values.setdefault(name, []).append(value)
+    if token is not None:
+        return has_token(values.get(b"authorization", []), token)
+    return entrance is Entrance.LISTEN and is_from_this_machine(values)
+
+
+def has_token(authorization: list[bytes], token: bytes) -> bool:
+    """Whether there is one field `Authorization: Bearer TOKEN` with that token."""
+    if len(authorization) != 1:
         return False
-    scheme, _, given = authorization.partition(b" ")
+    scheme, _, given = authorization[0].partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token)
 
 
-def is_from_this_machine(fields: Mapping[str, str]) -> bool:
+def is_from_this_machine(values: Values) -> bool:
     """Whether a request on a loopback address was sent by a program on this machine on its own behalf.
 
     A proxy speaks for others. A browser may have been led here under another site's name (DNS rebinding), or be sent
     here by another site's page: browsers then name that site in Origin (Fetch § 3.2), or say so in Sec-Fetch-Site.
     """
-    if any(name in fields for name in FORWARDING_FIELDS):
+    if any(name in values for name in FORWARDING_FIELDS):
         return False
-    host = fields.get("Host", "")
-    if fields.get("Origin", f"://{host}").partition("://")[2] != host:
+    (host, *more) = values.get(b"host", [b""])
+    if more or any(value.partition(b"://")[2] != host for value in values.get(b"origin", [])):
         return False
-    if fields.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+    if any(value not in (b"none", b"same-origin") for value in values.get(b"sec-fetch-site", [])):
         return False
-    name = host_name(host)
+    name = host_name(host.decode("latin-1"))
     return is_this_machine(name) or parsed(name) is not None
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from aiohttp import HttpVersion11, web
 from pydantic import ValidationError
 
 from balancer.clients.client import Client
-from balancer.control.access import Entrance, has_token, is_from_this_machine
+from balancer.control.access import Entrance, has_token, is_admitted
+from balancer.control.downstream import ControlDownstream
 from balancer.control.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.control.live_routes import LiveRoutes
 from balancer.control.merged import merged_metrics, merged_status
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 DRAIN_TIME = 1.0
 """Seconds that aiohttp reads on after an answer that did not wait for the request's body."""
 
+CLIENT_LIMIT = 64
+"""Connections to `control.listen` that have not been admitted yet; more are reset."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -64,6 +68,7 @@ class ControlPlane:
         self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
         self._sockets = sockets or ControlSockets()
         self._servers: list[asyncio.AbstractServer] = []
+        self._clients: set[ControlDownstream] = set()
         self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
@@ -121,8 +126,9 @@ class ControlPlane:
                 await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)
             )
         if sockets.tcp is not None:
-            server = self._runners[Entrance.LISTEN].server
-            self._servers.append(await loop.create_server(_factory(server), sock=sockets.tcp))
+            self._servers.append(
+                await loop.create_server(lambda: ControlDownstream(self._unit, self), sock=sockets.tcp)
+            )
 
     def close(self) -> None:
         """Accept no more connections; those that are open stay."""
@@ -140,7 +146,7 @@ class ControlPlane:
             self._channel.stop()
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
-        """Answer `request`, a whole HTTP message that was admitted, on `transport`, and close it."""
+        """Answer `request`, a whole HTTP message that was admitted by its head, on `transport`, and close it."""
         server = self._runners[Entrance.TRAFFIC].server
         if server is None:
             transport.close()
@@ -152,9 +158,20 @@ class ControlPlane:
 
     # --- who may
 
-    def admits(self, authorization: Sequence[bytes]) -> bool:
-        """Whether a request on the port that serves traffic may go on, by its Authorization fields."""
-        return len(authorization) == 1 and has_token(authorization[0], self.token)
+    def admits(self, head: bytes, entrance: Entrance) -> bool:
+        """Whether a request that a client's connection has read may go on, by its head."""
+        return is_admitted(head, entrance, self.token)
+
+    def enter(self, client: ControlDownstream) -> bool:
+        """Whether there is room for one more connection to `control.listen`."""
+        if len(self._clients) >= CLIENT_LIMIT:
+            return False
+        self._clients.add(client)
+        return True
+
+    def leave(self, client: ControlDownstream) -> None:
+        """It is closed, or was admitted and handed over."""
+        self._clients.discard(client)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -175,18 +192,10 @@ class ControlPlane:
         return response
 
     def _may(self, request: web.Request) -> bool:
-        entrance = request.app[ENTRANCE]
-        if entrance in (
-            Entrance.PROCESS,
-            Entrance.TRAFFIC,
-        ):  # those on the traffic port were admitted by their head
-            return True
-        if entrance is Entrance.LISTEN and self.token is None:
-            return is_from_this_machine(request.headers)
-        if self.token is None:
-            return True
+        if self.token is None or request.app[ENTRANCE] is not Entrance.SOCKET:
+            return True  # another process of the unit asks, or the request was admitted by its head
         given = request.headers.getall("Authorization", [])
-        return self.admits([value.encode("utf-8", "surrogateescape") for value in given])
+        return has_token([value.encode("utf-8", "surrogateescape") for value in given], self.token)
 
     def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
         """Log a request on the traffic port that was answered without the application."""

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.clients.client import Client
+from balancer.control.access import Entrance
 from balancer.errors import ForwardingError, RequestRejected
 from balancer.messages.fields import found, lines_of, without
 from balancer.messages.request_head import Request
@@ -26,7 +27,6 @@ LIVE: Final = b"/-/live"
 READY: Final = frozenset((b"/-/ready", b"/-/health"))
 """What load balancers and orchestrators ask: answered to everybody, with no more than yes or no."""
 
-_AUTHORIZATION: Final = lines_of(b"authorization")
 _CONTENT_ENCODING: Final = lines_of(b"content-encoding")
 _EXPECT: Final = lines_of(b"expect")
 
@@ -41,6 +41,8 @@ class Connection(Protocol):
     client: Client
     head_at: float
 
+    @property
+    def entrance(self) -> Entrance: ...
     def detach(self) -> asyncio.Transport: ...
     def turn_ended(self, stays: bool) -> None: ...
     def count_error(self, error: ForwardingError) -> None: ...
@@ -60,7 +62,7 @@ class ControlTurn:
         self.head = request.raw
         self._path = request.target.partition(b"?")[0]
         self._is_probe = request.method in (b"GET", b"HEAD") and (self._path == LIVE or self._path in READY)
-        self._is_allowed = not self._is_probe and control.admits(values(_AUTHORIZATION, request.raw))
+        self._is_allowed = not self._is_probe and control.admits(request.raw, connection.entrance)
         self._body = bytearray()
         self._is_up = False
         self._is_complete = not request.fields.has_body
@@ -74,11 +76,11 @@ class ControlTurn:
             self._answer(b"200 OK" if is_well else b"503 Service Unavailable", b"application/json", body)
         elif not self._is_allowed:
             self._answer(b"404 Not Found", b"text/plain; charset=utf-8", _NOT_FOUND)
-        elif values(_CONTENT_ENCODING, self.head):
+        elif has(_CONTENT_ENCODING, self.head):
             problem = b'{"error": "Content-Encoding: a control request\'s body must be plain JSON"}'
             self._answer(b"415 Unsupported Media Type", b"application/json", problem)
         else:
-            if not self._is_complete and not self._body and values(_EXPECT, self.head):
+            if not self._is_complete and not self._body and has(_EXPECT, self.head):
                 self._connection.transport.write(_CONTINUE)
             self._hand_over()
 
@@ -136,7 +138,6 @@ class ControlTurn:
         )
 
 
-def values(lines: re.Pattern[bytes], head: bytes) -> list[bytes]:
-    """The values of the fields that `lines` finds in a head."""
-    block = head[head.find(b"\r\n") : -2]
-    return [value for _, value, _ in found(lines, block)]
+def has(lines: re.Pattern[bytes], head: bytes) -> bool:
+    """Whether a head has a field that `lines` finds."""
+    return any(found(lines, head[head.find(b"\r\n") : -2]))

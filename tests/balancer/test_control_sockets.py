@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from balancer.__main__ import cli
 from balancer.clients.networks import unmapped
 from balancer.control.location import found_socket, made_directory
+from balancer.control.plane import CLIENT_LIMIT
 from balancer.control.sockets import bind_unix, open_control
 from balancer.errors import ListenFailed
 from balancer.settings.config import ConfigError, Settings
@@ -215,6 +216,33 @@ async def test_where_it_listens_waits_for_the_next_start(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.reload(control={"socket": "off", "listen": "127.0.0.1:0"})
     assert stage.unit.reload_counts.waiting == ("control.socket", "control.listen")
+
+
+# --- its address
+
+
+async def test_the_address_is_bounded_like_any_other(stage: Stage) -> None:
+    """Heads have their time, bodies are not kept, nothing is forwarded, and there is room for so many at a time."""
+    worker = await stage.worker(response())
+    await stage.serve(worker, control={"listen": "127.0.0.1:0", "token": TOKEN})
+    client = await stage.listen_client()
+    assert (await client.ask(get(b"/work"))).status == 404
+    assert worker.connections == []
+    await client.close()
+    slow = await stage.listen_client()
+    await slow.send(b"GET /-/status HTTP/1.1\r\nHost:")
+    await stage.eventually(lambda: any(client.head_at for client in stage.unit.downstreams))
+    stage.advance(stage.unit.timeouts.head + 1)
+    assert (await slow.response()).status == 408
+    await slow.close()
+    await stage.eventually(lambda: not stage.unit.downstreams)
+    clients = [await stage.listen_client() for _ in range(CLIENT_LIMIT)]
+    await stage.eventually(lambda: len(stage.unit.downstreams) == CLIENT_LIMIT)
+    with pytest.raises(ConnectionError):
+        await (await stage.listen_client()).ask(get(b"/-/live"))
+    await clients.pop().close()
+    await stage.eventually(lambda: len(stage.unit.downstreams) < CLIENT_LIMIT)
+    assert (await (await stage.listen_client()).ask(get(b"/-/live"))).status == 200
 
 
 # --- processes and programs

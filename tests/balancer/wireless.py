@@ -13,7 +13,7 @@ import os
 import socket
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
@@ -21,6 +21,7 @@ from typing import Any, Self, cast
 from balancer.clients.client import Client
 from balancer.clients.deadlines import Sweep
 from balancer.clients.downstream import Downstream
+from balancer.control.access import Entrance
 from balancer.control.plane import ControlPlane
 from balancer.messages.request_head import Request
 from balancer.server import build
@@ -259,7 +260,7 @@ class Control:
 
     is_ready = True
 
-    def admits(self, authorization: Sequence[bytes]) -> bool:
+    def admits(self, head: bytes, entrance: Entrance) -> bool:
         """Whether it may go on: always."""
         return True
 
