@@ -123,7 +123,8 @@ class Arrival(asyncio.Protocol):
     # --- what it becomes
 
     def _welcome(self, transport: asyncio.Transport, rest: bytes) -> None:
-        protocol, tls = self._arrivals.make(), self._arrivals.tls
+        protocol: asyncio.Protocol | TlsTransport = self._arrivals.make()
+        tls = self._arrivals.tls
         if tls is not None:
             protocol = TlsTransport(tls.context, protocol, self._shaken, unnamed=tls.unnamed)
         else:

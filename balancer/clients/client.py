@@ -1,6 +1,6 @@
 """Whose requests these are: what is the same for all of one connection.
 
-Rule of this file: worked out once, when the connection begins.
+Rule of this file: worked out once, when the connection begins, but for `window`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Client:
     whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
     `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field; `allowed`
     are those of the methods otherwise refused that it may use; `stated` finds what its requests say of themselves,
-    where that is asked.
+    where that is asked. `window` is how many bytes its kernel takes at once, at least; see `window.py`.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class Client:
         self.host_found = (
             b"\r"  # the host last asked for, in lower case, as a search finds it; at first what none is
         )
+        self.window = 0
         self.host = b""  # and as it was written
 
     def forwarded(self, host: bytes) -> bytes:

@@ -88,7 +88,7 @@ class Downstream(ClientConnection):
         unit = self._unit
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
-        self.transport.set_write_buffer_limits(high=unit.limits.buffer)
+        self.transport.set_write_buffer_limits(high=unit.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
         self.client = client = self._meet(*ends_of(transport), proto)
         self._reader = RequestReader(client, unit.limits, unit.fresh_id)
@@ -116,7 +116,7 @@ class Downstream(ClientConnection):
         if self._reader is not None:
             self._reader.adopt(self.client, limits)
         if not self.transport.is_closing():
-            self.transport.set_write_buffer_limits(high=limits.buffer)
+            self.transport.set_write_buffer_limits(high=limits.high_water)
 
     def data_received(self, data: bytes) -> None:
         if self._reader is None:  # we linger: what comes is dropped

@@ -33,6 +33,7 @@ from balancer.connections.accounts import ERROR, US, WORKER, ended_by
 from balancer.connections.dialling import dial
 from balancer.connections.limits import UNBOUNDED
 from balancer.connections.phases import NOTHING, Phases
+from balancer.connections.read_buffer import READ, read_buffer, whole_buffer
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.messages.body import Body, body_of
 from balancer.messages.fields import END_OF_HEAD, Framing
@@ -74,12 +75,13 @@ class ConnectionOwner(Protocol):
     def connection_closed(self, upstream: Upstream) -> None: ...
 
 
-class Upstream(asyncio.Protocol):
+class Upstream(asyncio.BufferedProtocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
     says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
     The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
     owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
-    and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest."""
+    and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest.
+    `window` is how many bytes of a response are read at once, where that is more than `READ`: what its reader takes."""
 
     __slots__ = (
         "_body",
@@ -95,6 +97,8 @@ class Upstream(asyncio.Protocol):
         "_response",
         "_rest",
         "_sink",
+        "_view",
+        "_whole",
         "announced",
         "closed_by",
         "granted",
@@ -110,6 +114,7 @@ class Upstream(asyncio.Protocol):
         "rested_since",
         "retire_at",
         "transport",
+        "window",
         "write",
     )
 
@@ -126,6 +131,9 @@ class Upstream(asyncio.Protocol):
         self._response: Response | None = None  # the one that has started
         self._body: Body | None = None  # and whose body is coming
         self._rest = b""  # behind the head that is being told of
+        self._view = read_buffer()
+        self._whole = whole_buffer()
+        self.window = 0
         self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._has_hinted = False  # with an interim response: then it never counts as having died unheard
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
@@ -203,13 +211,20 @@ class Upstream(asyncio.Protocol):
             self._reading_paused = False
             self.transport.resume_reading()
 
-    # --- asyncio.Protocol
+    # --- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view if self.window <= READ else self._whole[: self.window]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._whole[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
+        """One read."""
         if self._sink is None:
             self.closed_by = ERROR
             self.close()  # these bytes answer no request

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from balancer.clients.window import window_of
+from balancer.connections.read_buffer import READ
 from balancer.errors import (
     ForwardingError,
     MalformedResponse,
@@ -81,6 +83,7 @@ class Exchange(Forwarding):
             block += unit.date_line
         downstream = self._downstream
         downstream.write(b"".join((response.line, block, b"\r\n", body)))
+        downstream.client.window = 0  # it is somewhat less now
         self._status = status
         self._bytes_out = size = len(body)
         attempt.first_byte_at = now = unit.now()
@@ -172,8 +175,28 @@ class Exchange(Forwarding):
 
     def response_paused(self) -> None:
         if self._status and self._out and not self._is_kept_back:
-            self._downstream.write(b"".join(self._out))
+            data = b"".join(self._out)
             self._out.clear()
+            self._downstream.write(data)
+            if len(data) >= READ and not self._downstream.is_write_paused:
+                self._look_at_window(len(data))
+
+    def _look_at_window(self, written: int) -> None:
+        """There is more of a long body: read as much of it at once as the client takes, or `READ`."""
+        downstream, upstream = self._downstream, self._upstream
+        window = downstream.client.window - written
+        if window < READ:
+            window = window_of(downstream.transport, self._unit.limits.buffer)
+        downstream.client.window = window
+        if upstream is not None:
+            upstream.window = window
+
+    def resume_response(self) -> None:
+        """The client has caught up."""
+        if self._status and not self._is_kept_back:
+            self._downstream.client.window = 0
+            self._look_at_window(0)
+        super().resume_response()
 
     def _let_go(self) -> None:
         """The rest takes its time: pass on what is here, and from now on everything as it comes."""
@@ -192,7 +215,11 @@ class Exchange(Forwarding):
     def response_ended(self, trailers: bytes) -> None:
         if self._to_client is CHUNKED:
             self._out.append(last_chunk(trailers))
-        self._downstream.write(b"".join(self._out))
+        data = b"".join(self._out)
+        self._downstream.write(data)
+        client = self._downstream.client
+        if client.window:
+            client.window -= len(data)
         self._release(is_clean=self._is_complete)
         self._settle(OK if self._status < 500 else ERROR_STATUS, self._unit.now())
         self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)

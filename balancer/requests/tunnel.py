@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from balancer.connections.read_buffer import read_buffer
 from balancer.messages.fields import without
 from balancer.messages.response_head import Response
 
@@ -39,22 +40,30 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-class Relay(asyncio.Protocol):
+class Relay(asyncio.BufferedProtocol):
     """One side of a tunnel. `passed` counts the bytes that came in here, `has_ended`: no more will come.
 
     `owner` was the connection's protocol before; it still hears of the connection's end, and keeps its accounts.
     """
 
-    __slots__ = ("_owner", "_tunnel", "has_ended", "passed", "transport")
+    __slots__ = ("_owner", "_tunnel", "_view", "has_ended", "passed", "transport")
 
     def __init__(self, tunnel: Tunnel, owner: Downstream | Upstream) -> None:
         self._tunnel = tunnel
         self._owner = owner
+        self._view = read_buffer()
         self.transport = owner.transport
         self.passed = 0
         self.has_ended = False
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._view[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
+        """One read."""
         self.passed += len(data)
         self._tunnel.pass_on(self, data)
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from balancer.connections.read_buffer import READ
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
@@ -37,3 +39,8 @@ class Limits:
     queue: int = 10_000
     in_flight: int | None = None
     clients: int | None = None
+
+    @property
+    def high_water(self) -> int:
+        """Bytes beyond which a client's transport pauses the response: one read more is `buffer`."""
+        return max(0, self.buffer - READ)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 
 import pytest
 
+from balancer.connections.read_buffer import READ
 from tests.balancer.conftest import Stage, Wire, get, response
 
 MIB = 1 << 20
 SIZE = 64 * MIB
-ONE_READ = 256 * 1024
-"""Bytes that the event loop reads at once from a worker."""
-
 FRAMING = 1024
 """A head, and the sizes of chunks."""
 
@@ -25,8 +24,9 @@ HEADS = {
 
 
 @pytest.mark.parametrize("framing", HEADS)
-async def test_a_stalled_reader_costs_one_buffer_and_one_read(stage: Stage, framing: str) -> None:
-    """Of 64 MiB no more is taken from the worker than fits the write buffer and what one read brings beyond it."""
+@pytest.mark.parametrize("buffer", [1024, 65_536, 200_000])
+async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffer: int) -> None:
+    """Of 64 MiB no more is kept than `limits.buffer`, or one read where that is more."""
     most = 0
     taken = asyncio.Event()
 
@@ -40,7 +40,7 @@ async def test_a_stalled_reader_costs_one_buffer_and_one_read(stage: Stage, fram
         wire.reset()
 
     worker = await stage.worker(script)
-    await stage.serve(worker)
+    await stage.serve(worker, limits={"buffer": buffer})
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
     await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
@@ -52,8 +52,46 @@ async def test_a_stalled_reader_costs_one_buffer_and_one_read(stage: Stage, fram
             most = max(most, *(one.transport.get_write_buffer_size() for one in stage.unit.downstreams))
     assert left > SIZE // 2
     assert [one.is_write_paused for one in stage.unit.downstreams] == [True]
-    buffer = stage.unit.limits.buffer
-    assert buffer < most <= buffer + ONE_READ + FRAMING
+    assert 0 < most <= max(buffer, READ) + FRAMING
+    client.reset()
+    taken.set()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel tells a client's window")
+async def test_a_reader_that_stalls_after_it_was_quick_costs_a_buffer(stage: Stage) -> None:
+    """Who takes all at once is sent more at once, but never more than its kernel has promised to take."""
+    biggest = most = 0
+    taken = asyncio.Event()
+
+    async def script(wire: Wire) -> None:
+        await wire.request()
+        wire.write(response(b"x" * (8 * MIB)))
+        await wire.request()
+        wire.write(HEADS["length"] + b"x" * SIZE)
+        await taken.wait()
+        wire.reset()
+
+    worker = await stage.worker(script)
+    await stage.serve(worker)
+    client = await stage.client()
+    await client.send(get())
+    answering = asyncio.create_task(client.response())
+    (downstream,) = stage.unit.downstreams
+    while not answering.done():
+        await stage.turn(1)
+        biggest = max(biggest, downstream.client.window)
+    assert len((await answering).body) == 8 * MIB
+    await client.send(get())
+    await stage.eventually(lambda: downstream.is_write_paused)
+    left = -1
+    while left != worker.connections[0].unsent:
+        left = worker.connections[0].unsent
+        for _ in range(200):
+            await stage.turn(1)
+            most = max(most, downstream.transport.get_write_buffer_size())
+    assert left > SIZE // 2
+    assert biggest > READ
+    assert 0 < most <= stage.unit.limits.buffer + FRAMING
     client.reset()
     taken.set()
 

@@ -58,7 +58,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self._loop = loop
         self._peer = peer
-        self._protocol: asyncio.Protocol | None = protocol
+        self._protocol: asyncio.Protocol | asyncio.BufferedProtocol | None = protocol
         self._extra = {"socket": Socket(), "peername": address, "sockname": OURS}
         self._inbox: deque[bytes] = deque()
         self._buffer = bytearray()
@@ -168,11 +168,24 @@ class Wire(asyncio.Transport):
     def _deliver(self) -> None:
         while self._inbox and self._is_reading and self._protocol is not None:
             if self._inbox[0]:
-                self._protocol.data_received(self._inbox.popleft())
+                self._read(self._protocol)
             elif self._protocol.eof_received():  # it stays in the inbox: who reads again meets it again
                 self._is_reading = False
             else:
                 self.close()
+
+    def _read(self, protocol: asyncio.Protocol | asyncio.BufferedProtocol) -> None:
+        """One read: into a protocol's own buffer as much as that holds."""
+        data = self._inbox.popleft()
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            protocol.data_received(data)
+            return
+        buffer = memoryview(protocol.get_buffer(-1))
+        size = min(len(buffer), len(data))
+        if size < len(data):
+            self._inbox.appendleft(data[size:])
+        buffer[:size] = data[:size]
+        protocol.buffer_updated(size)
 
     def _lose(self, error: OSError | None) -> None:
         if self._is_lost:
