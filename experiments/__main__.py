@@ -49,6 +49,9 @@ Examples:
   experiments compare results/first results/second
 """
 STOPPED = 130
+LONGEST_LINE = 2000
+"""Characters of a message: some name every policy."""
+
 THRESHOLD_FAILED = 1
 
 
@@ -142,7 +145,8 @@ def main() -> None:
 
 def complain(message: str, code: int) -> int:
     """One line on standard error, whatever the message was."""
-    click.echo(f"experiments: {printable(' '.join(message.split()))}", err=True)
+    line = printable(" ".join(message.split()))
+    click.echo(f"experiments: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + '…'}", err=True)
     return code
 
 

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.campaign.model import Model
+from experiments.campaign.model import MOST_REQUESTS, MOST_SPELLS, Duration, Model, Rate, Requests, Seconds
 from experiments.load.recording import recorded
 
 Arrivals = Literal["poisson", "constant", "burst", "mmpp", "ramp", "replay"]
@@ -35,15 +35,15 @@ class Load(Model):
 
     mode: Literal["open", "closed"] = "closed"
     batch: int = Field(default=100, ge=1, le=20_000, description="requests outstanding; closed loop")
-    requests: int = Field(default=1500, ge=1, description="requests per run; closed loop")
-    rate: float = Field(default=100.0, gt=0, description="requests offered per second; open loop")
-    duration: float = Field(default=30.0, gt=0, description="seconds of arrivals per run; open loop")
+    requests: Requests = Field(default=1500, description="requests per run; closed loop")
+    rate: Rate = Field(default=100.0, description="requests offered per second; open loop")
+    duration: Duration = Field(default=30.0, description="seconds of arrivals per run; open loop")
     arrivals: Arrivals = Field(default="poisson", description="open loop")
-    peak: float | None = Field(default=None, gt=0, description="requests per second: burst, mmpp, ramp")
-    start: float = Field(default=0.0, ge=0, description="seconds until the first burst")
-    lasts: float | None = Field(default=None, gt=0, description="seconds of a burst; mmpp: on average")
-    every: float | None = Field(
-        default=None, gt=0, description="seconds from burst to burst, mmpp: on average; None: one burst"
+    peak: Rate | None = Field(default=None, description="requests per second: burst, mmpp, ramp")
+    start: Seconds = Field(default=0.0, description="seconds until the first burst")
+    lasts: Duration | None = Field(default=None, description="seconds of a burst; mmpp: on average")
+    every: Duration | None = Field(
+        default=None, description="seconds from burst to burst, mmpp: on average; None: one burst"
     )
     file: str | None = Field(
         default=None, description="replay: a line for each request, its instant in seconds"
@@ -57,6 +57,10 @@ class Load(Model):
                 raise ValueError(f"{key}: needed by arrivals = {self.arrivals!r}")
         if self.lasts is not None and self.every is not None and self.lasts >= self.every:
             raise ValueError(f"lasts: must be shorter than every ({self.every:g} s)")
+        if self.every is not None and self.duration / self.every > MOST_SPELLS:
+            raise ValueError(f"every: more than {MOST_SPELLS:,} times in {self.duration:g} s")
+        if self.mode == "open" and self.arrivals != "replay" and self.planned > MOST_REQUESTS:
+            raise ValueError(f"rate: {self.planned:,} requests; a run has at most {MOST_REQUESTS:,}")
         return self
 
     @property

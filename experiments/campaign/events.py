@@ -10,7 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from experiments.campaign.model import Model
+from experiments.campaign.model import Duration, Model, Seconds
+from experiments.printable import PrintableName
 
 Kind = Literal[
     "slow", "pause", "fail", "hang", "reset", "unhealthy", "down", "restart", "rtt", "add", "drain"
@@ -50,17 +51,16 @@ class Event(Model):
     | drain | it gets no new requests | |
     """
 
-    at: float = Field(ge=0, description="seconds from the start of the load")
-    lasts: float | None = Field(default=None, gt=0, description="seconds; None: to the end of the run")
-    target: str = Field(default=EVERYBODY, description="a worker, a region, or all")
+    at: Seconds = Field(description="seconds from the start of the load")
+    lasts: Duration | None = Field(default=None, description="seconds; None: to the end of the run")
+    target: PrintableName = Field(default=EVERYBODY, description="a worker, a region, or all")
     kind: Kind
     value: float | None = Field(default=None, description="its meaning depends on the kind")
-    every: float | None = Field(
+    every: Duration | None = Field(
         default=None,
-        gt=0,
         description="pause: seconds from one to the next, each worker in a phase of its own",
     )
-    stagger: float = Field(default=0.0, ge=0, description="seconds from one worker of the target to the next")
+    stagger: Seconds = Field(default=0.0, description="seconds from one worker of the target to the next")
 
     @model_validator(mode="after")
     def makes_sense(self) -> Self:

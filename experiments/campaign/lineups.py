@@ -46,8 +46,11 @@ def expanded(raw: Any) -> Any:
     if not isinstance(raw, dict) or "lineup" not in raw:
         return raw
     rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
-    if raw["lineup"] not in LINEUPS:
-        raise ValueError(f"lineup: unknown {raw['lineup']!r}; known: {', '.join(LINEUPS)}")
-    entries = [{"label": name, "policy": name} for name in LINEUPS[raw["lineup"]]]
+    lineup, others = raw["lineup"], raw.get("entries", [])
+    if not isinstance(lineup, str) or lineup not in LINEUPS:
+        raise ValueError(f"lineup: unknown {str(lineup)[:40]!r}; known: {', '.join(LINEUPS)}")
+    if not isinstance(others, list | tuple):
+        raise ValueError("entries: must be a list of tables")
+    entries = [{"label": name, "policy": name} for name in LINEUPS[lineup]]
     twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
-    return {**rest, "entries": [*entries, *raw.get("entries", ()), twin]}
+    return {**rest, "entries": [*entries, *others, twin]}

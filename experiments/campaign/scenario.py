@@ -6,6 +6,9 @@ an error. Durations are in seconds of the scenario; `time_scale` compresses all 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+from itertools import islice
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,10 +24,11 @@ from experiments.campaign.demand import Load
 from experiments.campaign.events import EVERYBODY, Event
 from experiments.campaign.lineups import expanded
 from experiments.campaign.mechanisms import BalancerTable, Mechanisms, merged
-from experiments.campaign.model import Model
+from experiments.campaign.model import Blocks, Duration, Model, Requests, Warmup
 from experiments.campaign.thresholds import parse_threshold
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
+from workers.service import parse_profile
 
 Measure = Literal["throughput", "p99", "mean"]
 
@@ -50,9 +54,24 @@ class PolicySpec(BaseModel):
     name: str = Field(min_length=1, description="a name that the balancer knows, e.g. region-aware")
 
 
+def checked_service(text: str) -> str:
+    """A profile as workers take it. Raises ValueError."""
+    if not parse_profile(text).mean <= LONGEST_SERVICE:
+        raise ValueError(f"must take at most {LONGEST_SERVICE:g} s on average")
+    return text
+
+
+MOST_WORKERS = 100_000
+MOST_SLOTS = 10_000_000
+MOST_STATES = 1_000_000
+LONGEST_SERVICE = 86_400.0
+MOST_TOLD = 50
+"""Names in a message."""
+
+Service = Annotated[PrintableLine, AfterValidator(checked_service)]
 ThresholdText = Annotated[str, AfterValidator(checked_threshold)]
 Policy = Annotated[PolicySpec, BeforeValidator(policy_table)]
-Positive = Annotated[float, Field(gt=0, le=1e6)]
+Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 
 
 class Region(Model):
@@ -63,9 +82,15 @@ class Region(Model):
         default=2, ge=1, le=10_000, description="how many; simulator only, where more than 64"
     )
     rtt: float = Field(ge=0, le=10, description="round trip from the balancer, seconds")
-    service: str = Field(default="19-21ms", description="service time as `workers serve --service` takes it")
-    slots: int = Field(default=1, ge=1, description="requests that a worker serves at the same time")
-    queue: int = Field(default=1000, ge=0, description="requests that may wait at a worker; more get 503")
+    service: Service = Field(
+        default="19-21ms", description="service time as `workers serve --service` takes it"
+    )
+    slots: int = Field(
+        default=1, ge=1, le=10_000, description="requests that a worker serves at the same time"
+    )
+    queue: int = Field(
+        default=1000, ge=0, le=10_000_000, description="requests that may wait at a worker; more get 503"
+    )
     discipline: Literal["fifo", "sharing"] = Field(
         default="fifo", description="sharing: all requests at once, each slower; simulator only"
     )
@@ -75,8 +100,8 @@ class Region(Model):
     weights: tuple[Positive, ...] = Field(
         default=(), description="of each worker, as the balancer is told; none: all 1"
     )
-    idle_timeout: float | None = Field(
-        default=None, gt=0, description="seconds after which workers close an idle connection; None: never"
+    idle_timeout: Duration | None = Field(
+        default=None, description="seconds after which workers close an idle connection; None: never"
     )
     setup_rtts: int = Field(
         default=1,
@@ -112,16 +137,18 @@ class Entry(Model):
     batch: int | None = Field(default=None, ge=1, le=20_000, description="overrides the load's batch")
     balancer: BalancerTable = Field(default={}, description="keys of the scenario's own that are others here")
     twin_of: str | None = Field(default=None, description="label of the entry that this repeats: an A/A pair")
-    thresholds: tuple[ThresholdText, ...] = Field(default=(), description="for this entry only")
+    thresholds: tuple[ThresholdText, ...] = Field(
+        default=(), max_length=100, description="for this entry only"
+    )
 
 
 class Quick(Model):
     """What `--quick` changes, so that the whole campaign ends in about a minute."""
 
-    blocks: int = Field(default=1, ge=1)
-    requests: int = Field(default=300, ge=1, description="requests per run; closed loop")
-    duration: float = Field(default=5.0, gt=0, description="seconds of arrivals per run; open loop")
-    warmup: int = Field(default=10, ge=0, description="warm-up requests per worker")
+    blocks: Blocks = Field(default=1)
+    requests: Requests = Field(default=300, description="requests per run; closed loop")
+    duration: Duration = Field(default=5.0, description="seconds of arrivals per run; open loop")
+    warmup: Warmup = Field(default=10, description="warm-up requests per worker")
 
 
 class Scenario(Model):
@@ -136,18 +163,20 @@ class Scenario(Model):
     measure: Measure = Field(default="p99", description="what decides the ranking")
     baseline: str
     home_region: str
-    slo: float = Field(default=1.0, gt=0, description="seconds within which an answer is good (goodput)")
-    timeout: float = Field(default=30.0, gt=0, description="seconds after which a request counts as failed")
-    warmup: int = Field(default=50, ge=0, description="requests per worker before each run, kept out of it")
-    blocks: int = Field(default=8, ge=1, le=1000, description="how often every entry is run")
-    seed: int = Field(default=1, ge=0, description="of order, arrivals, demand and policies")
-    time_scale: float = Field(default=1.0, gt=0, le=10, description="seconds that 1 s of the scenario takes")
-    thresholds: tuple[ThresholdText, ...] = Field(default=(), description="for every entry")
+    slo: Duration = Field(default=1.0, description="seconds within which an answer is good (goodput)")
+    timeout: Duration = Field(default=30.0, description="seconds after which a request counts as failed")
+    warmup: Warmup = Field(default=50, description="requests per worker before each run, kept out of it")
+    blocks: Blocks = Field(default=8, description="how often every entry is run")
+    seed: int = Field(default=1, ge=0, lt=2**63, description="of order, arrivals, demand and policies")
+    time_scale: float = Field(
+        default=1.0, ge=1e-4, le=10, description="seconds that 1 s of the scenario takes"
+    )
+    thresholds: tuple[ThresholdText, ...] = Field(default=(), max_length=100, description="for every entry")
     load: Load = Load()
     quick: Quick = Quick()
-    regions: tuple[Region, ...] = Field(min_length=1)
+    regions: tuple[Region, ...] = Field(min_length=1, max_length=1000)
     events: tuple[Event, ...] = Field(
-        default=(), description="what happens to workers in the middle of a run"
+        default=(), max_length=10_000, description="what happens to workers in the middle of a run"
     )
     balancer: BalancerTable = Field(
         default={},
@@ -162,7 +191,7 @@ class Scenario(Model):
         le=60,
         description="seconds by which a balancer knows of workers' reports; simulator only",
     )
-    entries: tuple[Entry, ...] = Field(min_length=1)
+    entries: tuple[Entry, ...] = Field(min_length=1, max_length=1000)
 
     @model_validator(mode="before")
     @classmethod
@@ -181,7 +210,8 @@ class Scenario(Model):
         require_known("baseline", self.baseline, labels)
         for entry in self.entries:
             require_known("twin_of", entry.twin_of or labels[0], labels)
-        targets = [EVERYBODY, *regions, *self.workers]
+        require_room(self)
+        targets = dict.fromkeys([EVERYBODY, *regions, *self.workers])
         for number, event in enumerate(self.events):
             require_known(f"events.{number}.target", event.target, targets)
             if self.load.mode == "open" and event.at >= self.load.duration:
@@ -228,14 +258,29 @@ class Scenario(Model):
         return self.model_copy(update={**changes, "events": events})
 
 
+def require_room(scenario: Scenario) -> None:
+    """Raise ValueError where workers are too many for memory: each has slots, and a state at each balancer."""
+    workers = sum(region.workers for region in scenario.regions)
+    slots = sum(region.workers * region.slots for region in scenario.regions)
+    for field, count, what, most in (
+        ("regions", workers, "workers", MOST_WORKERS),
+        ("regions", slots, "slots", MOST_SLOTS),
+        ("balancers", scenario.balancers * workers, "workers at balancers", MOST_STATES),
+    ):
+        if count > most:
+            raise ValueError(f"{field}: {count:,} {what}; there are at most {most:,}")
+
+
 def require_unique(field: str, names: list[str]) -> None:
     """Raise ValueError at the first name that appears twice."""
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ValueError(f"{field}: {twice!r} appears twice")
 
 
-def require_known(field: str, name: str, known: list[str]) -> None:
-    """Raise ValueError unless `name` is one of `known`."""
+def require_known(field: str, name: str, known: Collection[str]) -> None:
+    """Raise ValueError unless `name` is one of `known`, of which some are told."""
     if name not in known:
-        raise ValueError(f"{field}: unknown {name!r}; known: {', '.join(known)}")
+        rest = f" and {len(known) - MOST_TOLD} more" if len(known) > MOST_TOLD else ""
+        told = ", ".join(islice(known, MOST_TOLD))
+        raise ValueError(f"{field}: unknown {name!r}; known: {told}{rest}")

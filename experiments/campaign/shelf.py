@@ -5,7 +5,6 @@ Rule of this file: whatever is wrong with a file ends as one line that names the
 
 from __future__ import annotations
 
-import tomllib
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from experiments.campaign.documents import read_toml
 from experiments.campaign.scenario import Scenario
 from experiments.errors import BadInputError
 
@@ -55,12 +55,7 @@ def load_scenario(name_or_path: str) -> Scenario:
             f"unknown scenario {name_or_path!r}; known: {', '.join(known)}, or a path that ends in .toml"
         )
     try:
-        raw = tomllib.loads(source.read_text(encoding="utf-8"))
-        return Scenario.model_validate(beside(raw, source))
-    except OSError as error:
-        raise BadInputError(f"{name_or_path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{name_or_path}: not TOML: {error}") from None
+        return Scenario.model_validate(beside(read_toml(source, name_or_path), source))
     except ValidationError as error:
         raise BadInputError(f"{name_or_path}: {first_complaint(error)}") from None
 

@@ -6,16 +6,17 @@ that names the file and the field.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from experiments.campaign.documents import read_toml
 from experiments.campaign.scenario import Policy, require_unique
 from experiments.campaign.shelf import grouped, packaged
 from experiments.errors import BadInputError
+from experiments.printable import PrintableLine, PrintableName
 from policies import registry
 
 EVERYTHING = "all"
@@ -40,7 +41,9 @@ class Competitor(Model):
     """A policy that takes part. `balancer` are tables of the balancer's configuration that are said for it alone."""
 
     policy: Policy
-    label: str = Field(default="", max_length=40, description="unique; the name of the policy if not given")
+    label: PrintableName = Field(
+        default="", max_length=40, description="unique; the name of the policy if not given"
+    )
     balancer: dict[str, Any] = Field(default={}, description="as in an entry of a scenario")
 
     @property
@@ -63,7 +66,11 @@ def every_scenario(value: object) -> object:
 
 def listed_seeds(value: object) -> object:
     """`seeds = 20` is short for 1 to 20."""
-    return range(1, value + 1) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value > MOST_SEEDS:
+        raise ValueError(f"must be at most {MOST_SEEDS}, or a list of them")
+    return range(1, value + 1)
 
 
 def flattened(value: object) -> object:
@@ -80,6 +87,7 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
+MOST_SEEDS = 10_000
 Seed = Annotated[int, Field(ge=0)]
 Values = Annotated[tuple[Any, ...], Field(min_length=1)]
 Competitors = tuple[Annotated[Competitor, BeforeValidator(competitor_table)], ...]
@@ -89,9 +97,11 @@ class Grid(Model):
     """The whole sweep: every scenario × every setting of the knobs × every policy × every seed is one cell."""
 
     name: str = Field(
-        pattern=r"^[a-z][a-z0-9-]*$", description="one catalogue may hold several grids by name"
+        pattern=r"^[a-z][a-z0-9-]*$",
+        max_length=64,
+        description="one catalogue may hold several grids by name",
     )
-    question: str = Field(default="", description="one line that ends in a question mark")
+    question: PrintableLine = Field(default="", description="one line that ends in a question mark")
     world: Literal["simulated"] = Field(default="simulated", description="where the cells are run")
     quick: bool = Field(default=False, description="the short version of every scenario")
     ours: str = Field(default=OURS, description="the label that the report speaks of, where it takes part")
@@ -121,12 +131,7 @@ class Grid(Model):
 
 def load_grid(path: Path) -> Grid:
     """Read a grid file; scenarios named by a relative path are looked for beside it. Raises BadInputError."""
-    try:
-        grid = checked_grid(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
-    except OSError as error:
-        raise BadInputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: not TOML: {error}") from None
+    grid = checked_grid(read_toml(path, str(path)), str(path))
     places = tuple(name if name in packaged() else str(path.parent / name) for name in grid.scenarios)
     unknown = next((name for name in grid.scenarios if name not in packaged() and not is_file(name)), None)
     if unknown is not None:
