@@ -26,7 +26,7 @@ from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, Ups
 from balancer.messages.body import Body
 from balancer.messages.fields import END_OF_HEAD, Framing
 from balancer.messages.outline import Outline, outline_of
-from balancer.messages.response_head import Response, ResponseHeads, bound_size
+from balancer.messages.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 
 if TYPE_CHECKING:
     from balancer.connections.limits import PoolLimits
@@ -217,7 +217,11 @@ class Errand(Upstream):
             self.fail(error)
             return
         if response.status < 200:
-            self._sink.response_started(response)
+            self._interims += 1
+            if self._interims > INTERIM_LIMIT:
+                self.fail(MalformedResponse(f"more than {INTERIM_LIMIT} interim responses"))
+            else:
+                self._sink.response_started(response)
             return
         self._response = response
         if self._is_head_request or response.is_bodiless:

@@ -12,7 +12,6 @@ once, because nothing waits here; a stream's is held back while its client is sl
 from __future__ import annotations
 
 import asyncio
-import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,20 +40,18 @@ from balancer.connections.http2_terms import (
     MOST,
     PING_AFTER,
     PING_WAIT,
+    UNASKED,
     WINDOW,
+    error_of_reset,
+    has_unread,
     head_fields,
     line_of,
     name_of,
     new_connection,
+    response_head,
 )
-from balancer.errors import (
-    ConnectionBroken,
-    MalformedResponse,
-    NotCarried,
-    StreamRefused,
-    UpstreamError,
-)
-from balancer.messages.outline import Outline, head_of, trailers_of
+from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, StreamRefused, UpstreamError
+from balancer.messages.outline import Outline, trailers_of
 from balancer.messages.response_head import ResponseHeads
 
 if TYPE_CHECKING:
@@ -86,6 +83,8 @@ class Http2Session(asyncio.Protocol):
         self._leaver = US  # who ends it when nothing is left
         self._is_doubtful = False  # the kernel holds something unread, maybe an end
         self._is_blocked = False  # the transport takes no more
+        self._unasked = 0  # bytes that reading has made us write since
+        self._has_more_room = self._has_new_limit = False  # as the read that is being parsed says
         self._is_reading = self._is_flush_due = False
         self._heard_at = pool.pools.coarse_now
         self._pinged_at: float | None = None
@@ -133,11 +132,9 @@ class Http2Session(asyncio.Protocol):
         return stream
 
     def is_quiet(self) -> bool:
-        if self.leased or not hasattr(select, "poll"):
+        if self.leased:
             return True
-        waiting = select.poll()
-        waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        self._is_doubtful = bool(waiting.poll(0))
+        self._is_doubtful = has_unread(self.transport)
         return not self._is_doubtful
 
     def retire(self) -> None:
@@ -152,6 +149,7 @@ class Http2Session(asyncio.Protocol):
             self._lost(ConnectionBroken("the connection was closed"), self._leaver)
 
     def prune(self, now: float, limits: PoolLimits) -> None:
+        self._frames.idle = 0
         if self._pinged_at is not None:
             if now - self._pinged_at > PING_WAIT:
                 self._pool.counts.heartbeats_failed += 1
@@ -195,9 +193,12 @@ class Http2Session(asyncio.Protocol):
         finally:
             self._is_reading = False
         self._tell()
-        self._flush()
-        if self._is_doubtful:
-            self._is_doubtful = False
+        if self._has_more_room:
+            self._has_more_room = False
+            self._pump_all()
+        self._flush(is_answer=True)
+        if self._is_doubtful or self._has_new_limit:
+            self._is_doubtful = self._has_new_limit = False
             self._pool.room_changed()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -209,6 +210,7 @@ class Http2Session(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_blocked = False
+        self._unasked = 0
         self._pump_all()
 
     # --- events
@@ -222,13 +224,13 @@ class Http2Session(asyncio.Protocol):
         stream = self._streams.get(event.stream_id)
         if stream is None:
             return
-        fields = event.headers
         try:
-            status = next(value for name, value in fields if name == b":status")
-            head = head_of(int(status), [pair for pair in fields if pair[0][:1] != b":"])
-        except (MalformedResponse, ValueError) as error:
-            stream.errand.fail(MalformedResponse(line_of(error)))
+            status, head = response_head(event.headers)
+        except MalformedResponse as error:
+            stream.errand.fail(error)
             return
+        if status >= 200:
+            self._frames.idle = 0
         stream.errand.took_head(head)
         self._touched[stream] = None
 
@@ -240,6 +242,8 @@ class Http2Session(asyncio.Protocol):
             self._used = 0
         if stream is None:
             return
+        if event.data:
+            self._frames.idle = 0
         stream.errand.took_body(bytes(event.data))
         self._touched[stream] = None
         if size and event.stream_ended is None:
@@ -271,11 +275,7 @@ class Http2Session(asyncio.Protocol):
         if stream is None or not event.remote_reset:
             return
         stream.over()
-        name = name_of(event.error_code)
-        if event.error_code == ErrorCodes.REFUSED_STREAM:
-            stream.errand.fail(StreamRefused("the worker refused the stream (REFUSED_STREAM)"))
-        else:
-            stream.errand.fail(ConnectionBroken(f"the worker reset the stream ({name})"))
+        stream.errand.fail(error_of_reset(event.error_code))
 
     def _on_farewell(self, farewell: Farewell) -> None:
         """§ 6.8: no new streams; those up to the last one that it names are still answered."""
@@ -293,12 +293,11 @@ class Http2Session(asyncio.Protocol):
         if stream is not None:
             self.pump(stream)
         elif not event.stream_id:
-            self._pump_all()
+            self._has_more_room = True
 
     def _on_settings(self, event: RemoteSettingsChanged) -> None:
         self._limit = self._pool.stream_limit = self._h2.remote_settings.max_concurrent_streams
-        self._pump_all()
-        self._pool.room_changed()
+        self._has_more_room = self._has_new_limit = True
 
     def _on_pong(self, event: PingAckReceived) -> None:
         self._pinged_at = None
@@ -322,6 +321,7 @@ class Http2Session(asyncio.Protocol):
         window = self._h2.local_flow_control_window(stream.id)
         if not stream.next_frame(min(window, self._h2.max_outbound_frame_size)):
             return False
+        self._frames.idle = 0
         self._flush_soon()
         stream.went_out()
         return True
@@ -359,11 +359,17 @@ class Http2Session(asyncio.Protocol):
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def _flush(self) -> None:
+    def _flush(self, *, is_answer: bool = False) -> None:
+        """Nobody can be told to wait with an answer to what has been read, so these are bounded here."""
         self._is_flush_due = False
         data = self._h2.data_to_send()
-        if data and not self._is_gone:
-            self.transport.write(data)
+        if not data or self._is_gone:
+            return
+        self.transport.write(data)
+        if is_answer and self._is_blocked:
+            self._unasked += len(data)
+            if self._unasked > UNASKED:
+                self._lost(ConnectionBroken("the worker does not read what it is answered"), ERROR)
 
     # --- ends
 

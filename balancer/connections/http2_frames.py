@@ -17,6 +17,10 @@ SETTINGS, GOAWAY = 4, 7
 LONGEST = 16_384
 """Bytes of a frame's payload; we ask for no more (§ 4.2)."""
 
+IDLE_LIMIT = 5000
+"""Frames in a row that bring no response further: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, interim responses, empty
+DATA. Each costs some 20 µs, and those of one read hold everybody else up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -36,14 +40,15 @@ class Farewell:
 
 
 class Frames:
-    """The frames of one connection."""
+    """The frames of one connection. `idle` counts them; whoever makes progress, or sees time pass, sets it to 0."""
 
     def __init__(self) -> None:
+        self.idle = 0
         self._kept = b""
         self._has_begun = False
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Those that have come whole. Raises `MalformedResponse` for what is no HTTP/2."""
+        """Those that have come whole. Raises `MalformedResponse` for what is no HTTP/2, and for a flood."""
         data = self._kept + data if self._kept else data
         at, size = 0, len(data)
         if not self._has_begun and size >= 9:
@@ -55,6 +60,9 @@ class Frames:
             end = at + 9 + length
             if end > size:
                 break
+            self.idle += 1
+            if self.idle > IDLE_LIMIT:
+                raise MalformedResponse(f"more than {IDLE_LIMIT} frames in a row without a response")
             stream_id = int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFFFFFF
             yield Frame(data[at + 3], stream_id, data[at:end])
             at = end

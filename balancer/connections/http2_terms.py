@@ -1,16 +1,21 @@
 """What a connection of HTTP/2 goes by: windows, limits and times, and how the library is set up for it.
 
-Rule of this file: values and pure functions.
+Rule of this file: values and functions without a state.
 """
 
 from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Iterable
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes, Settings
 
-from balancer.messages.outline import Fields, Outline
+from balancer.errors import ConnectionBroken, MalformedResponse, StreamRefused, UpstreamError
+from balancer.messages.outline import Fields, Outline, head_of
 from balancer.messages.response_head import HEAD_LIMIT
 
 STREAM_WINDOW = 262_144
@@ -31,6 +36,12 @@ LAST_ID = 2**31 - 1 - 2 * MOST
 PING_AFTER, PING_WAIT = 10.0, 10.0
 """Seconds without a word from the worker until it is asked for one, and until it is given up."""
 
+
+UNASKED = 262_144
+"""Bytes of answers, to PING and SETTINGS, that may wait for a worker that does not read them."""
+
+LONGEST_LINE = 200
+"""Characters of an error."""
 
 CODES = {code.value: code.name for code in ErrorCodes}
 
@@ -60,11 +71,41 @@ def head_fields(outline: Outline, scheme: bytes, origin: tuple[str, int]) -> Fie
     ]
 
 
+def has_unread(transport: asyncio.Transport) -> bool:
+    """Whether the kernel holds something that the peer has sent; False where it cannot be asked (Windows)."""
+    if not hasattr(select, "poll"):
+        return False
+    waiting = select.poll()
+    waiting.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def error_of_reset(code: int) -> UpstreamError:
+    """What RST_STREAM means for a request (RFC 9113 § 8.7)."""
+    if code == ErrorCodes.REFUSED_STREAM:
+        return StreamRefused("the worker refused the stream (REFUSED_STREAM)")
+    return ConnectionBroken(f"the worker reset the stream ({name_of(code)})")
+
+
 def name_of(code: int) -> str:
     """An error's (RFC 9113 § 7)."""
     return CODES.get(code, f"code {code:#x}")
 
 
 def line_of(error: Exception) -> str:
-    """What an error says, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """What an error says, in one line; some repeat what the worker has sent."""
+    return " ".join(str(error).split())[:LONGEST_LINE] or type(error).__name__
+
+
+def response_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[int, bytes]:
+    """The status, and the head as HTTP/1.1 has it, but for its empty line. Raises `MalformedResponse`."""
+    status = b""
+    others = []
+    for name, value in fields:
+        if name == b":status":
+            status = value
+        elif name[:1] != b":":
+            others.append((name, value))
+    if len(status) != 3 or not status.isdigit():
+        raise MalformedResponse("a :status that is no status")
+    return int(status), head_of(int(status), others)

@@ -38,7 +38,7 @@ from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, 
 from balancer.messages.body import Body, body_of
 from balancer.messages.fields import END_OF_HEAD, Framing
 from balancer.messages.keep_alive import keep_alive_timeout
-from balancer.messages.response_head import FIELDS_LIMIT, ResponseHeads, bound_size
+from balancer.messages.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
 from balancer.messages.response_head import Response as Response  # for those who implement a sink
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Upstream(asyncio.BufferedProtocol):
         "_has_odd_response",
         "_head",
         "_heads",
+        "_interims",
         "_is_head_request",
         "_owner",
         "_parser",
@@ -135,6 +136,7 @@ class Upstream(asyncio.BufferedProtocol):
         self._whole = whole_buffer()
         self.window = 0
         self._is_head_request = self._has_odd_response = self._reading_paused = False
+        self._interims = 0  # responses to this request before its final one
         self._has_hinted = False  # with an interim response: then it never counts as having died unheard
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
@@ -157,6 +159,7 @@ class Upstream(asyncio.BufferedProtocol):
         self._is_head_request = method == b"HEAD"
         self._has_odd_response = method in (b"HEAD", b"CONNECT")
         self.is_reusable = False  # until its response has ended
+        self._interims = 0
         self.write(head)
 
     def hand_over(self, sink: ResponseSink) -> None:
@@ -260,29 +263,32 @@ class Upstream(asyncio.BufferedProtocol):
     # --- what has come
 
     def _read_head(self, data: bytes) -> None:
-        head = self._head + data if self._head else data
-        end = head.find(END_OF_HEAD) + 4
-        if (end if end >= 4 else len(head)) > FEW:
-            bound_size(head[:end] if end >= 4 else head)
-        if end < 4:
-            self._judge(data)
-            self._head = head
-            return
-        size = len(head)
-        response: Response | None = None
-        if head is data:  # the usual read: a response with all of its body, and nothing else
-            response = self._heads.incoming(head[: end - 2])
-            if (
-                response.framing is LENGTH
-                and end + response.length == size
-                and not (self._has_odd_response or response.is_bodiless)
-            ):
+        while True:  # once, unless there are interim responses
+            head = self._head + data if self._head else data
+            end = head.find(END_OF_HEAD) + 4
+            if (end if end >= 4 else len(head)) > FEW:
+                bound_size(head[:end] if end >= 4 else head)
+            if end < 4:
                 self._judge(data)
-                self._tell_whole(response, data[end:])
+                self._head = head
                 return
-        self._head = b""
-        self._judge(data[: len(data) - (size - end)] if end < size else data)
-        self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
+            size = len(head)
+            response: Response | None = None
+            if head is data:  # the usual read: a response with all of its body, and nothing else
+                response = self._heads.incoming(head[: end - 2])
+                if (
+                    response.framing is LENGTH
+                    and end + response.length == size
+                    and not (self._has_odd_response or response.is_bodiless)
+                ):
+                    self._judge(data)
+                    self._tell_whole(response, data[end:])
+                    return
+            self._head = b""
+            self._judge(data[: len(data) - (size - end)] if end < size else data)
+            data = self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
+            if not data:
+                return
 
     def _judge(self, data: bytes) -> None:
         """Raises `MalformedResponse`."""
@@ -305,32 +311,35 @@ class Upstream(asyncio.BufferedProtocol):
         if sink is not None:
             sink.response_whole(response, body)
 
-    def _start(self, response: Response, rest: bytes) -> None:
-        """A head has come, the last one or an interim one, and `rest` behind it."""
+    def _start(self, response: Response, rest: bytes) -> bytes:
+        """A head has come, the last one or an interim one, and `rest` behind it. Returns what is still to be read: the
+        next head behind an interim one. Raises `MalformedResponse`."""
         sink = self._sink
         self._rest = rest
         if response.status < 200:
             self._has_hinted = True
+            self._interims += 1
+            if self._interims > INTERIM_LIMIT:
+                raise MalformedResponse(f"more than {INTERIM_LIMIT} interim responses")
             if sink is not None:
                 sink.response_started(response)
             self._rest = b""
-            if rest and self._sink is not None:
-                self._read_head(rest)
-            return
+            return rest if self._sink is not None else b""
         self._response = response
         if sink is not None:
             sink.response_started(response)
         self._rest = b""
         if self._sink is None:  # given up on the way, or detached
-            return
+            return b""
         if self._is_head_request or response.is_bodiless:
             if self._is_head_request:
                 self._parser = None  # it waits for a body
             self._end(rest, b"")
-            return
+            return b""
         self._parser = None
         self._body = body_of(response.framing, response.length)
         self._read_body(rest)
+        return b""
 
     def _read_body(self, data: bytes) -> None:
         body, sink = self._body, self._sink

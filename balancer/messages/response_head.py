@@ -42,6 +42,9 @@ HEAD_LIMIT: Final = 65_536
 FIELDS_LIMIT: Final = 500
 """Bytes, and fields, of a response's head."""
 
+INTERIM_LIMIT: Final = 100
+"""Interim responses (1xx) to one request; each goes on to the client, however slowly it reads."""
+
 
 class Response:
     """The head of a worker's response: what it says, and what of it is passed on.
