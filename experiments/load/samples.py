@@ -8,19 +8,28 @@ are float seconds from the start of the run; `nan` where an instant was never re
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import IO, Any, Literal
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from experiments.errors import BadInputError
 from experiments.printable import PrintableName
 
 FORMAT = 1
+
+LARGEST_COLUMN = 256 << 20
+"""Bytes of a column, or of the facts: 32 million requests."""
+
+LONGEST = 1e9
+"""Seconds of a run."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -141,6 +150,19 @@ class Samples:
         return float(np.nanmax(self.ended_at) - np.min(self.scheduled_at)) if len(self) else 0.0
 
 
+HEAD = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<type>[<|][a-z]\d)', 'fortran_order': False, "
+    rb"'shape': \((?P<count>\d{1,9}),\), \} *\n",
+    re.DOTALL,
+)
+"""What numpy writes before a column (numpy.lib.format, version 1.0); what it would read besides is no run's."""
+
+KINDS_OF_COLUMNS = {
+    **dict.fromkeys(("scheduled_at", "sent_at", "first_byte_at", "ended_at"), np.dtype("f8")),
+    **dict.fromkeys(("status", "kind", "worker", "region", "sequence", "attempts"), np.dtype("i8")),
+}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Samples and the facts they belong to."""
@@ -168,9 +190,47 @@ def write_run(run: Run, file: IO[bytes]) -> None:
 def load_run(path: Path) -> Run:
     """Read what `save_run` wrote. Raises BadInputError when the file is not one of ours."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            facts = RunFacts.model_validate(json.loads(archive["facts"].tobytes()))
-            columns = {field.name: archive[field.name] for field in fields(Samples)}
-        return Run(facts, Samples(**columns))
-    except (OSError, KeyError, ValueError, ValidationError) as error:
-        raise BadInputError(f"{path}: not a run file: {str(error).splitlines()[0]}") from None
+        with ZipFile(path) as archive:
+            facts = RunFacts.model_validate(json.loads(member(archive, "facts", np.dtype("u1")).tobytes()))
+            columns = {column.name: member(archive, column.name) for column in fields(Samples)}
+        samples = Samples(**columns)
+        check_samples(samples, facts)
+        return Run(facts, samples)
+    except (OSError, BadZipFile, zlib.error, EOFError, KeyError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise BadInputError(f"{path}: not a run file: {reason[0][:200]}") from None
+    except NotImplementedError:  # a compression that zipfile does not know
+        raise BadInputError(f"{path}: not a run file: its compression is unknown") from None
+
+
+def member(archive: ZipFile, name: str, kind: np.dtype[Any] | None = None) -> NDArray[Any]:
+    """One array of the file. Raises ValueError where it is larger than one of ours, or of another kind."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.file_size > LARGEST_COLUMN:
+        raise ValueError(f"{name}: {info.file_size:,} bytes, where {LARGEST_COLUMN:,} are allowed")
+    with archive.open(info) as file:
+        data = file.read(LARGEST_COLUMN)
+    head = HEAD.match(data)
+    if head is None or head["type"].decode() != (kind or KINDS_OF_COLUMNS[name]).str:
+        raise ValueError(f"{name}: no column of the kind that it has in a run")
+    column = np.frombuffer(data, head["type"].decode(), offset=head.end())
+    if len(column) != int(head["count"]):
+        raise ValueError(f"{name}: {len(column)} numbers, where its head says another number")
+    return column.copy()
+
+
+def check_samples(samples: Samples, facts: RunFacts) -> None:
+    """Raises ValueError where a column says what no run can."""
+    for name, least, most in (
+        ("worker", -1, len(facts.places) - 1),
+        ("region", -1, len(facts.regions) - 1),
+        ("kind", 0, max(Kind)),
+    ):
+        column = getattr(samples, name)
+        if len(column) and not least <= column.min() <= column.max() <= most:
+            raise ValueError(f"{name}: must be from {least} to {most}")
+    for name in ("scheduled_at", "sent_at", "first_byte_at", "ended_at"):
+        if (np.abs(getattr(samples, name)) > LONGEST).any():
+            raise ValueError(f"{name}: must be an instant of the run")
+    if np.isnan(samples.scheduled_at).any():
+        raise ValueError("scheduled_at: must be an instant of the run")

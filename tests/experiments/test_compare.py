@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,10 @@ def weather(scenario: Scenario, planned: Any, factor: float) -> Run:
     rng, mine = np.random.default_rng(planned.seed), np.random.default_rng([planned.seed, planned.order])
     taken = factor * np.exp(rng.normal(-3, 0.3) + mine.normal(0, 0.02) + rng.normal(0, 0.1, 50))
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
-    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))
-    return as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
+    drawn = (np.linspace(0, 1, 50), taken, np.arange(50))  # nobody waits
+    run = as_run(scenario, entry, planned.block, planned.order, planned.seed, drawn)
+    worker = run.samples.worker % len(scenario.workers)
+    return Run(run.facts, replace(run.samples, worker=worker))
 
 
 @pytest.fixture
