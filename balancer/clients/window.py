@@ -26,8 +26,8 @@ def window_of(transport: asyncio.Transport, most_unsent: int) -> int:
     that is less, what the network takes within a round trip; and up to `most_unsent` bytes that our kernel holds beyond
     that.
 
-    0 for a client that does not read, once its kernel and ours hold what they may, and where the system does not tell
-    (before Linux 5.4). Some 2 µs.
+    An estimate: the kernel may take less when acknowledgements are late. 0 for a client that does not read, once its
+    kernel and ours hold what they may, and where the system does not tell (before Linux 5.4). Some 2 µs.
     """
     if not _IS_LINUX:
         return 0

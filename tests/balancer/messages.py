@@ -103,7 +103,7 @@ def chunked(draw: st.DrawFn, body: bytes) -> tuple[bytes, Fields]:
 def requests(draw: st.DrawFn) -> Sent:
     """A legal HTTP/1.1 request."""
     method = draw(st.sampled_from(METHODS))
-    path = b"/" + draw(text(TARGET, 0, 10))
+    path = b"/" + draw(text(TARGET, 0, 10).filter(lambda rest: not rest.startswith(b"-/")))  # not for control
     fields, body, trailers = draw(_fields), draw(_bodies), Fields()
     passed = [*fields]
     nominated = draw(st.lists(_tokens.map(lambda token: b"X-N-" + token), max_size=2))
