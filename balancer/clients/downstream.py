@@ -74,8 +74,8 @@ class Downstream(ClientConnection):
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is on its way, or waits for its turn."""
-        return self._answering is not None or self._ahead is not None
+        """Whether a request is on its way."""
+        return self._answering is not None
 
     @property
     def entrance(self) -> Entrance:
@@ -344,7 +344,8 @@ class Downstream(ClientConnection):
     def close_if_quiet(self, now: float, longer_than: float) -> bool:
         """Give the descriptor to somebody who waits for one."""
         has_begun = self._reader is not None and self._reader.has_begun
-        is_idle = not (self.is_answering or has_begun) and self._linger_until is None
+        is_busy = self._answering is not None or self._ahead is not None or has_begun
+        is_idle = not is_busy and self._linger_until is None
         return is_idle and now - self.quiet_since > longer_than and self._close_idle()
 
     def _close_idle(self) -> bool:

@@ -59,7 +59,7 @@ async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffe
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel tells a client's window")
 async def test_a_reader_that_stalls_after_it_was_quick_costs_a_read(stage: Stage) -> None:
-    """A client that takes all at once is sent more at once: by its kernel's word, and one read of the largest at most."""
+    """A client that takes all at once is sent more at once, by its kernel's word; one read of the largest at most."""
     biggest = most = 0
     taken = asyncio.Event()
 
