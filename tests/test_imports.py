@@ -54,8 +54,8 @@ FORBIDDEN_IN_THE_CORE = frozenset(
 """I/O, concurrency, wall clocks, and randomness that cannot be seeded."""
 
 DRAWERS = frozenset({"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"})
-LONGEST = 400
-"""Lines of a file outside the tests; one that needs more holds two ideas."""
+LONGEST = 600
+"""Lines of a file outside the tests: enough for one class that belongs together, which is not cut for its length."""
 
 
 @dataclass(frozen=True)

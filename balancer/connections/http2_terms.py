@@ -13,6 +13,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes, Settings
+from hpack import Encoder
 
 from balancer.errors import ConnectionBroken, MalformedResponse, StreamRefused, UpstreamError
 from balancer.messages.outline import Fields, Outline, head_of
@@ -43,12 +44,25 @@ UNASKED = 262_144
 LONGEST_LINE = 200
 """Characters of an error."""
 
+HUFFMAN_LIMIT = 256
+"""Bytes of a field, name and value, up to which it is sent in Huffman code."""
+
 CODES = {code.value: code.name for code in ErrorCodes}
+
+
+class FieldEncoder(Encoder):
+    """hpack's encoder, with long fields as they are: it makes the Huffman code of a field in one integer, which takes
+    time by the square of the field's length (31,000 bytes: 0.1 to 0.5 s)."""
+
+    def add(self, to_add: tuple[bytes, bytes], sensitive: bool, huffman: bool = False) -> bytes:
+        name, value = to_add
+        return super().add(to_add, sensitive, huffman and len(name) + len(value) <= HUFFMAN_LIMIT)
 
 
 def new_connection() -> H2Connection:
     """Our side of one, not begun."""
     connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+    connection.encoder = FieldEncoder()
     connection.local_settings = Settings(
         client=True,
         initial_values={

@@ -6,7 +6,6 @@ Who may is decided from the head. A body is gathered only for a request with the
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.clients.client import Client
@@ -67,6 +66,10 @@ class ControlTurn:
         self._is_up = False
         self._is_complete = not request.fields.has_body
 
+    @property
+    def _block(self) -> bytes:
+        return self.head[self.head.find(b"\r\n") : -2]
+
     def start(self) -> None:
         self._is_up = True
         if self._is_probe:
@@ -76,11 +79,11 @@ class ControlTurn:
             self._answer(b"200 OK" if is_well else b"503 Service Unavailable", b"application/json", body)
         elif not self._is_allowed:
             self._answer(b"404 Not Found", b"text/plain; charset=utf-8", _NOT_FOUND)
-        elif has(_CONTENT_ENCODING, self.head):
+        elif any(found(_CONTENT_ENCODING, self._block)):
             problem = b'{"error": "Content-Encoding: a control request\'s body must be plain JSON"}'
             self._answer(b"415 Unsupported Media Type", b"application/json", problem)
         else:
-            if not self._is_complete and not self._body and has(_EXPECT, self.head):
+            if not self._is_complete and not self._body and any(found(_EXPECT, self._block)):
                 self._connection.transport.write(_CONTINUE)
             self._hand_over()
 
@@ -136,8 +139,3 @@ class ControlTurn:
             len(self._body),
             bytes(self._body),
         )
-
-
-def has(lines: re.Pattern[bytes], head: bytes) -> bool:
-    """Whether a head has a field that `lines` finds."""
-    return any(found(lines, head[head.find(b"\r\n") : -2]))

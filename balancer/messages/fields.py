@@ -47,33 +47,62 @@ _END: Final = ""
 """The key in a node of a trie under which it says that a name ends there."""
 
 
-def any_of(names: Iterable[str]) -> bytes:
-    """An expression for each of `names`, in lower case; one that ends in `*` means all that begin so.
+_SIGNS: Final = "!#$%&'*+.^_`|~"
+"""What a name may hold beside letters, digits and hyphens."""
+
+_AS_HYPHENS: Final = bytes.maketrans(_SIGNS.encode(), b"-" * len(_SIGNS))
+
+
+def any_of(names: Iterable[str], *, as_in_cgi: bool = False) -> bytes:
+    """An expression for each of `names`, in lower case; one that ends in `*` means all that begin so. With `as_in_cgi`
+    it also matches the names that are the same `in_cgi`.
 
     It has the form of a trie: whatever does not begin like any of them fails at its first byte, in C.
     """
     trie: dict[str, Any] = {}
     for name in sorted({name.lower() for name in names}):
         node = trie
-        for letter in name:
+        end = "*" if name.endswith("*") else ""
+        begin = in_cgi(name.removesuffix("*").encode()).decode() if as_in_cgi else name.removesuffix("*")
+        for letter in begin + end:
             node = node.setdefault(letter, {})
         node[_END] = {}
-    return _following(trie).encode()
+    return _following(trie, f"[{_SIGNS}-]" if as_in_cgi else "-").encode()
 
 
-def _following(node: dict[str, Any]) -> str:
+def _following(node: dict[str, Any], hyphen: str) -> str:
     """What may follow from here on."""
     if "*" in node:  # whatever else follows is included
-        return "[^:]*"
-    branches = [
-        "" if letter == _END else re.escape(letter) + _following(rest) for letter, rest in node.items()
-    ]
+        return r"[^\n:]*"
+    branches = []
+    for letter, rest in node.items():
+        this = hyphen if letter == "-" else re.escape(letter)
+        branches.append("" if letter == _END else this + _following(rest, hyphen))
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def in_cgi(name: bytes) -> bytes:
+    """A field's name with a hyphen for every sign. Two names that are the same then may be the same to an application:
+    CGI, and WSGI after it, turns hyphens into underscores (RFC 3875 § 4.1.18), and some servers all signs."""
+    return name.translate(_AS_HYPHENS)
+
+
+def first_value_of(name: bytes) -> re.Pattern[bytes]:
+    """Finds the first field of this name, in any case, that is not empty; group 1 is its value without the white space
+    around it.
+
+    No part of the expression can begin with what the part before it repeats, so a failure takes time by the length of
+    the value and not by its square.
+    """
+    return re.compile(rb"\n(?i:%b):[ \t]*([^\r \t]+(?:[ \t]+[^\r \t]+)*)" % re.escape(name))
 
 
 def lines_of(names: bytes) -> re.Pattern[bytes]:
     """Finds the lines of fields whose name the expression `names` matches, in lower case."""
     return re.compile(rb"\n(%b):[ \t]*([^\r]*)" % names)
+
+
+_LENGTH_STATED: Final = lines_of(any_of(FRAMING))
 
 
 def found(pattern: re.Pattern[bytes], block: bytes) -> Iterator[tuple[bytes, bytes, tuple[int, int]]]:
@@ -85,17 +114,48 @@ def found(pattern: re.Pattern[bytes], block: bytes) -> Iterator[tuple[bytes, byt
 
 def cut(block: bytes, spans: list[tuple[int, int]]) -> bytes:
     """`block` without `spans`, which come in order."""
-    for start, end in reversed(spans):
-        block = block[:start] + block[end:]
-    return block
+    if len(spans) <= 1:  # mostly Connection
+        return block[: spans[0][0]] + block[spans[0][1] :] if spans else block
+    kept: list[bytes] = []
+    at = 0
+    for start, end in spans:
+        kept.append(block[at:start])
+        at = end
+    kept.append(block[at:])
+    return b"".join(kept)
 
 
 def without(names: Iterable[bytes], block: bytes, keep: frozenset[bytes] = frozenset()) -> bytes:
-    """`block` without the fields named, in lower case, but for those in `keep`."""
-    unwanted = [re.escape(name) for name in names if name not in keep]
+    """`block` without the fields named, in lower case, but for those in `keep`.
+
+    The names may be a peer's own and thousands: no expression is made of them.
+    """
+    unwanted = [name for name in names if name and name not in keep]
     if not unwanted:
         return block
-    return cut(block, [span for _, _, span in found(lines_of(b"|".join(unwanted)), block)])
+    leaving = frozenset(unwanted)
+    kept: list[bytes] = []
+    for line in block.split(b"\r\n"):
+        if line[: line.find(b":")].lower() not in leaving:
+            kept.append(line)
+    return b"\r\n".join(kept)
+
+
+_CHUNKED_LINE: Final = b"\nTransfer-Encoding: chunked\r"
+
+
+def restated(block: bytes, framing: Framing, length: int) -> bytes:
+    """`block` with its one line that states the length, judged before, spelled as every reader reads it alike:
+    `Transfer-Encoding: chunked`, or one space and decimal digits that do not begin with a zero."""
+    is_chunked = framing is Framing.CHUNKED
+    usual = _CHUNKED_LINE if is_chunked else b"\nContent-Length: %d\r" % length
+    if block.find(usual) >= 0 or (not is_chunked and block.find(usual.lower()) >= 0):
+        return block
+    for name, _, (start, end) in found(_LENGTH_STATED, block):
+        if not is_chunked:
+            usual = b"\n%b: %d\r" % (block[start + 2 : start + 2 + len(name)], length)
+        return block[: start + 1] + usual + block[end + 1 :]
+    return block
 
 
 def connection_options(values: Values) -> list[bytes]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from balancer.messages.fields import SPECIAL, any_of, lines_of
+from balancer.messages.fields import SPECIAL, any_of, in_cgi, lines_of
 
 
 class InternalFields:
-    """A set of names, in any case; one that ends in `*` means all that begin so.
+    """A set of names, in any case; one that ends in `*` means all that begin so. A request's field is one of them, too,
+    if a worker may take it for one (`in_cgi`).
 
     `special` finds the lines of these, and of all that a request is read for, in a block in lower case; `find_special`
     is its `findall`.
@@ -22,18 +23,19 @@ class InternalFields:
 
     def __init__(self, names: Iterable[str]) -> None:
         listed = [name.lower() for name in names]
-        self._whole = frozenset(name.encode() for name in listed)
-        self._beginnings = tuple(name[:-1].encode() for name in listed if name.endswith("*"))
+        self._whole = frozenset(in_cgi(name.encode()) for name in listed)
+        self._beginnings = tuple(in_cgi(name[:-1].encode()) for name in listed if name.endswith("*"))
         self._next = re.compile(rb"\n(?=%b:)" % any_of(listed)).search
-        self.special = lines_of(any_of((*SPECIAL, *listed)))
+        self.special = lines_of(any_of((*SPECIAL, *listed), as_in_cgi=True))
         self.find_special = self.special.findall
 
     def has(self, name: bytes) -> bool:
-        """Whether a name, in lower case, is one of them."""
+        """Whether the name of a request's field, in lower case, is one of them."""
+        name = in_cgi(name)
         return name in self._whole or name.startswith(self._beginnings)
 
     def without(self, block: bytes) -> bytes:
-        """`block` without them."""
+        """A response's `block` without them."""
         lower = block.lower()
         match = self._next(lower)
         if match is None:

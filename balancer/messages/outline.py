@@ -20,7 +20,7 @@ Fields = list[tuple[bytes, bytes]]
 _OF_ONE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding", b"te")
 )
-_find_fields: Final = re.compile(rb"\r\n([^:\r]+):[ \t]*([^\r]*?)[ \t]*(?=\r\n)").findall
+_find_fields: Final = re.compile(rb"\r\n([^:\r]+):[ \t]*([^\r]*)").findall
 _is_token: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
 _is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 
@@ -57,8 +57,9 @@ def outline_of(head: bytes) -> Outline:
     authority, length = b"", 0
     fields: Fields = []
     pairs: Fields = _find_fields(head, line_end)
-    for name, value in pairs:
+    for name, written in pairs:
         lower = name.lower()
+        value = written.rstrip(b" \t")
         if lower == b"host":
             authority = value
             continue
@@ -74,7 +75,7 @@ def outline_of(head: bytes) -> Outline:
 def fields_of(block: bytes) -> Fields:
     """The fields of a block (`fields.py`), trailers for one."""
     pairs: Fields = _find_fields(block)
-    return pairs
+    return [(name, value.rstrip(b" \t")) for name, value in pairs]
 
 
 def head_of(status: int, fields: Iterable[tuple[bytes, bytes]], reason: bytes | None = None) -> bytes:

@@ -22,8 +22,10 @@ from balancer.messages.fields import (
     connection_options,
     cut,
     found,
+    in_cgi,
     last,
     lines_of,
+    restated,
     without,
 )
 from balancer.messages.stated_fields import Stated
@@ -31,7 +33,7 @@ from balancer.messages.stated_fields import Stated
 REQUEST_ID_LIMIT: Final = 128
 """Longest X-Request-ID taken over from a client, in bytes (Heroku's router draws the same line)."""
 
-_REQUEST_FIELDS: Final = lines_of(any_of(SPECIAL))
+_REQUEST_FIELDS: Final = lines_of(any_of(SPECIAL, as_in_cgi=True))
 _find_special: Final = _REQUEST_FIELDS.findall
 
 _BELIEVED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
@@ -119,6 +121,12 @@ def _check_host(host: bytes) -> None:
         raise RequestRejected(400, "bad_host", "Host must be host or host:port")
 
 
+def _is_misspelt(name: bytes, plain: bytes) -> bool:
+    """Whether a worker may take a trusted proxy's field for one that it is not. What that calls X-Forwarded-Some_Thing
+    is its own."""
+    return name != plain and (plain in _BELIEVED or not name.startswith(b"x-forwarded-"))
+
+
 class SpecialFields:
     """Fields that are not simply passed on, and `block` without those that end here."""
 
@@ -126,12 +134,15 @@ class SpecialFields:
         self.client = client
         self.is_http10 = is_http10
         self.values: Values = {}
+        self._length_line = b""  # the one that states it, as it came
         cuts: list[tuple[int, int]] = []
         internal = client.internal
         for name, value, span in found(_REQUEST_FIELDS if internal is None else internal.special, block):
             self.values.setdefault(name, []).append(value)
             if self._ends_here(name) or (internal is not None and internal.has(name)):
                 cuts.append(span)
+            elif name == b"content-length" or name == b"transfer-encoding":
+                self._length_line = block[span[0] + 2 : span[1]]
         self.options = connection_options(self.values)
         self.host = self._host(authority)
         self.block = without(self.options, cut(block, cuts), keep=NOT_NOMINATED)
@@ -145,11 +156,18 @@ class SpecialFields:
             return self.is_http10  # RFC 9110 § 10.1.1: from HTTP/1.0 it means nothing
         if name in _ENDS_HERE or name in _BELIEVED:
             return True
-        return not self.client.is_trusted
+        plain = in_cgi(name)
+        if plain in KEPT_FOR_FRAMING:
+            raise RequestRejected(
+                400, "bad_framing", "Content-Length and Transfer-Encoding are written with a hyphen"
+            )
+        return not self.client.is_trusted or _is_misspelt(name, plain)
 
     def come_to(self) -> RequestFields:
         """All of it together. Raises `RequestRejected`."""
         framing, length = self._framing()
+        if framing is not NONE and not self._is_plain(framing, length):
+            self.block = restated(self.block, framing, length)
         self._check_expectation()
         is_http10, options = self.is_http10, self.options
         keep_alive = b"keep-alive" in options if is_http10 else True
@@ -193,6 +211,13 @@ class SpecialFields:
         if not lengths[0].isdigit() or len(lengths[0]) > 18:
             raise RequestRejected(400, "bad_framing", "Content-Length must be a number of bytes")
         return LENGTH, int(lengths[0])
+
+    def _is_plain(self, framing: Framing, length: int) -> bool:
+        """Whether the length is stated as nearly everybody does."""
+        if framing is CHUNKED:
+            return self._length_line == b"Transfer-Encoding: chunked"
+        digits = self.values[b"content-length"][0]
+        return self._length_line == b"Content-Length: " + digits and (digits[:1] != b"0" or digits == b"0")
 
     def _coding(self, coding: bytes) -> tuple[Framing, int]:
         if self.is_http10:

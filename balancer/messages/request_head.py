@@ -109,7 +109,7 @@ def _unusual(
 def _one_hop_further(block: bytes) -> bytes:
     """RFC 9110 § 7.6.2: OPTIONS and TRACE may count how far they go."""
     for _, value, (start, end) in found(_MAX_FORWARDS, block):
-        if not value.isdigit():
+        if not value.isdigit() or len(value) > 18:
             raise RequestRejected(400, "bad_max_forwards", "Max-Forwards must be a number")
         if not int(value):
             raise RequestRejected(405, "max_forwards", "Max-Forwards is used up: this goes no further")

@@ -21,12 +21,14 @@ from balancer.messages.fields import (
     cut,
     found,
     lines_of,
+    restated,
     without,
 )
 from balancer.messages.internal_fields import InternalFields
 
 _RESPONSE_FIELDS: Final = lines_of(any_of((*HOP_BY_HOP, *FRAMING)))
-_find_special: Final = lines_of(any_of((*HOP_BY_HOP, *FRAMING, "date"))).findall
+_find_special: Final = re.compile(rb"\n(%b):([^\r]*)" % any_of((*HOP_BY_HOP, *FRAMING, "date"))).findall
+"""The values with the white space around them: only the usual spelling needs no closer look."""
 
 BODILESS_STATUSES: Final = frozenset((204, 304))
 
@@ -122,9 +124,11 @@ def incoming_response(head: bytes) -> Response:
     for name, value in special:
         if name == b"date":
             has_date = True
-        elif name == b"content-length" and length < 0:
-            length = _length(value)
-        elif name == b"connection" and value == b"keep-alive" and not has_keep_alive:
+        elif name == b"content-length" and length < 0 and value[:1] == b" ":
+            length = _plain_length(value[1:])
+            if length < 0:
+                return _special_response(status, line, block, is_http11)
+        elif name == b"connection" and value == b" keep-alive" and not has_keep_alive:
             has_keep_alive = True
         else:
             return _special_response(status, line, block, is_http11)
@@ -154,7 +158,10 @@ def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -
             cuts.append(span)
     framing, length = _response_framing(values)
     options = connection_options(values)
-    block = upgrades.told(status, values, options, without(options, cut(block, cuts), keep=NOT_NOMINATED))
+    block = without(options, cut(block, cuts), keep=NOT_NOMINATED)
+    if framing is LENGTH:
+        block = restated(block, framing, length)
+    block = upgrades.told(status, values, options, block)
     keep_alive = b"close" not in options and (is_http11 or b"keep-alive" in options)
     ends_by_itself = framing is not UNTIL_CLOSE or status in BODILESS_STATUSES
     return Response(
@@ -183,9 +190,14 @@ def _response_framing(values: Values) -> tuple[Framing, int]:
     return LENGTH, _length(lengths[0])
 
 
+def _plain_length(digits: bytes) -> int:
+    """-1 for a number that is not in its only plain spelling, or none."""
+    if not digits.isdigit() or len(digits) > 18 or (digits[:1] == b"0" and digits != b"0"):
+        return -1
+    return int(digits)
+
+
 def _length(digits: bytes) -> int:
-    if not digits.isdigit():
-        digits = digits.rstrip()
     if not digits.isdigit() or len(digits) > 18:
         raise MalformedResponse("Content-Length must be a number of bytes")
     return int(digits)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from balancer.messages.fields import first_value_of
+
 if TYPE_CHECKING:
     from balancer.clients.client import Client
     from balancer.messages.request_head import Request
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 KeyOf = Callable[["Request", "Client"], "str | None"]
 """What `RequestFacts.key` is of a request; None: it has none."""
 
-_FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r,]*[^\r, \t])").search
+_FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
 """The first address, which is the client's as the first proxy saw it."""
 
 
@@ -29,14 +31,16 @@ def key_of(config: KeyConfig) -> KeyOf | None:
         return _client
     if config.by is None or config.name is None:
         return None
-    name = re.escape(config.name.encode())
-    if config.by == "cookie":
-        return _found(rb"\n(?i:cookie):(?:[^\r]*;)?[ \t]*%b=([^;\r]*[^;\r \t])" % name)
-    return _found(rb"\n(?i:%b):[ \t]*([^\r]*[^\r \t])" % name)
+    name = config.name.encode()
+    return _found(_cookie(name) if config.by == "cookie" else first_value_of(name))
 
 
-def _found(pattern: bytes) -> KeyOf:
-    search = re.compile(pattern).search
+def _cookie(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=([^;\r]*[^;\r \t])" % re.escape(name))
+
+
+def _found(pattern: re.Pattern[bytes]) -> KeyOf:
+    search = pattern.search
 
     def key(request: Request, client: Client) -> str | None:
         match = search(request.raw)

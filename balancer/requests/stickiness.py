@@ -11,6 +11,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from balancer.messages.fields import first_value_of
 from balancer.messages.internal_fields import InternalFields
 from policies.policy import Policy
 from policies.sticky import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
@@ -109,9 +110,9 @@ def _cookie(name: bytes) -> Find:
     """Finds our token among a request's cookies (RFC 6265 § 4.2.1)."""
     token = rb"[0-9a-f]{%d}" % (2 * TOKEN_BYTES)
     return re.compile(
-        rb"\n(?i:cookie):(?:[^\r]*;)?[ \t]*%b=(%b)[ \t]*[;\r]" % (re.escape(name), token)
+        rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=(%b)[ \t]*[;\r]" % (re.escape(name), token)
     ).search
 
 
 def _field(name: bytes) -> Find:
-    return re.compile(rb"\n(?i:%b):[ \t]*([^\r]*[^\r \t])" % re.escape(name)).search
+    return first_value_of(name).search

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from balancer.messages.fields import in_cgi
 from balancer.settings.transports import Transport, check_installed
 from policies import registry
 from policies.canary import Canary
@@ -271,8 +272,9 @@ class HeadersConfig(Section):
     @classmethod
     def _is_not_ours(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
+            plain = in_cgi(name.removesuffix("*").lower().encode()).decode()
             for needed in NEEDED:
-                if needed == name.lower() or (name.endswith("*") and needed.startswith(name[:-1].lower())):
+                if needed == plain or (name.endswith("*") and needed.startswith(plain)):
                     raise ValueError(f"'{name}' would take out {needed}, which forwarding needs")
         return names
 

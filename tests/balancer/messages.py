@@ -115,7 +115,7 @@ def requests(draw: st.DrawFn) -> Sent:
             draw(st.integers(0, len(fields))),
             (b"Connection", draw(st.sampled_from((b",", b", "))).join(options)),
         )
-    framed = body
+    framed, framing = body, (b"", b"")
     how = draw(st.sampled_from(("none", "length", "chunked")))
     if how == "none":
         framed = body = b""
@@ -126,7 +126,10 @@ def requests(draw: st.DrawFn) -> Sent:
         framing = draw(st.sampled_from((b"Transfer-Encoding", b"transfer-encoding"))), b"chunked"
     host = b"Host", b"example.org"
     ends = [host] if how == "none" else draw(st.permutations([host, framing]))
-    fields, passed = ends[:1] + fields + ends[1:], ends[:1] + passed + ends[1:]
+    arriving = [
+        (b"Transfer-Encoding", b"chunked") if end == framing and how == "chunked" else end for end in ends
+    ]
+    fields, passed = ends[:1] + fields + ends[1:], arriving[:1] + passed + arriving[1:]
     target = draw(st.sampled_from((b"", b"", b"http://example.org"))) + path
     head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, draw(lines(fields)))
     return Sent(head + framed, (method, path, b"HTTP/1.1"), passed, body, trailers)

@@ -78,6 +78,11 @@ HOP_BY_HOP = under(
             request(b"Max-Forwards: 2", line=b"OPTIONS / HTTP/1.1"),
             holds=(b"Max-Forwards: 1",),
         ),
+        refused(
+            "max-forwards-endless",
+            "RFC 9110 § 7.6.2",
+            request(b"Max-Forwards: " + b"9" * 5000, line=b"OPTIONS / HTTP/1.1"),
+        ),
         passed(
             "max-forwards-of-a-get",
             "RFC 9110 § 7.6.2",

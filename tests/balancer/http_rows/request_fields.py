@@ -117,6 +117,34 @@ SYNTAX = under(
     ),
 )
 
+
+def alias(name: str, field: bytes, *also: bytes) -> Row:
+    """A CGI or WSGI worker takes this name for another one: it does not reach the worker, its neighbour does."""
+    sent = request(field + b": 192.0.2.66", *also, b"X-Y: kept")
+    return passed(
+        name, "", sent, holds=(b"X-Y: kept",), lacks=(field, *(each.partition(b":")[0] for each in also))
+    )
+
+
+ALIASES = under(
+    "RFC 3875 § 4.1.18",
+    (
+        alias("alias-forwarded-for", b"X_Forwarded_For"),
+        alias("alias-forwarded-for-half", b"X-Forwarded_For"),
+        alias("alias-forwarded-for-other-half", b"x_forwarded-for"),
+        alias("alias-forwarded-proto", b"X_FORWARDED_PROTO"),
+        alias("alias-forwarded-any", b"X_Forwarded_Port"),
+        alias("alias-real-ip", b"X_Real-IP"),
+        alias("alias-dots", b"X.Forwarded.For"),
+        alias("alias-request-id", b"X-Request_ID"),
+        alias("alias-twice", b"X_Forwarded_For", b"x-forwarded_host: b"),
+        passed("alias-of-nothing", "", request(b"X_Forwarder: y"), holds=(b"X_Forwarder: y",)),
+        passed(
+            "alias-nominated", "", request(b"Connection: X_Real_IP", b"X_Real_IP: y"), lacks=(b"X_Real_IP",)
+        ),
+    ),
+)
+
 LONG = b"x" * 12_000
 SIZES = under(
     "RFC 6585 § 5",
@@ -132,4 +160,4 @@ SIZES = under(
     ),
 )
 
-ROWS: tuple[Row, ...] = (*HOSTS, *SYNTAX, *SIZES)
+ROWS: tuple[Row, ...] = (*HOSTS, *SYNTAX, *ALIASES, *SIZES)

@@ -27,11 +27,37 @@ LENGTHS = under(
     (
         passed("length", "", length(b"5"), body=b"hello"),
         passed("length-zero", "", length(b"0", b"")),
-        passed("length-leading-zeros", "", length(b"0005"), body=b"hello"),
-        passed("length-tabs-around", "RFC 9112 § 5.1", length(b"\t5\t"), body=b"hello"),
+        passed("length-leading-zeros", "", length(b"0005"), body=b"hello", holds=(b"Content-Length: 5",)),
+        passed("length-zeros", "", length(b"000", b""), holds=(b"Content-Length: 0",)),
+        passed(
+            "length-tabs-around",
+            "RFC 9112 § 5.1",
+            length(b"\t5\t"),
+            body=b"hello",
+            holds=(b"Content-Length: 5",),
+        ),
+        passed(
+            "length-spaces-around",
+            "RFC 9112 § 5.1",
+            length(b"  5 "),
+            body=b"hello",
+            holds=(b"Content-Length: 5",),
+        ),
+        passed(
+            "length-no-space",
+            "RFC 9112 § 5.1",
+            post(b"content-length:5", body=b"hello"),
+            body=b"hello",
+            holds=(b"Content-Length: 5",),
+        ),
         passed("length-of-a-get", "RFC 9110 § 9.3.1", request(b"Content-Length: 2", body=b"ab"), body=b"ab"),
         passed("length-body-is-a-request", "RFC 9112 § 6.3", length(b"%d" % len(GHOST), GHOST), body=GHOST),
-        passed("length-other-name", "RFC 9110 § 5.1", post(b"Content_Length: 5")),
+        refused("length-other-name", "RFC 3875 § 4.1.18", post(b"Content_Length: 5")),
+        refused(
+            "length-other-name-too",
+            "RFC 3875 § 4.1.18",
+            post(b"Content-Length: 5", b"Content_Length: 0", body=b"hello"),
+        ),
         passed(
             "length-nominated",
             "RFC 9110 § 7.6.1",
@@ -94,6 +120,13 @@ CODINGS = under(
         ),
         refused("coding-tab-behind-and-nul", "RFC 9110 § 5.5", post(TE + b"chunked\t", b"X: \0", body=LAST)),
         refused("coding-tab-behind-10", "", request(TE + b"chunked\t", line=b"POST / HTTP/1.0", body=LAST)),
+        passed("coding-spaces-around", "RFC 9112 § 5.1", coding(b"  chunked "), body=b"hello"),
+        passed(
+            "coding-no-space",
+            "RFC 9112 § 5.1",
+            post(b"tRANSFER-eNCODING:chunked", body=FIVE + LAST),
+            body=b"hello",
+        ),
         passed(
             "coding-nominated",
             "RFC 9110 § 7.6.1",
@@ -129,7 +162,10 @@ CODINGS = under(
             "coding-space-before-colon", "RFC 9112 § 5.1", post(b"Transfer-Encoding : chunked", body=LAST)
         ),
         refused("coding-10", "", request(TE + b"chunked", line=b"POST / HTTP/1.0", body=FIVE + LAST)),
-        passed("coding-other-name", "RFC 9110 § 5.1", post(b"Transfer_Encoding: chunked")),
+        refused("coding-other-name", "RFC 3875 § 4.1.18", post(b"Transfer_Encoding: chunked")),
+        refused(
+            "coding-other-name-too", "RFC 3875 § 4.1.18", chunked(FIVE + LAST, b"transfer_encoding: identity")
+        ),
         passed(
             "coding-of-a-get", "RFC 9110 § 9.3.1", request(TE + b"chunked", body=FIVE + LAST), body=b"hello"
         ),
@@ -254,6 +290,7 @@ TRAILERS = under(
         dropped("trailer-authorization", b"Authorization: Basic YTpi"),
         dropped("trailer-connection", b"Connection: close"),
         dropped("trailer-forwarded", b"X-Forwarded-For: 10.0.0.1"),
+        dropped("trailer-forwarded-other-name", b"X_Forwarded-For: 10.0.0.1"),
         stopped("trailer-space-before-colon", "RFC 9112 § 5.1", trailing(b"X : y")),
         stopped("trailer-no-colon", "RFC 9112 § 5", trailing(b"X y")),
         stopped("trailer-empty-name", "RFC 9110 § 5.1", trailing(b": y")),

@@ -44,7 +44,9 @@ LENGTHS = under(
     (
         good("answer-length", "", length(b"2")),
         good("answer-length-zero", "", length(b"0", b""), b""),
-        good("answer-length-zeros", "RFC 9110 § 8.6", length(b"002")),
+        good("answer-length-zeros", "RFC 9110 § 8.6", length(b"002"), gets=(TWO,)),
+        good("answer-length-tab", "RFC 9112 § 5.1", length(b"\t2 "), gets=(TWO,)),
+        good("answer-length-spaces", "RFC 9112 § 5.1", length(b"  2"), gets=(TWO,)),
         broken("answer-length-twice", "", lines(OK, TWO, TWO) + b"ok"),
         broken("answer-length-twice-different", "", lines(OK, TWO, b"Content-Length: 3") + b"ok!"),
         broken("answer-length-list", "", length(b"2, 2")),
@@ -96,6 +98,13 @@ CODINGS = under(
             "answer-chunked-case",
             "RFC 9112 § 7",
             lines(OK, b"transfer-encoding: CHUNKED") + b"2\r\nok\r\n" + LAST,
+            gets=(CHUNKED,),
+        ),
+        good(
+            "answer-chunked-tab",
+            "RFC 9112 § 5.1",
+            lines(OK, b"Transfer-Encoding:\tchunked") + b"2\r\nok\r\n" + LAST,
+            gets=(CHUNKED,),
         ),
         good(
             "answer-coding-tab-behind",

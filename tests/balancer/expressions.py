@@ -1,0 +1,202 @@
+"""The regular expressions of the balancer: which there are, how each is used, and what they take while it runs."""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import balancer
+from balancer.messages import fields
+from balancer.requests.request_key import key_of
+from balancer.settings.key import KeyConfig
+from tests.balancer.backtracking import Counted
+from tests.balancer.wireless import Wireless
+
+SOURCE = Path(balancer.__file__).parent
+
+IS_COMPILED = not (fields.__file__ or "").endswith(".py")
+"""Compiled code has no frames to look at, and constants that cannot be replaced."""
+
+METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub", "split")
+ALL_AT_ONCE = {"finditer": "findall", "sub": "findall", "split": "findall"}
+"""What comes to the same steps."""
+
+CONFIGURED: tuple[dict[str, Any], ...] = (
+    {
+        "key": (("by", "header"), ("name", "X-User")),
+        "headers": (("internal", ("x-shard", "x-int-*", "X_Old")),),
+    },
+    {"key": (("by", "cookie"), ("name", "sid"))},
+    {"sticky": (("header", "X-User"),), "explain": (("header", "X-Explain"),)},
+    {
+        "sticky": (("cookie", "steel.yard"), ("key", "secret of thirty-two characters!")),
+        "queue": (("limit_header", "X-Timeout"), ("start_header", "X-Request-Start")),
+        "shedding": (("header", "X-Priority"), ("trust", "everybody")),
+    },
+)
+"""Settings that make every expression that depends on them."""
+
+
+class Expression(NamedTuple):
+    """Where it is from, and how it is used."""
+
+    where: str
+    pattern: re.Pattern[Any]
+    methods: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.where
+
+
+def modules() -> Iterator[ModuleType]:
+    """All of the balancer's."""
+    for found in pkgutil.walk_packages(balancer.__path__, "balancer."):
+        if not found.name.endswith("__main__"):
+            try:
+                yield import_module(found.name)
+            except ModuleNotFoundError:  # pycurl is not everywhere
+                continue
+
+
+@cache
+def bound() -> list[tuple[Any, str, Any]]:
+    """The expressions at the top of modules and classes, and their methods: owner, name and value."""
+    found = []
+    for module in modules():
+        for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):
+            found += [
+                (owner, name, value) for name, value in vars(owner).items() if pattern_of(value) is not None
+            ]
+    return found
+
+
+def pattern_of(value: object) -> re.Pattern[Any] | None:
+    """Of an expression, or of a method of one."""
+    pattern = value if isinstance(value, re.Pattern) else getattr(value, "__self__", None)
+    return pattern if isinstance(pattern, re.Pattern) else None
+
+
+class Making:
+    """While it is on, every expression that the balancer makes passes here: `made` has the function and the result."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, re.Pattern[Any]]] = []
+        self._compile = re.compile
+
+    def __call__(self, pattern: Any, flags: int = 0) -> Any:
+        code, compiled = sys._getframe(1).f_code, self._compile(pattern, flags)
+        if Path(code.co_filename).is_relative_to(SOURCE):
+            self.made.append((f"{Path(code.co_filename).stem}.{code.co_name}", compiled))
+            return self.result(compiled)
+        return compiled
+
+    def result(self, compiled: re.Pattern[Any]) -> Any:
+        """What the balancer gets."""
+        return compiled
+
+
+def made() -> list[tuple[str, re.Pattern[Any]]]:
+    """What is made where units are built with all that may be configured."""
+    making = Making()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(re, "compile", making)
+        for options in CONFIGURED:
+            with Wireless(**options) as stage:
+                stage.leave()
+        key_of(KeyConfig(by="client"))
+    return making.made
+
+
+def expressions() -> list[Expression]:
+    """Each once."""
+    known, found = uses(), dict[tuple[object, tuple[str, ...]], Expression]()
+
+    def add(where: str, pattern: re.Pattern[Any], methods: set[str]) -> None:
+        kinds = tuple(sorted({ALL_AT_ONCE.get(method, method) for method in methods}))
+        found.setdefault((pattern, kinds), Expression(where, pattern, kinds))
+
+    for owner, name, value in bound():
+        pattern = pattern_of(value)
+        assert pattern is not None
+        methods = known.get(name, set(METHODS)) if value is pattern else {value.__name__}
+        add(f"{owner.__name__}.{name}", pattern, methods)
+    for where, pattern in made():
+        add(where, pattern, {"search", "findall"})
+    return list(found.values())
+
+
+# --- the source
+
+
+def nodes() -> Iterator[tuple[Path, ast.AST]]:
+    """Of every file of the balancer."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            yield file, node
+
+
+def uses() -> dict[str, set[str]]:
+    """Name -> the methods that are called on it anywhere."""
+    found: dict[str, set[str]] = {}
+    for _, node in nodes():
+        if isinstance(node, ast.Attribute) and node.attr in METHODS:
+            for name in names_in(node.value):
+                found.setdefault(name, set()).add(node.attr)
+        elif isinstance(node, ast.Call) and names_in(node.func) == {"found"}:
+            for name in names_in(node.args[0]):
+                found.setdefault(name, set()).add("finditer")
+    return found
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Of variables and attributes."""
+    inside = list(ast.walk(node))
+    attributes = {each.attr for each in inside if isinstance(each, ast.Attribute)}
+    return attributes | {each.id for each in inside if isinstance(each, ast.Name)}
+
+
+# --- while it runs
+
+
+class Watched:
+    """In the place of an expression: it does the same, and adds its steps to a tally."""
+
+    def __init__(self, pattern: re.Pattern[Any], tally: list[int]) -> None:
+        self._pattern = pattern
+        self._counted = Counted(pattern)
+        self._tally = tally
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._pattern, name)
+        if name not in METHODS:
+            return method
+
+        def counting(text: bytes, at: int = 0) -> Any:
+            self._tally.append(self._counted.of(ALL_AT_ONCE.get(name, name), text[at:]))
+            return method(text, at)
+
+        return counting
+
+
+def watch(patch: pytest.MonkeyPatch) -> list[int]:
+    """The steps of every expression that the balancer asks from now on, one after the other."""
+    tally: list[int] = []
+    making = Making()
+    making.result = lambda compiled: Watched(compiled, tally)  # type: ignore[method-assign]
+    for owner, name, value in bound():
+        pattern = pattern_of(value)
+        assert pattern is not None
+        watched = Watched(pattern, tally)
+        patch.setattr(owner, name, watched if value is pattern else getattr(watched, value.__name__))
+    patch.setattr(re, "compile", making)
+    return tally

@@ -1,0 +1,168 @@
+"""No regular expression of the balancer takes more than linear time, whatever a peer sends.
+
+`re` does not count, so the expressions are run by a matcher that does (`backtracking.py`), on texts made to be slow
+(`adversary.py`). What is compared is growth: twice the text may take two and a half times the steps.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from math import inf
+
+import pytest
+
+from balancer.messages.response_head import HEAD_LIMIT
+from tests.balancer.adversary import Parts, made_of, parts
+from tests.balancer.backtracking import Counted, TooManySteps
+from tests.balancer.expressions import IS_COMPILED, Expression, bound, expressions, made, names_in, nodes
+
+EXPRESSIONS = expressions()
+
+SMALL, CLEAR = 24, 512
+"""Bytes of the texts that are tried first, and of those that are judged."""
+
+SUSPECT, TOO_MUCH = 2.2, 2.5
+"""Growth of the steps with twice the text: from where on it is looked at again, and what is not linear."""
+
+
+def growth(counted: Counted, method: str, of: Parts, size: int) -> float:
+    """By which factor the steps grow with twice the text."""
+    try:
+        return counted.of(method, made_of(of, 2 * size)) / counted.of(method, made_of(of, size))
+    except TooManySteps:
+        return inf
+
+
+def slow_at(counted: Counted, method: str) -> Parts | None:
+    """The parts of a text that takes it more than linear time; None if none was found."""
+    for of in parts(counted):
+        if growth(counted, method, of, SMALL) > SUSPECT and growth(counted, method, of, CLEAR) > TOO_MUCH:
+            return of
+    return None
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
+def test_it_is_linear(expression: Expression) -> None:
+    """On every text that can be made from it."""
+    for method in expression.methods:
+        assert slow_at(Counted(expression.pattern), method) is None, expression.pattern.pattern
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
+def test_it_is_linear_up_to_the_largest_head(expression: Expression) -> None:
+    """On the text that takes the most steps for its length, at the size that is allowed."""
+    for method in expression.methods:
+        counted = Counted(expression.pattern)
+        tried = [(counted.of(method, made_of(of, SMALL)), of) for of in parts(counted)]
+        assert growth(counted, method, max(tried)[1], HEAD_LIMIT // 2) < TOO_MUCH
+
+
+# --- that none is forgotten
+
+
+def test_all_that_the_source_has_are_known() -> None:
+    """Made at the top of a module or class, each is bound to a name; made in a function, a unit makes it when it is
+    built; and `re` is used in no other way."""
+    names = {name for _, name, _ in bound()}
+    functions = {where.partition(".")[2] for where, _ in made()}
+    unknown = []
+    for file, node in nodes():
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for statement in node.body:
+            if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not compiles(
+                statement
+            ):
+                continue
+            name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ""
+            if not ((name and (name in functions or IS_COMPILED)) or targets(statement) & names):
+                unknown.append(f"{file}:{statement.lineno}")
+    assert unknown == []
+
+
+def compiles(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and ast.unparse(node) == "re.compile" for node in ast.walk(statement)
+    )
+
+
+def targets(statement: ast.stmt) -> set[str]:
+    """What a statement binds."""
+    if isinstance(statement, ast.AnnAssign):
+        return names_in(statement.target)
+    return (
+        {name for target in statement.targets for name in names_in(target)}
+        if isinstance(statement, ast.Assign)
+        else set()
+    )
+
+
+def test_re_is_used_in_no_other_way() -> None:
+    """Not by functions that take an expression as text, and not under another name."""
+    allowed = {"compile", "escape", "Pattern", "Match"}
+    for file, node in nodes():
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "re":
+            assert node.attr in allowed, f"{file}:{node.lineno}"
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module != "re", f"{file}:{node.lineno}"
+        elif isinstance(node, ast.Import):
+            assert all(each.asname is None for each in node.names if each.name == "re"), (
+                f"{file}:{node.lineno}"
+            )
+
+
+# --- that the matcher and the texts find what they should
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
+def test_the_matcher_matches_as_re_does(expression: Expression) -> None:
+    """Otherwise what it counts means nothing."""
+    counted = Counted(expression.pattern)
+    is_text = isinstance(expression.pattern.pattern, str)
+    for of in list(parts(counted))[::7]:
+        sent = made_of(of, 9)
+        for method in ("match", "fullmatch", "search"):
+            match = getattr(expression.pattern, method)(sent.decode("latin-1") if is_text else sent)
+            assert counted.spans(method, sent) == ([match.span()] if match else []), (method, sent)
+        matches = expression.pattern.finditer(sent.decode("latin-1") if is_text else sent)
+        assert counted.spans("findall", sent) == [match.span() for match in matches]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [
+        (rb"\n(?i:x-user):[ \t]*([^\r]*[^\r \t])", "search"),  # these stood here: a field's value as a key,
+        (rb"\n(?i:x-forwarded-for):[ \t]*([^\r,]*[^\r, \t])", "search"),  # the first address,
+        (rb"\r\n([^:\r]+):[ \t]*([^\r]*?)[ \t]*(?=\r\n)", "findall"),  # fields for other transports,
+        (rb"\n(host|if-[^:]*|x-forwarded-[^:]*):[ \t]*([^\r]*)", "findall"),  # fields that end here,
+        (rb"\n(?i:cookie):(?:[^\r]*;)?[ \t]*sid=([^;\r]*[^;\r \t])", "search"),  # and a cookie
+        (rb"[A-Za-z0-9._~%-]+:[0-9]{1,5}", "search"),
+        (rb"(?:[a-z]+)+;", "match"),
+        (rb"(?:a|ab|b)*c", "fullmatch"),
+        (rb"[ \t]*,[ \t]*$", "search"),
+        (rb'"(?:[^"\\]|\\.)*"', "search"),
+        (rb"a*a*b", "match"),
+        (rb"x{0,2000}y", "search"),
+        (rb"(?=[ ]*a)b| c", "search"),
+    ],
+)
+def test_what_is_not_linear_is_found(pattern: bytes, method: str) -> None:
+    """Expressions that stood here, and others of their kind."""
+    assert slow_at(Counted(re.compile(pattern)), method) is not None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "method"),
+    [
+        (rb"[A-Za-z0-9._~%-]+:[0-9]{1,5}", "fullmatch"),
+        (rb"(?:[a-z]++)++;", "match"),
+        (rb"(?>[ \t]*),", "match"),
+        (rb"a+?b", "match"),
+        (rb"\n[^\n]*?;", "search"),
+    ],
+)
+def test_what_is_linear_is_taken(pattern: bytes, method: str) -> None:
+    assert slow_at(Counted(re.compile(pattern)), method) is None

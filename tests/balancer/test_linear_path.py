@@ -1,0 +1,244 @@
+"""Requests and answers with long runs in their fields, through the unit: the expressions that look at them take steps
+by the length of a head, and what is read and passed on is what it would be of short ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hpack import Decoder
+
+from balancer.clients.client import Client
+from balancer.connections.http2_terms import new_connection
+from balancer.messages.request_head import Request
+from balancer.messages.response_head import INTERIM_LIMIT
+from tests.balancer.conftest import Stage, get
+from tests.balancer.expressions import IS_COMPILED, watch
+from tests.balancer.talkers import Play, over_http1, over_http2, values
+from tests.balancer.test_transports import TRANSPORTS, hello, run
+from tests.balancer.wireless import CLIENTS, Wireless
+
+LONG = 31_000
+"""Bytes of a run; a head may have 32,768."""
+
+TOO_MUCH = 2.5
+"""Growth of the steps with twice the run that is more than linear."""
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+pytestmark = pytest.mark.no_cover
+watching = pytest.mark.skipif(IS_COMPILED, reason="the expressions of compiled code cannot be watched")
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "no key": {},
+    "key.by = header": {"key": (("by", "header"), ("name", "X-User"))},
+    "key.by = cookie": {"key": (("by", "cookie"), ("name", "sid"))},
+    "key.by = client": {"key": (("by", "client"),), "trusted_proxies": frozenset((CLIENTS,))},
+    "sticky.header": {"sticky": (("header", "X-User"),)},
+    "sticky.cookie": {"sticky": (("cookie", "sid"), ("key", "secret of thirty-two characters!"))},
+    "internal, stated": {
+        "headers": (("internal", ("x-shard", "x-int-*")),),
+        "queue": (("limit_header", "X-Timeout"),),
+        "shedding": (("header", "X-Priority"), ("trust", "everybody")),
+    },
+}
+
+ASKED = (
+    ("no key", b"Connection:%b"),
+    ("no key", b"Connection: keep-alive%b"),
+    ("no key", b"X-Request-ID:%b"),
+    ("no key", b"TE:%b"),
+    ("key.by = header", b"X-User:%b"),
+    ("key.by = header", b"X-User:a%bb"),
+    ("key.by = cookie", b"Cookie:%b"),
+    ("key.by = cookie", b"Cookie: sid=%b"),
+    ("key.by = client", b"X-Forwarded-For:%b"),
+    ("key.by = client", b"X-Forwarded-For:a%b, 192.0.2.9"),
+    ("sticky.header", b"X-User:%b"),
+    ("sticky.cookie", b"Cookie: sid=%b"),
+    ("internal, stated", b"X-Int-A:%b"),
+    ("internal, stated", b"X-Timeout:%b"),
+)
+RUNS = (b" ", b" \t", b"a,", b"; sid=")
+
+
+def steps(options: dict[str, Any], lines: bytes) -> int:
+    """What the unit takes for a request with these lines, which reaches the worker."""
+    with pytest.MonkeyPatch.context() as patch:
+        tally = watch(patch)
+        with Wireless(policy="maglev", **options) as stage:
+            client = stage.client()
+            tally.clear()
+            client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % lines)
+            stage.turn()
+            assert len(stage.workers) == 1, bytes(client.received)
+            stage.workers[0].send(ANSWER)
+            stage.turn()
+            assert client.received.startswith(b"HTTP/1.1 200")
+            stage.leave()
+    return sum(tally)
+
+
+@watching
+@pytest.mark.parametrize(("setting", "field"), ASKED)
+def test_a_request_with_a_long_run(setting: str, field: bytes) -> None:
+    """In each of the fields that are read."""
+    for run_ in RUNS:
+        few, many = (field % (run_ * (size // len(run_))) for size in (LONG // 2, LONG))
+        assert steps(SETTINGS[setting], many) < TOO_MUCH * steps(SETTINGS[setting], few), run_
+
+
+@pytest.mark.parametrize(
+    ("setting", "field", "key"),
+    [
+        ("key.by = header", b"X-User:%b", None),
+        ("key.by = header", b"X-User:%banna%b", "anna"),
+        ("sticky.header", b"X-User:%b", None),
+        ("sticky.header", b"X-User:%banna b.%b", "anna b."),
+        ("key.by = client", b"X-Forwarded-For:%b", CLIENTS),
+        ("key.by = client", b"X-Forwarded-For:%b198.51.100.7%b, 10.0.0.1", "198.51.100.7"),
+    ],
+)
+def test_the_key_behind_a_long_run(setting: str, field: bytes, key: str | None) -> None:
+    """It is found, or is none, and the field reaches the worker with every byte."""
+    runs = field.count(b"%b")
+    line = field % ((b" \t" * (LONG // 2 // runs),) * runs)
+    with Wireless(policy="maglev", **SETTINGS[setting]) as stage:
+        keys: list[object] = []
+        of = stage.unit.key_of
+        assert of is not None
+
+        def noted(request: Request, client: Client) -> str | None:
+            keys.append(of(request, client))
+            return of(request, client)
+
+        stage.unit.key_of = noted
+        client = stage.client()
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n" % line)
+        stage.turn()
+        assert keys == [key]
+        if setting != "key.by = client":  # where that field is written anew
+            assert b"\r\n%b\r\n" % line in stage.workers[0].received
+        stage.leave()
+
+
+@watching
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_long_run_over_another_transport(
+    stage: Stage, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every field is taken apart there: in steps by its length; its value arrives without the space around it."""
+    plays: list[Play] = []
+    tally = watch(monkeypatch)
+    await run(
+        stage, over_http2(hello, plays) if transport == "http2" else over_http1(hello, plays), transport
+    )
+    taken = []
+    for size in (LONG // 2, LONG):
+        tally.clear()
+        field = b"X-Run: a%bb%b" % (b" " * (size // 2), b"\t" * (size // 2))
+        assert (await stage.ask(get(b"/", field))).status == 200
+        assert values(plays[-1].fields, b"x-run") == [b"a%bb" % (b" " * (size // 2))]
+        taken.append(sum(tally))
+    assert taken[1] < TOO_MUCH * taken[0]
+
+
+@watching
+@pytest.mark.parametrize("run_", RUNS)
+def test_an_answer_with_a_long_run(run_: bytes) -> None:
+    """In each of the fields that are read; a worker's head may be twice as long."""
+    for field in (b"Connection: keep-alive,%b", b"Keep-Alive: %b", b"X-Worker-In-Flight:%b", b"Upgrade:%b"):
+        taken = []
+        for size in (LONG, 2 * LONG):
+            with pytest.MonkeyPatch.context() as patch:
+                tally = watch(patch)
+                with Wireless(policy="reported-load") as stage:
+                    client = stage.client()
+                    client.send(get())
+                    stage.turn()
+                    tally.clear()
+                    stage.workers[0].send(
+                        ANSWER.replace(
+                            b"\r\n\r\n", b"\r\n%b\r\n\r\n" % (field % (run_ * (size // len(run_))))
+                        )
+                    )
+                    stage.turn()
+                    assert client.received.startswith(b"HTTP/1.1 200")
+                    stage.leave()
+            taken.append(sum(tally))
+        assert taken[1] < TOO_MUCH * taken[0], field
+
+
+def test_no_expression_is_made_of_what_a_peer_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of names in Connection would be thousands of branches."""
+    options = b"Connection: " + b", ".join(b"x-%d" % number for number in range(3000))
+    with Wireless() as stage:
+        made: list[object] = []
+        client = stage.client()
+        compile_ = re.compile
+
+        def noted(pattern: Any, flags: int = 0) -> Any:
+            made.append(pattern)
+            return compile_(pattern, flags)
+
+        monkeypatch.setattr(re, "compile", noted)
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\nX-7: gone\r\nX-Y: 1\r\n\r\n" % options)
+        stage.turn()
+        assert b"\r\nHost: a\r\nX-Y: 1\r\nX-Forwarded-For: " in stage.workers[0].received
+        stage.workers[0].send(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n%b\r\nX-7: gone\r\nX-Y: 1\r\n\r\n" % options
+        )
+        stage.turn()
+        assert b"\r\nX-Y: 1\r\n" in client.received
+        assert b"X-7" not in client.received + stage.workers[0].received
+        assert made == []
+        stage.leave()
+
+
+def interim(count: int) -> bytes:
+    """What the client gets where a worker says so often in one read that it goes on, and then answers."""
+    with Wireless() as stage:
+        client = stage.client()
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+        stage.turn()
+        stage.workers[0].send(b"HTTP/1.1 100\r\n\r\n" * count + ANSWER)
+        stage.turn()
+        stage.leave()
+        return bytes(client.received)
+
+
+def test_interim_responses_in_one_read() -> None:
+    """A hundred pass; each is cut off what is left of the read, so sixteen thousand are an error of the worker's."""
+    assert interim(100) == b"HTTP/1.1 100 \r\n\r\n" * 100 + interim(0)
+    received = interim(16_000)
+    assert received.count(b"HTTP/1.1 100 \r\n\r\n") == INTERIM_LIMIT
+    assert received.partition(b"HTTP/1.1 502")[2].count(b'"malformed_response"') == 1
+
+
+@pytest.mark.parametrize("value", [b"a" * LONG, b"\xff" * LONG, b"~" * 300])
+def test_a_long_field_in_http2(value: bytes) -> None:
+    """It goes out as it is: hpack's Huffman code takes time by the square of the length. A short one is coded."""
+    connection = new_connection()
+    connection.initiate_connection()
+    connection.clear_outbound_data_buffer()
+    head = [(b":method", b"GET"), (b":scheme", b"http"), (b":authority", b"a"), (b":path", b"/")]
+    connection.send_headers(1, [*head, (b"x-short", b"abcabc"), (b"x-long", value)], end_stream=True)
+    data = connection.data_to_send()
+    block = b"".join(data[at + 9 : at + 9 + size] for at, size in frames_of(data))
+    assert value in block
+    assert b"abcabc" not in block
+    assert list(Decoder(max_header_list_size=1 << 17).decode(block, raw=True))[-2:] == [
+        (b"x-short", b"abcabc"),
+        (b"x-long", value),
+    ]
+
+
+def frames_of(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each frame begins, and the size of its payload."""
+    at = 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 3], "big")
+        yield at, size
+        at += 9 + size
