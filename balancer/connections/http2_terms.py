@@ -45,14 +45,14 @@ LONGEST_LINE = 200
 """Characters of an error."""
 
 HUFFMAN_LIMIT = 256
-"""Bytes of a field, name and value, up to which it is sent in Huffman code."""
+"""Bytes of a field, name and value, up to which it is Huffman-coded."""
 
 CODES = {code.value: code.name for code in ErrorCodes}
 
 
 class FieldEncoder(Encoder):
-    """hpack's encoder, with long fields as they are: it makes the Huffman code of a field in one integer, which takes
-    time by the square of the field's length (31,000 bytes: 0.1 to 0.5 s)."""
+    """hpack's encoder without Huffman code for long fields: hpack builds the code of a field as one integer, in time
+    quadratic in the field's length (31,000 bytes: 0.1 to 0.5 s)."""
 
     def add(self, to_add: tuple[bytes, bytes], sensitive: bool, huffman: bool = False) -> bytes:
         name, value = to_add

@@ -55,7 +55,7 @@ _AS_HYPHENS: Final = bytes.maketrans(_SIGNS.encode(), b"-" * len(_SIGNS))
 
 def any_of(names: Iterable[str], *, as_in_cgi: bool = False) -> bytes:
     """An expression for each of `names`, in lower case; one that ends in `*` means all that begin so. With `as_in_cgi`
-    it also matches the names that are the same `in_cgi`.
+    it also matches names that `in_cgi` maps to the same name.
 
     It has the form of a trie: whatever does not begin like any of them fails at its first byte, in C.
     """
@@ -82,17 +82,16 @@ def _following(node: dict[str, Any], hyphen: str) -> str:
 
 
 def in_cgi(name: bytes) -> bytes:
-    """A field's name with a hyphen for every sign. Two names that are the same then may be the same to an application:
-    CGI, and WSGI after it, turns hyphens into underscores (RFC 3875 § 4.1.18), and some servers all signs."""
+    """Field name with every sign replaced by a hyphen. Names that are equal afterwards may be one variable to an
+    application: CGI and WSGI turn hyphens into underscores (RFC 3875 § 4.1.18), and some servers turn all signs."""
     return name.translate(_AS_HYPHENS)
 
 
 def first_value_of(name: bytes) -> re.Pattern[bytes]:
-    """Finds the first field of this name, in any case, that is not empty; group 1 is its value without the white space
-    around it.
+    """Expression for the first field of this name, in any case, that is not empty; group 1 is the value without the
+    white space around it.
 
-    No part of the expression can begin with what the part before it repeats, so a failure takes time by the length of
-    the value and not by its square.
+    Linear in the length of the value: nothing that a repeat matches can be matched by what follows it.
     """
     return re.compile(rb"\n(?i:%b):[ \t]*([^\r \t]+(?:[ \t]+[^\r \t]+)*)" % re.escape(name))
 
@@ -128,7 +127,7 @@ def cut(block: bytes, spans: list[tuple[int, int]]) -> bytes:
 def without(names: Iterable[bytes], block: bytes, keep: frozenset[bytes] = frozenset()) -> bytes:
     """`block` without the fields named, in lower case, but for those in `keep`.
 
-    The names may be a peer's own and thousands: no expression is made of them.
+    The names may come from a peer, thousands of them, so they are not compiled to an expression.
     """
     unwanted = [name for name in names if name and name not in keep]
     if not unwanted:
@@ -145,8 +144,8 @@ _CHUNKED_LINE: Final = b"\nTransfer-Encoding: chunked\r"
 
 
 def restated(block: bytes, framing: Framing, length: int) -> bytes:
-    """`block` with its one line that states the length, judged before, spelled as every reader reads it alike:
-    `Transfer-Encoding: chunked`, or one space and decimal digits that do not begin with a zero."""
+    """`block` with its only Content-Length or Transfer-Encoding, which has been validated, in canonical form: one space
+    and digits without leading zeros, or `Transfer-Encoding: chunked`."""
     is_chunked = framing is Framing.CHUNKED
     usual = _CHUNKED_LINE if is_chunked else b"\nContent-Length: %d\r" % length
     if block.find(usual) >= 0 or (not is_chunked and block.find(usual.lower()) >= 0):

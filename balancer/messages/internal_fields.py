@@ -14,8 +14,8 @@ from balancer.messages.fields import SPECIAL, any_of, in_cgi, lines_of
 
 
 class InternalFields:
-    """A set of names, in any case; one that ends in `*` means all that begin so. A request's field is one of them, too,
-    if a worker may take it for one (`in_cgi`).
+    """A set of names, in any case; one that ends in `*` means all that begin so. In requests, names that
+    a worker may confuse with them count as well (`in_cgi`).
 
     `special` finds the lines of these, and of all that a request is read for, in a block in lower case; `find_special`
     is its `findall`.

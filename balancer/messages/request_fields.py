@@ -122,8 +122,8 @@ def _check_host(host: bytes) -> None:
 
 
 def _is_misspelt(name: bytes, plain: bytes) -> bool:
-    """Whether a worker may take a trusted proxy's field for one that it is not. What that calls X-Forwarded-Some_Thing
-    is its own."""
+    """Whether a trusted proxy's field can be confused with another one; `plain` is its name `in_cgi`. A field such as
+    X-Forwarded-Some_Thing is the proxy's own and passes."""
     return name != plain and (plain in _BELIEVED or not name.startswith(b"x-forwarded-"))
 
 
@@ -134,7 +134,7 @@ class SpecialFields:
         self.client = client
         self.is_http10 = is_http10
         self.values: Values = {}
-        self._length_line = b""  # the one that states it, as it came
+        self._length_line = b""  # Content-Length or Transfer-Encoding, as it came
         cuts: list[tuple[int, int]] = []
         internal = client.internal
         for name, value, span in found(_REQUEST_FIELDS if internal is None else internal.special, block):
@@ -166,7 +166,7 @@ class SpecialFields:
     def come_to(self) -> RequestFields:
         """All of it together. Raises `RequestRejected`."""
         framing, length = self._framing()
-        if framing is not NONE and not self._is_plain(framing, length):
+        if framing is not NONE and not self._is_plain(framing):
             self.block = restated(self.block, framing, length)
         self._check_expectation()
         is_http10, options = self.is_http10, self.options
@@ -212,8 +212,8 @@ class SpecialFields:
             raise RequestRejected(400, "bad_framing", "Content-Length must be a number of bytes")
         return LENGTH, int(lengths[0])
 
-    def _is_plain(self, framing: Framing, length: int) -> bool:
-        """Whether the length is stated as nearly everybody does."""
+    def _is_plain(self, framing: Framing) -> bool:
+        """Whether the line that states the length is in canonical form already."""
         if framing is CHUNKED:
             return self._length_line == b"Transfer-Encoding: chunked"
         digits = self.values[b"content-length"][0]

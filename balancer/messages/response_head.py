@@ -28,7 +28,7 @@ from balancer.messages.internal_fields import InternalFields
 
 _RESPONSE_FIELDS: Final = lines_of(any_of((*HOP_BY_HOP, *FRAMING)))
 _find_special: Final = re.compile(rb"\n(%b):([^\r]*)" % any_of((*HOP_BY_HOP, *FRAMING, "date"))).findall
-"""The values with the white space around them: only the usual spelling needs no closer look."""
+"""Values include the white space around them: all but the usual spelling takes the slow path."""
 
 BODILESS_STATUSES: Final = frozenset((204, 304))
 
@@ -191,7 +191,7 @@ def _response_framing(values: Values) -> tuple[Framing, int]:
 
 
 def _plain_length(digits: bytes) -> int:
-    """-1 for a number that is not in its only plain spelling, or none."""
+    """Number of bytes; -1 for anything but digits without leading zeros."""
     if not digits.isdigit() or len(digits) > 18 or (digits[:1] == b"0" and digits != b"0"):
         return -1
     return int(digits)

@@ -1,4 +1,4 @@
-"""What an expression may be slow at: texts made from the expression itself.
+"""Texts that a regular expression may be slow on, derived from the expression.
 
 Each text is a lead, a pump repeated and a tail. Leads bring a match up to each repeat of the expression, and half-way
 into it; pumps are what a repeat takes, what it searches for, and what fields are made of; tails let the match fail.

@@ -1,4 +1,4 @@
-"""A backtracking matcher of regular expressions that counts its steps, as `re` does not.
+"""Backtracking matcher for regular expressions that counts its steps; `re` does not.
 
 It walks the tree that `re` itself parses an expression to, in the order in which `re` tries things: greedy and lazy
 repeats, possessive ones, branches, look-ahead. A step is a character compared, or a position tried again. `re` skips

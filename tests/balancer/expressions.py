@@ -1,4 +1,4 @@
-"""The regular expressions of the balancer: which there are, how each is used, and what they take while it runs."""
+"""Discovery of the balancer's regular expressions, and a count of their steps while it runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def pattern_of(value: object) -> re.Pattern[Any] | None:
 
 
 class Making:
-    """While it is on, every expression that the balancer makes passes here: `made` has the function and the result."""
+    """Replacement of `re.compile` that records what the balancer compiles: `made` has the function and the result."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, re.Pattern[Any]]] = []
@@ -106,7 +106,7 @@ class Making:
 
 
 def made() -> list[tuple[str, re.Pattern[Any]]]:
-    """What is made where units are built with all that may be configured."""
+    """What functions of the balancer compile while units with every kind of setting are built."""
     making = Making()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(re, "compile", making)
@@ -169,7 +169,7 @@ def names_in(node: ast.AST) -> set[str]:
 
 
 class Watched:
-    """In the place of an expression: it does the same, and adds its steps to a tally."""
+    """Replacement of an expression that adds its steps to a tally."""
 
     def __init__(self, pattern: re.Pattern[Any], tally: list[int]) -> None:
         self._pattern = pattern
@@ -189,7 +189,7 @@ class Watched:
 
 
 def watch(patch: pytest.MonkeyPatch) -> list[int]:
-    """The steps of every expression that the balancer asks from now on, one after the other."""
+    """Tally of the steps of every expression that the balancer uses from now on."""
     tally: list[int] = []
     making = Making()
     making.result = lambda compiled: Watched(compiled, tally)  # type: ignore[method-assign]

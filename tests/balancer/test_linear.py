@@ -1,7 +1,7 @@
-"""No regular expression of the balancer takes more than linear time, whatever a peer sends.
+"""Every regular expression of the balancer is linear in its input.
 
-`re` does not count, so the expressions are run by a matcher that does (`backtracking.py`), on texts made to be slow
-(`adversary.py`). What is compared is growth: twice the text may take two and a half times the steps.
+The expressions are run by a matcher that counts steps (`backtracking.py`), on texts derived from them (`adversary.py`).
+The tests compare growth: twice the text may take at most 2.5 times the steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def slow_at(counted: Counted, method: str) -> Parts | None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
 def test_it_is_linear(expression: Expression) -> None:
-    """On every text that can be made from it."""
+    """On every text derived from it."""
     for method in expression.methods:
         assert slow_at(Counted(expression.pattern), method) is None, expression.pattern.pattern
 
@@ -119,7 +119,7 @@ def test_re_is_used_in_no_other_way() -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
 def test_the_matcher_matches_as_re_does(expression: Expression) -> None:
-    """Otherwise what it counts means nothing."""
+    """Same spans as `re` for every method, so the steps it counts are those of the same search."""
     counted = Counted(expression.pattern)
     is_text = isinstance(expression.pattern.pattern, str)
     for of in list(parts(counted))[::7]:

@@ -1,5 +1,5 @@
-"""Requests and answers with long runs in their fields, through the unit: the expressions that look at them take steps
-by the length of a head, and what is read and passed on is what it would be of short ones."""
+"""Heads with long runs of one byte through the whole data path: steps of all expressions grow linearly with the head,
+and values are read and passed on as those of short heads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_request_with_a_long_run(setting: str, field: bytes) -> None:
     ],
 )
 def test_the_key_behind_a_long_run(setting: str, field: bytes, key: str | None) -> None:
-    """It is found, or is none, and the field reaches the worker with every byte."""
+    """The key has no white space around it; the field reaches the worker unchanged."""
     runs = field.count(b"%b")
     line = field % ((b" \t" * (LONG // 2 // runs),) * runs)
     with Wireless(policy="maglev", **SETTINGS[setting]) as stage:
@@ -129,7 +129,7 @@ def test_the_key_behind_a_long_run(setting: str, field: bytes, key: str | None) 
 async def test_a_long_run_over_another_transport(
     stage: Stage, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every field is taken apart there: in steps by its length; its value arrives without the space around it."""
+    """These transports take every field apart; the value arrives without the white space around it."""
     plays: list[Play] = []
     tally = watch(monkeypatch)
     await run(
@@ -172,7 +172,7 @@ def test_an_answer_with_a_long_run(run_: bytes) -> None:
 
 
 def test_no_expression_is_made_of_what_a_peer_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of names in Connection would be thousands of branches."""
+    """Connection with thousands of options compiles nothing."""
     options = b"Connection: " + b", ".join(b"x-%d" % number for number in range(3000))
     with Wireless() as stage:
         made: list[object] = []
@@ -198,7 +198,7 @@ def test_no_expression_is_made_of_what_a_peer_sends(monkeypatch: pytest.MonkeyPa
 
 
 def interim(count: int) -> bytes:
-    """What the client gets where a worker says so often in one read that it goes on, and then answers."""
+    """What the client gets for an answer behind `count` interim responses, all in one read."""
     with Wireless() as stage:
         client = stage.client()
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
@@ -210,7 +210,7 @@ def interim(count: int) -> bytes:
 
 
 def test_interim_responses_in_one_read() -> None:
-    """A hundred pass; each is cut off what is left of the read, so sixteen thousand are an error of the worker's."""
+    """A hundred pass; sixteen thousand, each of which copies the rest of the read, are a malformed response."""
     assert interim(100) == b"HTTP/1.1 100 \r\n\r\n" * 100 + interim(0)
     received = interim(16_000)
     assert received.count(b"HTTP/1.1 100 \r\n\r\n") == INTERIM_LIMIT
@@ -219,7 +219,7 @@ def test_interim_responses_in_one_read() -> None:
 
 @pytest.mark.parametrize("value", [b"a" * LONG, b"\xff" * LONG, b"~" * 300])
 def test_a_long_field_in_http2(value: bytes) -> None:
-    """It goes out as it is: hpack's Huffman code takes time by the square of the length. A short one is coded."""
+    """It is sent without Huffman code, which hpack makes in quadratic time; a short one is coded."""
     connection = new_connection()
     connection.initiate_connection()
     connection.clear_outbound_data_buffer()

@@ -1,4 +1,5 @@
-"""Fields that go out in one spelling only, and names that a worker takes for those of other fields."""
+"""Names that a CGI or WSGI worker confuses with other fields, and the canonical form of Content-Length and
+Transfer-Encoding."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def spellings(name: bytes) -> list[bytes]:
 
 
 def at_worker(*lines: bytes, body: bytes = b"", is_trusted: bool = False) -> bytes:
-    """What the worker gets of a request with these fields, and of one more, which must come through."""
+    """What the worker receives of a request with these fields; a second request on the connection must pass, too."""
     options: dict[str, Any] = {"trusted_proxies": frozenset((CLIENTS,))} if is_trusted else {}
     with Wireless(headers=(("internal", ("x-shard", "Steel-*")),), **options) as stage:
         client = stage.client()
@@ -66,7 +67,7 @@ def names_at(received: bytes) -> list[bytes]:
 @pytest.mark.parametrize("name", ENDING, ids=bytes.decode)
 @pytest.mark.parametrize("is_trusted", [False, True], ids=["stranger", "proxy"])
 def test_a_field_under_another_name(name: bytes, is_trusted: bool) -> None:
-    """Whoever sends it: what we write stands there once, and what ends here does not."""
+    """From any client: a field that we write arrives once, one that ends here does not arrive."""
     for spelling in spellings(name):
         received = at_worker(b"X-A: 1", spelling + b": 192.0.2.66", b"X_B: 2", is_trusted=is_trusted)
         assert b"192.0.2.66" not in received
@@ -75,7 +76,7 @@ def test_a_field_under_another_name(name: bytes, is_trusted: bool) -> None:
 
 
 def test_the_right_name_beside_another() -> None:
-    """Of a trusted proxy the one is believed, the other not; of its own fields it may call one what it likes."""
+    """A trusted proxy's field is believed under its right name only; its other fields may have signs in their names."""
     lines = (
         b"X-Forwarded-For: 198.51.100.7",
         b"X_Forwarded_For: 192.0.2.66",
@@ -100,7 +101,7 @@ def test_an_internal_field_under_another_name(name: bytes, is_trusted: bool) -> 
 
 
 def test_an_internal_name_with_an_underscore() -> None:
-    """The other way round it is the same; answers are looked at as they are written."""
+    """It covers the name with a hyphen in requests; in responses names are compared as they are."""
     internal = InternalFields(["X_Old", "x_mesh_*"])
     client = Client(b"192.0.2.7", b"a", internal=internal)
     lines = b"Host: a\r\nX-Old: 1\r\nX_Old: 2\r\nX-Mesh-Id: 3\r\nx_mesh_id: 4\r\nX-Olds: 5\r\n"
@@ -114,7 +115,7 @@ def test_an_internal_name_with_an_underscore() -> None:
     ["Content_Length", "transfer_encoding", "content_*", "content.typ*", "CONTENT_TYPE", "Content-Length"],
 )
 def test_what_cannot_be_internal(name: str) -> None:
-    """Forwarding needs it, under whatever name it would be taken out."""
+    """Names that would take out a field that forwarding needs."""
     with pytest.raises(ValidationError) as error:
         Settings.model_validate(
             {
@@ -141,7 +142,7 @@ def test_a_trailer_under_another_name() -> None:
 def test_a_length_under_another_name_is_refused(
     name: bytes, other: tuple[bytes, ...], is_trusted: bool
 ) -> None:
-    """No client means well by it, and a proxy before us that goes by it would find another end."""
+    """A proxy or worker that honours it would find another end of the message."""
     options: dict[str, Any] = {"trusted_proxies": frozenset((CLIENTS,))} if is_trusted else {}
     with Wireless(**options) as stage:
         client = stage.client()
@@ -161,7 +162,7 @@ LENGTHS = (b"Content-Length:\t5", b"Content-Length: 05", b"Content-Length:5  ", 
 
 @pytest.mark.parametrize("line", CODINGS)
 def test_transfer_encoding_goes_out_in_one_spelling(line: bytes) -> None:
-    """Where it stood, with the fields around it."""
+    """In place; the fields around it stay."""
     received = at_worker(b"X-A: 1", line, b"X-B: Transfer-Encoding: chunked", body=CHUNKS)
     assert b"\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\nX-B: Transfer-Encoding: chunked\r\nX-For" in received
     assert names_at(received).count(b"transfer_encoding") == 1
@@ -177,14 +178,14 @@ def test_content_length_goes_out_in_one_spelling(line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"Content-Length: 5", b"content-length: 5", b"CONTENT-LENGTH: 5"])
 def test_a_plain_length_is_passed_on_as_it_came(line: bytes) -> None:
-    """Its name in the case that the client chose, like any other."""
+    """Including the case of its name."""
     assert b"\r\n%b\r\n" % line in at_worker(line, body=b"hello")
 
 
 @pytest.mark.parametrize("line", [*CODINGS, *LENGTHS])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_request_over_each_transport(stage: Stage, transport: str, line: bytes) -> None:
-    """The body arrives, and its length is stated once, in the one spelling; HTTP/2 knows no Transfer-Encoding."""
+    """The body arrives, its length is stated once, in canonical form. HTTP/2 has no Transfer-Encoding."""
     plays: list[Play] = []
     worker = over_http2(echo, plays) if transport == "http2" else over_http1(echo, plays)
     await run(stage, worker, transport)
@@ -201,7 +202,7 @@ async def test_a_request_over_each_transport(stage: Stage, transport: str, line:
 @pytest.mark.parametrize("line", [*CODINGS, *LENGTHS])
 @pytest.mark.parametrize("transport", [each for each in TRANSPORTS if each != "http2"])
 async def test_an_answer_over_each_transport(stage: Stage, transport: str, line: bytes) -> None:
-    """The same for the client."""
+    """The same towards the client."""
     is_chunked = line in CODINGS
 
     async def script(wire: Wire) -> None:
@@ -221,7 +222,7 @@ async def test_an_answer_over_each_transport(stage: Stage, transport: str, line:
 
 
 async def test_an_answer_to_head(stage: Stage) -> None:
-    """The length that GET would have, in the same spelling."""
+    """HEAD gets the length in canonical form, too."""
     await stage.serve(await stage.worker(response().replace(b"Content-Length: 2", b"Content-Length:\t002")))
     client = await stage.client()
     assert (await client.ask(get(method=b"HEAD"), to_head=True)).status == 200
