@@ -149,38 +149,51 @@ class Downstream(ClientConnection):
 
     def _go_on_soon(self) -> None:
         """Not at once: requests that are answered on the spot would nest as deep as the client pipelines."""
-        if self._answering is None and not self.is_write_paused:
+        if self._may_begin:
             asyncio.get_running_loop().call_soon(self._read_ahead)
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._answering is None and not self.is_write_paused
 
     def _read_ahead(self) -> None:
         """Begin the next request of those that came ahead."""
-        ahead = self._ahead
-        if (
-            ahead is None
-            or self._answering is not None
-            or self.is_write_paused
-            or self.transport.is_closing()
-        ):
+        ahead, reader = self._ahead, self._reader
+        if ahead is None or reader is None or not self._may_begin:
             return
         self._ahead = None  # until it is known what is left
         self.came_at = ahead.since
-        while self._reader is not None and ahead:
-            ahead.put_back(len(self._read_head(ahead.take())))
-            if self._reader is None or not self._reader.has_begun:
-                break
-        while self._body is not None and ahead:
+        request = None
+        try:
+            request = ahead.next(reader)
+            if request is not None:
+                self.head_at = 0.0
+                self._begin(request, reader)
+        except RequestRejected as error:
+            self._refuse(error, reader.head if request is None else request.raw)
+        if request is None:
+            if self._reader is not None and not ahead.is_empty:  # a head has begun, but not ended
+                ahead.add(self._read_head(ahead.take_all()))
+        elif request.fields.is_offer:
+            self._make_offer(reader, b"")
+        while self._body is not None and not ahead.is_empty:
             ahead.put_back(len(self._read_body(ahead.take())))
         self.came_at = 0.0
-        if self.offer is not None:
-            self.offer.take_over(ahead)
-        if self._reader is not None and ahead:
-            self._ahead = ahead
-            self._go_on_soon()
-        else:
-            self.unhold(HELD_BY_ORDER)
         if self._unstarted is not None:
             self._start_late()
-        if ahead.has_ended and not ahead and self._reader is not None and not self.eof_received():
+        if self._reader is None or ahead.is_empty:
+            self._ahead_is_read(ahead)
+            return
+        self._ahead = ahead
+        if self._answering is None:  # answered on the spot
+            self._go_on_soon()
+
+    def _ahead_is_read(self, ahead: Ahead) -> None:
+        """Nothing is left that came ahead, or nothing more is read, but the rest by another protocol."""
+        if self.offer is not None:
+            self.offer.take_over(ahead)
+        self.unhold(HELD_BY_ORDER)
+        if ahead.has_ended and self._reader is not None and not self.eof_received():
             self.transport.close()
 
     def _read_head(self, data: bytes) -> bytes:
@@ -201,13 +214,13 @@ class Downstream(ClientConnection):
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
             return b""
-        return self._kept(reader) if request.fields.is_offer else reader.rest
+        return self._make_offer(reader, reader.rest) if request.fields.is_offer else reader.rest
 
-    def _kept(self, reader: RequestReader) -> bytes:
+    def _make_offer(self, reader: RequestReader, rest: bytes) -> bytes:
         """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
         if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
-            return reader.rest
-        self._reader, self.offer = None, Offer(self, reader, reader.rest)
+            return rest
+        self._reader, self.offer = None, Offer(self, reader, rest)
         return b""
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
@@ -301,7 +314,7 @@ class Downstream(ClientConnection):
             if self.offer is None or not self.offer.withdraw(stays):
                 self._finish()
         elif self._ahead is not None:
-            self._go_on_soon()
+            asyncio.get_running_loop().call_soon(self._read_ahead)
 
     # --- ends
 

@@ -35,10 +35,11 @@ class Offer(asyncio.Protocol):
             self.data_received(early)
 
     def take_over(self, ahead: Ahead) -> None:
-        """Keep what came ahead of the answer: nobody knows whose it is either."""
-        if ahead:
-            self.data_received(ahead.take_all())
-        self.has_ended, ahead.has_ended = ahead.has_ended, False
+        """Keep what came ahead and was not parsed: nobody knows whose it is either."""
+        rest = ahead.take_all()
+        if rest:
+            self.data_received(rest)
+        self.has_ended = ahead.has_ended
 
     def withdraw(self, stays: bool) -> bool:
         """The answer was HTTP. Returns whether the connection goes on with what came behind the offer."""

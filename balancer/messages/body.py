@@ -31,6 +31,7 @@ _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:%b)*+" % _EXTENSION)
 _SIZE_BEGINS: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:%b)*(?:\r|%b))?" % (_EXTENSION, _OPEN_EXTENSION))
 """All legal beginnings of such a line and of its CRLF: what is none of them need not be waited for."""
 
+_TRAILERS: Final = re.compile(rb"(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)++" % _TOKEN)
 _NAME_RUN: Final = re.compile(_TOKEN)
 _VALUE_RUN: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]++")
 
@@ -171,13 +172,10 @@ class ChunkedBody(Body):
         return True
 
     def _take_trailers(self) -> bool:
-        """Take all that has come of the trailer section. Each byte is judged once, when it comes."""
+        """Take all that has come of the trailer section. What came before is not looked at again."""
         begin = self._at
         while self._at < len(self._data) and not self.is_ended:
-            if self._state == _LINE and self._data.startswith(b"\r\n", self._at):
-                self._at += 2
-                self.is_ended = True
-            else:
+            if self._state != _LINE or not self._take_lines():
                 self._take_trailer_part()
         self._lines += self._data[begin : self._at]
         size = len(self._lines) - (2 if self.is_ended else self._state == _LAST_LF)
@@ -187,6 +185,22 @@ class ChunkedBody(Body):
             self.trailers = b"\r\n" + bytes(self._lines[:size])
         return False
 
+    def _take_lines(self) -> bool:
+        """Take the whole lines that come next, the empty line too. Returns whether there were any."""
+        data, begin = self._data, self._at
+        at = _end_of_run(_TRAILERS, data, begin)
+        self._count_trailers(data.count(b"\n", begin, at))
+        if data.startswith(b"\r\n", at):
+            at += 2
+            self.is_ended = True
+        self._at = at
+        return at > begin
+
+    def _count_trailers(self, more: int) -> None:
+        self._trailers_begun += more
+        if self._trailers_begun > self._trailers_limit:
+            raise MalformedBody(f"more than {self._trailers_limit} trailers")
+
     def _take_trailer_part(self) -> None:
         """Take a trailer's name, value or LF, as far as it has come, and the byte behind it."""
         data, at, state = self._data, self._at, self._state
@@ -194,7 +208,9 @@ class ChunkedBody(Body):
             if data[at] == _CR:
                 state, self._at = _LAST_LF, at + 1
             else:
-                self._begin_trailer(data, at)
+                if _end_of_run(_NAME_RUN, data, at) == at:  # a folded line has no name either
+                    raise MalformedBody("a trailer's name is not a token")
+                self._count_trailers(1)
                 state = _NAME
             self._state = state
             return
@@ -209,14 +225,6 @@ class ChunkedBody(Body):
             at += 1
             self.is_ended = state == _LAST_LF
         self._at = at
-
-    def _begin_trailer(self, data: bytes, at: int) -> None:
-        """A folded line has no name either (RFC 9112 § 5.2)."""
-        if _end_of_run(_NAME_RUN, data, at) == at:
-            raise MalformedBody("a trailer's name is not a token")
-        self._trailers_begun += 1
-        if self._trailers_begun > self._trailers_limit:
-            raise MalformedBody(f"more than {self._trailers_limit} trailers")
 
 
 def _end_of_run(run: re.Pattern[bytes], data: bytes, at: int) -> int:

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from balancer.clients.ahead import WINDOW
+from balancer.clients.ahead import BATCH, BATCH_SIZE, WINDOW
 from balancer.log.lines import Entry, phases
 from balancer.messages.request_head import Request
 from tests.balancer.readers import Read, requests_seen, responses_seen
@@ -88,22 +88,28 @@ def requests_alive() -> int:
     return sum(type(one) is Request for one in gc.get_objects())
 
 
-def test_what_is_sent_ahead_costs_about_its_bytes() -> None:
-    """Thousands of requests in one read: one of them is an object, the others are the bytes that came."""
-    ahead = get() * (ONE_READ // len(get()))
+@pytest.mark.parametrize("target", [b"/", b"/" + b"x" * 3000])
+def test_what_is_sent_ahead_costs_about_its_bytes(target: bytes) -> None:
+    """Many requests in one read: a few of them are objects at a time, the others are the bytes that came."""
+    ahead = get(target) * (ONE_READ // len(get(target)))
     before = requests_alive()
     with Wireless() as stage:
         client = sent_behind_a_slow_one(stage)
+        assert client.wire is not None
         tracemalloc.start()
         try:
             client.send(ahead)
             stage.turn()
-            grown, _ = tracemalloc.get_traced_memory()
+            for _ in range(3):
+                grown, _ = tracemalloc.get_traced_memory()
+                assert grown < 2 * len(ahead)
+                alive = requests_alive() - before
+                assert alive <= 1 + BATCH
+                assert (alive - 1) * len(target) <= BATCH_SIZE + len(target)
+                answer(stage)
         finally:
             tracemalloc.stop()
-        assert grown < 2 * len(ahead)
-        assert requests_alive() - before == 1
-        assert not client.wire.is_reading() if client.wire else False
+        assert not client.wire.is_reading()
 
 
 def test_reading_stops_at_the_first_byte_ahead_and_goes_on_when_none_is_left() -> None:
