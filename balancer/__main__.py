@@ -18,6 +18,7 @@ from balancer.control.status_command import control, status
 from balancer.endpoints.watched_file import WatchedFile
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
+from balancer.printable import one_line
 from balancer.probing.command import probe
 from balancer.processes.life import serve
 from balancer.processes.member import Member
@@ -195,7 +196,7 @@ def fail(message: str) -> None:
 
 def tell_problem(message: str) -> None:
     """One line, whatever the message holds."""
-    click.echo(f"balancer: {' '.join(message.split())}", err=True)
+    click.echo(f"balancer: {one_line(message)}", err=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from experiments.compare.command import compare
 from experiments.errors import ExperimentError
 from experiments.live.command import live
 from experiments.log.command import from_log
-from experiments.printable import printable
+from experiments.printable import one_line
 from experiments.record.command import what_if
 from experiments.reproduce.command import reproduce
 from experiments.rolling.command import rolling
@@ -49,9 +49,6 @@ Examples:
   experiments compare results/first results/second
 """
 STOPPED = 130
-LONGEST_LINE = 2000
-"""Characters of a message: some name every policy."""
-
 THRESHOLD_FAILED = 1
 
 
@@ -145,8 +142,7 @@ def main() -> None:
 
 def complain(message: str, code: int) -> int:
     """One line on standard error, whatever the message was."""
-    line = printable(" ".join(message.split()))
-    click.echo(f"experiments: {line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + '…'}", err=True)
+    click.echo(f"experiments: {one_line(message)}", err=True)
     return code
 
 

@@ -6,23 +6,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from balancer.printable import one_line as one_line
+from balancer.printable import printable as printable
+
 LONGEST_NAME = 100
 """Characters of a name that a figure has room for; the balancer allows 64 for an endpoint's."""
-
-KEPT = frozenset("\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}")
-"""Not printable for Python, and harmless."""
-
-
-def printable(text: str) -> str:
-    """The text with control characters, direction marks and lone surrogates written out, ESC as `\\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() or letter in KEPT else escaped(letter) for letter in text)
-
-
-def escaped(letter: str) -> str:
-    """`\\x1b`, `\\u202e`."""
-    return letter.encode("unicode_escape").decode("ascii")
 
 
 def checked_line(text: str) -> str:

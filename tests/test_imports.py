@@ -26,6 +26,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "balancer.connections.horizon",
         "balancer.control.client",
         "balancer.messages.internal_fields",
+        *("balancer.printable", "balancer.settings.documents"),
         *("balancer.settings.fitness", "balancer.settings.pool", "balancer.settings.queue"),
         *("balancer.settings.retries", "balancer.settings.sections"),
     ),

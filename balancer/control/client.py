@@ -10,11 +10,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from balancer.control.location import found_socket
+from balancer.printable import one_line
 
 UNIX_SCHEME = "unix:"
 
 TIMEOUT = 10.0
 """Seconds for the unit's answer."""
+
+
+LARGEST = 64 << 20
+"""Bytes of the unit's answer."""
 
 
 class ControlError(Exception):
@@ -39,12 +44,14 @@ class ControlClient:
         status, text = self.request(method, target, body)
         try:
             document = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError) as error:
             document = None
-        if 200 <= status < 300 and document is not None:
+            if 200 <= status < 300:
+                raise Unreachable(one_line(f"no answer from {self.unit}: no JSON: {error}")) from None
+        if 200 <= status < 300:
             return document
         if isinstance(document, dict) and isinstance(document.get("error"), str):
-            raise ControlError(document["error"])
+            raise ControlError(one_line(document["error"]))
         if status == 404:
             raise Unreachable(
                 f"no control plane at {self.unit}: its control socket was not found on this machine, and it takes "
@@ -64,12 +71,15 @@ class ControlClient:
             try:
                 connection.request(method, target, data, headers)
                 answer = connection.getresponse()
-                return answer.status, answer.read()
+                text = answer.read(LARGEST + 1)
+                if len(text) > LARGEST:
+                    raise ValueError(f"more than {LARGEST >> 20} MiB")
+                return answer.status, text
             finally:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unreachable(f"no answer from {self.unit}: {problem}") from None
+            raise Unreachable(one_line(f"no answer from {self.unit}: {problem}")) from None
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.path is not None:

@@ -34,10 +34,12 @@ def endpoints(context: click.Context, unit: str, token: str | None) -> None:
 def list_command(unit: UnitClient) -> None:
     """Each with its state, weight, requests in flight, and who named it."""
     told = unit.ask("GET", PATH)
-    for each in told["endpoints"]:
-        click.echo(line_of(each))
-    for each in told["leaving"]:
-        click.echo(f"{each['id']:<24} leaving   in flight {each['in_flight']:<5} {each['address']}")
+    unit.show(lambda: [*map(line_of, told["endpoints"]), *map(leaving_line, told["leaving"])])
+
+
+def leaving_line(each: dict[str, Any]) -> str:
+    """One that is removed and has requests in flight."""
+    return f"{each['id']:<24} leaving   in flight {each['in_flight']:<5} {each['address']}"
 
 
 def line_of(each: dict[str, Any]) -> str:
@@ -59,7 +61,8 @@ def line_of(each: dict[str, Any]) -> str:
 def add_command(unit: UnitClient, /, name: str, address: str, **options: Any) -> None:
     """Let a worker take requests from now on; it stays until it is removed or the unit ends."""
     given = {key: value for key, value in options.items() if value is not None}
-    click.echo(line_of(unit.ask("POST", PATH, {"id": name, "address": address, **given})))
+    told = unit.ask("POST", PATH, {"id": name, "address": address, **given})
+    unit.show(lambda: [line_of(told)])
 
 
 @endpoints.command("remove")
@@ -68,12 +71,13 @@ def add_command(unit: UnitClient, /, name: str, address: str, **options: Any) ->
 def remove_command(unit: UnitClient, name: str) -> None:
     """Take it out; what is in flight there ends as it would have."""
     told = unit.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
-    click.echo(f"{told['id']:<24} removed   in flight {told['in_flight']}")
+    unit.show(lambda: [f"{told['id']:<24} removed   in flight {told['in_flight']}"])
 
 
 def change(unit: UnitClient, name: str, **keys: Any) -> None:
     """Say it, and show what came of it."""
-    click.echo(line_of(unit.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)))
+    told = unit.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
+    unit.show(lambda: [line_of(told)])
 
 
 @endpoints.command("drain")

@@ -10,6 +10,7 @@ import click
 
 from balancer.control.endpoint_commands import line_of
 from balancer.control.unit_option import UnitClient, unit_options
+from balancer.printable import printable
 
 
 @click.command("status")
@@ -23,9 +24,12 @@ def status(unit: str, token: str | None, is_json: bool) -> None:
       balancer status
       balancer status --unit http://127.0.0.1:9000 --json
     """
-    document = UnitClient(unit, token).ask("GET", "/-/status")
-    for line in [json.dumps(document, indent=2)] if is_json else lines_of(document):
-        click.echo(line)
+    client = UnitClient(unit, token)
+    document = client.ask("GET", "/-/status")
+    if is_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        client.show(lambda: lines_of(document))
 
 
 def lines_of(document: dict[str, Any]) -> list[str]:
@@ -70,6 +74,6 @@ def control(method: str, path: str, body: str | None, unit: str, token: str | No
     code, text = UnitClient(unit, token).text(
         method.upper(), f"/-/{path.removeprefix('/-/').lstrip('/')}", document
     )
-    click.echo(text.rstrip("\n"))
+    click.echo(printable(text.rstrip("\n")))
     if not 200 <= code < 300:
         sys.exit(1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 
 from balancer.control.client import UNIX_SCHEME, ControlClient, ControlError, Unreachable
+from balancer.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -51,6 +52,16 @@ class UnitClient:
             raise click.ClickException(f"--unit: {error}") from None
         except ControlError as error:
             raise click.ClickException(str(error)) from None
+
+    def show(self, lines: Callable[[], Iterable[str]]) -> None:
+        """Print what `lines` makes of an answer, which may be no unit's."""
+        try:
+            made = [*lines()]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            problem = f"--unit: {self._client.unit} does not answer as a unit does"
+            raise click.ClickException(problem) from None
+        for line in made:
+            click.echo(printable(line).replace("\n", " "))
 
     def text(self, method: str, target: str, body: Any = None) -> tuple[int, str]:
         """Status and text of its answer."""

@@ -6,15 +6,14 @@ whole; what cannot be read, is no list of endpoints or is empty changes nothing.
 
 from __future__ import annotations
 
-import json
 import os
-import tomllib
 from typing import Any
 
 from pydantic import ValidationError
 
 from balancer.settings.config import ConfigError, first_problem
 from balancer.settings.discovery import EndpointList, FileDiscovery
+from balancer.settings.documents import read_document
 from balancer.settings.sections import EndpointConfig
 
 Stamp = tuple[int, int, int]
@@ -80,11 +79,10 @@ class WatchedFile:
         path = self.config.path
         is_json = path.suffix.lower() == ".json"
         try:
-            text = path.read_text(encoding="utf-8")
-            document: Any = json.loads(text) if is_json else tomllib.loads(text)
+            document = read_document(path, is_json=is_json, is_plain=True)
         except OSError as error:
             raise self._cannot_read(error) from None
-        except ValueError as error:  # of both languages, and of what is no UTF-8
+        except ValueError as error:  # of both languages, of what is no UTF-8, and of what is too much
             language = "JSON" if is_json else "TOML"
             raise ConfigError(f"discovery.file: {path}: not {language}: {error}") from None
         return {"endpoints": document} if isinstance(document, list) else document

@@ -7,11 +7,18 @@ anybody, or none, is no answer: what was known stays, for a name server that fai
 from __future__ import annotations
 
 import asyncio
+import re
 from ipaddress import ip_address
 
 from balancer.connections.resolver import LookupFailed, Resolver, Service
 from balancer.settings.discovery import DnsDiscovery
 from balancer.settings.sections import EndpointConfig, UpstreamTlsConfig
+
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
+"""What an SRV record may lead to: it is shown to people, and told to a worker by SNI."""
+
+MOST = 5000
+"""Endpoints that a name may lead to."""
 
 SHORTEST = 1.0
 """Seconds between look-ups, whatever the TTL."""
@@ -71,17 +78,25 @@ class WatchedName:
         self, resolver: Resolver, services: list[Service]
     ) -> tuple[tuple[EndpointConfig, ...], float]:
         """Those of the first priority (RFC 2782); the others are for who has no health checks to go by."""
+        for service in services:
+            if not service.port or not HOST_NAME.fullmatch(service.target):
+                raise LookupFailed(f"{self.config.name}: an SRV record names no host and port")
         first = min(service.priority for service in services)
         chosen = sorted((s for s in services if s.priority == first), key=lambda s: (s.target, s.port))
         found = await asyncio.gather(*(resolver.addresses(service.target) for service in chosen))
-        endpoints = {
-            endpoint.id: endpoint
+        places = {
+            (host, service.port): service
             for service, addresses in zip(chosen, found, strict=True)
             for host in addresses.hosts
-            for endpoint in [self._endpoint(host, service.port, service.target, service.weight)]
         }
+        if len(places) > MOST:
+            raise LookupFailed(f"{self.config.name}: leads to more than {MOST:,} addresses")
+        endpoints = tuple(
+            self._endpoint(host, port, service.target, service.weight)
+            for (host, port), service in places.items()
+        )
         ttl = min([*(service.ttl for service in services), *(addresses.ttl for addresses in found)])
-        return tuple(endpoints.values()), ttl
+        return endpoints, ttl
 
     def _endpoint(self, host: str, port: int, name: str, weight: float | None = None) -> EndpointConfig:
         """`name` is what a certificate must be for. SRV's weight of 0 means hardly ever: nothing is below its 1."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 from balancer.errors import LogFailed
+from balancer.printable import printable
 
 STANDARD_OUTPUT = 1
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
@@ -21,7 +22,7 @@ MODE = 0o640
 
 def complain(line: str) -> None:
     """To whoever runs the unit."""
-    print(f"balancer: {line}", file=sys.stderr, flush=True)
+    print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
 
 
 class LogOutput:

@@ -13,10 +13,12 @@ request. It is read only while somebody asks, a policy or a recording.
 from __future__ import annotations
 
 import re
-from math import inf
 from typing import Final
 
 from policies.facts import ReportedLoad
+
+MOST: Final = 1e6
+"""Requests, seconds or shares; a worker that says more says nonsense."""
 
 _FIELD: Final = re.compile(
     rb"\r\n(?i:x-worker-(in-flight|service-time|utilization)):[ \t]*([0-9.]{1,20})[ \t]*(?=\r|$)"
@@ -31,7 +33,7 @@ def reported_load(block: bytes) -> ReportedLoad | None:
     values: dict[bytes, float] = {}
     for name, value in _FIELD.findall(block):
         values.setdefault(name.lower(), _number(value))
-    values = {name: value for name, value in values.items() if 0 <= value < inf}
+    values = {name: value for name, value in values.items() if 0 <= value <= MOST}
     if not values:
         return None
     in_flight = values.get(b"in-flight")

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from balancer.errors import ConnectFailed, UpstreamError
+from balancer.printable import one_line
 from balancer.probing.advice import advice
 from balancer.probing.findings import Findings
 from balancer.probing.survey import Bounds, Survey
@@ -110,7 +111,7 @@ def _unreached(target: Target, error: UpstreamError, is_json: bool) -> Any:
         click.echo(
             json.dumps({"url": target.origin + target.path, "error": {"kind": kind, "detail": detail}})
         )
-    click.echo(f"balancer: {target.origin}: {WORDS.get(kind, kind)}: {' '.join(detail.split())}", err=True)
+    click.echo(f"balancer: {target.origin}: {WORDS.get(kind, kind)}: {one_line(detail)}", err=True)
     sys.exit(UNREACHED)
 
 

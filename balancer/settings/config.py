@@ -7,7 +7,6 @@ then environment, then file. The tables with their defaults stand in `sections.p
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -28,6 +27,7 @@ from balancer.connections.limits import PoolLimits
 from balancer.endpoints.checks import CheckPlan
 from balancer.settings.control import ControlConfig
 from balancer.settings.discovery import DiscoveryConfig, check_unique
+from balancer.settings.documents import read_document
 from balancer.settings.explain import ExplainConfig
 from balancer.settings.fitness import (
     ChecksConfig,
@@ -246,10 +246,11 @@ def _read_with(document: dict[str, Any], overrides: dict[str, Any]) -> Settings:
 def read_file(path: Path) -> dict[str, Any]:
     """The TOML document at `path`. Raises `ConfigError`."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = read_document(path)
+        return document
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
 
 

@@ -31,6 +31,8 @@ from policies.shadow import Shadow, Shadowed, randomness
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+LONGEST_ADDRESS = 300
+"""Characters; of a name there are at most 253."""
 
 
 class Section(BaseModel):
@@ -162,13 +164,15 @@ class EndpointConfig(Section):
     @field_validator("address")
     @classmethod
     def _is_http_origin(cls, value: str) -> str:
-        problem = f"must be http://host:port or https://host:port, got '{value}'"
+        problem = f"must be http://host:port or https://host:port, got '{value[:LONGEST_ADDRESS]}'"
         try:
             url = urlsplit(value)
             port = url.port
         except ValueError:
             raise ValueError(problem) from None
         extras = url.path.strip("/") or url.query or url.fragment or url.username or url.password
+        if not value.isprintable() or " " in value or len(value) > LONGEST_ADDRESS:
+            raise ValueError(problem)
         if url.scheme not in ("http", "https") or not url.hostname or extras or port == 0:
             raise ValueError(problem)
         return value.rstrip("/")

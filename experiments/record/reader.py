@@ -292,6 +292,9 @@ def checked_rows(rows: NDArray[Any]) -> NDArray[Any]:
         raise ValueError("a request at no time")
     if (rows["end"] >= len(ENDS)).any():
         raise ValueError("a request with an end that is not known")
+    if (rows["reported"] > LONGEST).any():  # by a worker, which is not to make the recording useless
+        rows = rows.copy()
+        rows["reported"][rows["reported"] > LONGEST] = np.nan
     for phase in PHASES:
         if ((rows[phase] < 0) | (rows[phase] > LONGEST)).any():
             raise ValueError(f"a request with a {phase} that is no time")

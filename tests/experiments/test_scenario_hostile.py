@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from experiments.campaign.documents import DEEPEST, LARGEST
+from balancer.settings.documents import DEEPEST
+from experiments.campaign.documents import LARGEST
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.playable import complaints
 from experiments.campaign.scenario import Scenario

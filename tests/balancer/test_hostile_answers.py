@@ -1,0 +1,228 @@
+"""Files, name servers, workers and units that answer what nobody means: one line, and what was known stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from balancer.__main__ import cli, main
+from balancer.messages.load_report import reported_load
+from balancer.settings.config import ConfigError, load
+from balancer.settings.documents import DEEPEST, LARGEST
+from balancer.settings.sections import EndpointConfig
+from tests.balancer.conftest import ScriptedWorker, Stage, get, response
+from tests.balancer.name_server import SRV, NameServer, name_bytes
+from tests.balancer.test_discovery_dns import NAME, known, looked, names, only, serve
+
+__all__ = ["names"]  # the fixture
+
+# --- files
+
+TEXTS: dict[str, bytes] = {
+    "deep lists": b"x = " + b"[" * 100_000,
+    "deep tables": b"[" + b"a." * 5000 + b"a]\nx = 1\n",
+    "a little too deep": b"[policy." + b".".join([b"a"] * DEEPEST) + b"]\nx = 1\n",
+    "a long number": b"seed = " + b"9" * 5000,
+    "no text": b"\xff\xfe\x00",
+    "long": b"#" * (LARGEST + 1),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_a_configuration_that_is_none(tmp_path: Path, case: str) -> None:
+    """As a file, and as what a pipe brings."""
+    path = tmp_path / "balancer.toml"
+    path.write_bytes(TEXTS[case])
+    with pytest.raises(ConfigError) as raised:
+        load(path, {})
+    assert str(raised.value).startswith(f"{path}: not TOML: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_configuration_without_end() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: not TOML: longer than 16 MiB"):
+        load(Path("/dev/zero"), {})
+
+
+def test_the_program_shows_nothing_that_a_terminal_obeys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor a line as long as a file."""
+    path = tmp_path / "\x1b[31m.toml"
+    path.write_text(f'policy = "{"x" * 100_000}"\n', encoding="utf-8")
+    for words in (
+        ["check", str(path)],
+        ["check", str(tmp_path / "\x1b]none")],
+        ["serve", "--worker", "\x1b[31m"],
+    ):
+        monkeypatch.setattr("sys.argv", ["balancer", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr().err
+        assert (ended.value.code, told.count("\n"), "\x1b" in told) == (2, 1, False)
+        assert len(told) < 3000
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://a\r\nX: b:80",
+        "http://127.0.0.1:80\r\n",
+        "http://127.0.0.1\t:80",
+        "http://a\x1b[31m",
+        "http://a b:80",
+        "http://" + "a" * 300,
+        "http://a\u202eb:80",
+    ],
+)
+def test_an_address_that_hides_something(address: str) -> None:
+    """`urlsplit` passes over line ends and tabs."""
+    with pytest.raises(ValueError, match="must be http://host:port"):
+        EndpointConfig(id="a", address=address)
+
+
+def seen_again(stage: Stage) -> None:
+    """As often as it takes for a file that stands still to be read."""
+    for _ in range(3):
+        stage.clock.at += 1
+        stage.unit.discovery.tick(stage.clock.at)
+
+
+async def test_a_watched_file_that_is_none(stage: Stage, tmp_path: Path) -> None:
+    """The unit goes on by what it knows, and looks again."""
+    path = tmp_path / "endpoints.json"
+    worker = await stage.worker(response(b"here"))
+    good = f'[{{"id": "a", "address": "http://127.0.0.1:{worker.port}"}}]'
+    path.write_text(good, encoding="utf-8")
+    await stage.serve(discovery={"file": {"path": str(path)}})
+    (source,) = stage.unit.discovery.sources
+    for text, problem in (
+        ("[" * 100_000, f"more than {DEEPEST} tables"),
+        ("[" + "9" * 5000 + "]", "not JSON"),
+        (" " * (LARGEST + 1), "longer than 16 MiB"),
+    ):
+        path.write_text(text, encoding="utf-8")
+        seen_again(stage)
+        assert problem in (source.problem or "")
+    path.unlink()
+    os.mkfifo(path)
+    seen_again(stage)
+    assert "not a file" in (source.problem or "")
+    assert (await stage.ask(get())).body == b"here"
+    path.unlink()
+    path.write_text(good, encoding="utf-8")
+    seen_again(stage)
+    assert source.problem is None
+
+
+# --- name servers
+
+
+@pytest.mark.parametrize(
+    ("port", "target"),
+    [
+        (0, b"\1a\4test\0"),
+        (80, b"\0"),
+        (80, b"\5\x1b[31m\4test\0"),
+        (80, b"\3a\nb\4test\0"),
+        (80, b"\3a b\0"),
+    ],
+)
+async def test_a_service_that_is_nowhere(stage: Stage, names: NameServer, port: int, target: bytes) -> None:
+    """No port, the root, names that no host has: it is no answer, and those that are known stay."""
+    names.service(NAME, (0, 0, 80, "a.test"))
+    names.address("a.test", "127.0.0.1")
+    await serve(stage, names, record="srv")
+    names.records[NAME, SRV] = [(0, struct.pack("!HHH", 0, 0, port) + target)]
+    await looked(stage, 1)
+    assert known(stage) == ["127.0.0.1-80"]
+    assert (only(stage).problem or "").isprintable()
+    assert "SRV" in (only(stage).problem or "")
+    names.records[NAME, SRV] = [(0, struct.pack("!HHH", 0, 0, 81) + name_bytes("a.test"))]
+    await looked(stage, 2)
+    assert known(stage) == ["127.0.0.1-81"]
+
+
+# --- workers
+
+
+@pytest.mark.parametrize(
+    "value", [b"99999999999999999999", b"1000001", b"1e5", b"nan", b"inf", b"-0", b"+1", b"0x1"]
+)
+@pytest.mark.parametrize("name", [b"In-Flight", b"Service-Time", b"Utilization"])
+def test_a_load_that_is_none(name: bytes, value: bytes) -> None:
+    assert reported_load(b"\r\nX-Worker-%b: %b\r\n" % (name, value)) is None
+
+
+# --- units
+
+
+async def told(answer: bytes, *words: str) -> Result:
+    """`balancer endpoints` before something that answers this."""
+    worker = ScriptedWorker(lambda wire: answered(wire, answer))
+    await worker.start()
+    arguments = ["endpoints", "--unit", f"http://127.0.0.1:{worker.port}", "--token", "t" * 20, *words]
+    ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+    await worker.stop()
+    assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
+    return ran
+
+
+async def answered(wire: Any, answer: bytes) -> None:
+    await wire.request()
+    await wire.send(answer)
+
+
+ROW = (
+    b'{"id": "%b", "state": "up", "available": true, "in_flight": 0, "weight": 1, "region": "r", '
+    b'"address": "a", "source": "c"}'
+)
+ANSWERS: dict[str, bytes] = {
+    "no object": response(b"[]"),
+    "no list": response(b'{"endpoints": 5, "leaving": []}'),
+    "no rows": response(b'{"endpoints": [5], "leaving": []}'),
+    "other types": response(b'{"endpoints": [{"id": [], "state": {}}], "leaving": []}'),
+    "a weight that is none": response(
+        b'{"endpoints": [%b], "leaving": []}' % (ROW % b"a").replace(b'"weight": 1', b'"weight": "1"')
+    ),
+    "deep": response(b"[" * 100_000),
+    "no JSON": response(b"\xff"),
+    "no HTTP": b"SSH-2.0-x\r\n",
+    "half": b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",
+    "an error that is none": response(b"[1]", status=b"500 No"),
+    "a deep error": response(b"[" * 100_000, status=b"500 No"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.parametrize("words", [("list",), ("remove", "a"), ("up", "a")])
+async def test_a_unit_that_is_none(case: str, words: tuple[str, ...]) -> None:
+    """One line that names the option."""
+    ran = await told(ANSWERS[case], *words)
+    assert ran.exit_code == 1
+    assert "--unit: " in ran.output
+    assert ran.output.count("\n") == 1
+
+
+async def test_names_are_shown_and_not_obeyed() -> None:
+    ran = await told(response(b'{"endpoints": [%b], "leaving": []}' % (ROW % b"\\u001b[31m\\na")), "list")
+    assert ran.exit_code == 0
+    assert ran.output.startswith("\\x1b[31m a ")
+    assert ran.output.count("\n") == 1
+
+
+async def test_the_token_is_not_carried_on() -> None:
+    """A redirect is an answer like another."""
+    elsewhere = ScriptedWorker(lambda wire: answered(wire, response(b"{}")))
+    await elsewhere.start()
+    moved = response(b"", b"Location: http://127.0.0.1:%d/" % elsewhere.port, status=b"307 Elsewhere")
+    ran = await told(moved, "list")
+    assert "answers 307" in ran.output
+    assert elsewhere.connections == []
+    await elsewhere.stop()
