@@ -25,6 +25,10 @@ MOST_LOOKS = 256
 them in 92 % of cases; for the rest anybody will do."""
 
 
+MOST_PLACES = 1_048_573
+"""Largest `table`: the last prime below 2²⁰."""
+
+
 class Maglev(Keyed):
     """The same endpoint for the same key: one look into a table that all have filled evenly, by weight.
 
@@ -37,7 +41,7 @@ class Maglev(Keyed):
 
     def __init__(self, rng: Random, *, table: int = TABLE, load_bound: float = 0.0) -> None:
         super().__init__(rng, load_bound)
-        if not is_prime(between(2, 5_000_011, table=table)):
+        if not is_prime(between(2, MOST_PLACES, table=table)):
             raise BadPolicyOption("table", f"must be a prime number such as 251, 4099 or 65537, got {table}")
         self._size_of_table = table
         self._table: list[EndpointState] = []

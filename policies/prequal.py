@@ -68,7 +68,7 @@ class Prequal:
         self._random = rng.random
         if not oldest > 0:
             raise BadPolicyOption("oldest", f"must be > 0, got {oldest}")
-        self._pool = ProbePool(at_least(2, pool=pool), oldest, between(0, 1, q_rif=q_rif))
+        self._pool = ProbePool(between(2, 1024, pool=pool), oldest, between(0, 1, q_rif=q_rif))
         self._probes = between(0.1, 100, probes=probes)
         self._remove = between(0, 100, remove=remove)
         self._delta = at_least(0, delta=delta)

@@ -75,6 +75,10 @@ ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {
 """Annotation of an option -> the types its value may have, and what to call them."""
 
 
+LARGEST = 1e9
+"""Bound of every number among the options, in both directions; most options have a closer one."""
+
+
 def known() -> list[str]:
     """All names, sorted."""
     return sorted({*TABLE, *_plugins()})
@@ -164,5 +168,7 @@ def _argument(option: str, annotation: Any, value: Any) -> Any:
     if not isinstance(value, types) or (
         isinstance(value, bool) and bool not in types and object not in types
     ):
-        raise BadPolicyOption(option, f"must be {called}, got {value!r}")
+        raise BadPolicyOption(option, f"must be {called}, got {value!r:.60}")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:  # not a number, neither
+        raise BadPolicyOption(option, f"must be {called} from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
     return value

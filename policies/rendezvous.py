@@ -24,6 +24,10 @@ DEPTH = 4
 """Highest bids that are kept for a slot. Who needs more has them all compared again."""
 
 
+MOST_SLOTS = 1 << 20
+"""Largest `slots`: the order of endpoints is kept for each slot that was met."""
+
+
 class Rendezvous(Keyed):
     """The same endpoint for the same key: the highest of all bids, by weight.
 
@@ -35,7 +39,7 @@ class Rendezvous(Keyed):
 
     def __init__(self, rng: Random, *, slots: int = SLOTS, load_bound: float = 0.0) -> None:
         super().__init__(rng, load_bound)
-        self._slots = between(16, 2**24, slots=slots)
+        self._slots = between(16, MOST_SLOTS, slots=slots)
         self._bidders: list[tuple[EndpointState, int]] = []
         self._orders: dict[int, list[EndpointState]] = {}
 

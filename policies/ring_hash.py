@@ -13,13 +13,20 @@ from random import Random
 
 from policies import hashing
 from policies.keyed import Keyed
-from policies.options import at_least
+from policies.options import between
 from policies.state import EndpointState
 
 POINTS = 512
 """Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, as Envoy at
 least. A lookup takes as long for any number; a newcomer among a hundred is put in place in 10 ms, among a thousand in
 100 ms."""
+
+
+MOST_POINTS = 16_384
+"""Largest `points`."""
+
+MOST_IN_ALL = 1 << 20
+"""Points of all endpoints together, some 100 MB: with more, each has half of its points, a quarter, and so on."""
 
 
 class RingHash(Keyed):
@@ -33,7 +40,7 @@ class RingHash(Keyed):
 
     def __init__(self, rng: Random, *, points: int = POINTS, load_bound: float = 0.0) -> None:
         super().__init__(rng, load_bound)
-        self._points_of_one = at_least(1, points=points)
+        self._points_of_one = between(1, MOST_POINTS, points=points)
         self._points: list[float] = []
         self._owner: dict[float, EndpointState] = {}
         self._placed: dict[EndpointState, Sequence[float]] = {}
@@ -55,7 +62,8 @@ class RingHash(Keyed):
     def learn(self, states: Sequence[EndpointState]) -> None:
         """Take out the points of who has gone and put in those of who has come: O(points), and little of that in
         Python."""
-        wanted = {state: max(1, round(self._points_of_one * state.endpoint.weight)) for state in states}
+        of_one = points_of_weight_one(self._points_of_one, sum(state.endpoint.weight for state in states))
+        wanted = {state: max(1, round(of_one * state.endpoint.weight)) for state in states}
         gone = [state for state, points in self._placed.items() if wanted.get(state) != len(points)]
         vacant = {point for state in gone for point in self._placed.pop(state)}
         if vacant:
@@ -71,6 +79,17 @@ class RingHash(Keyed):
                 fresh += points
         self._points += sorted(fresh)
         self._points.sort()  # two sorted runs: merged, not sorted
+
+
+def points_of_weight_one(points: int, weight: float) -> float:
+    """`points`, halved until endpoints of this `weight` together have no more than `MOST_IN_ALL`.
+
+    By halves, so that a change of the endpoints seldom changes how many points the others have.
+    """
+    of_one = float(points)
+    while of_one * weight > MOST_IN_ALL:
+        of_one /= 2
+    return of_one
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from balancer.control.status import endpoint_status, leaving_status, process_end
 from balancer.errors import EndpointConflict
 from balancer.processes.channel import Channel, Handler
 from balancer.settings.config import first_problem
-from balancer.settings.sections import EndpointConfig, Section
+from balancer.settings.sections import MOST_WEIGHT, EndpointConfig, Section
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
 from policies.facts import Standing
@@ -36,7 +36,7 @@ class EndpointChange(Section):
     """What may be changed of an endpoint that there is."""
 
     state: Standing | None = None
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:

@@ -30,6 +30,7 @@ from policies.policy import Policy
 from policies.shadow import Shadow, Shadowed, randomness
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+MOST_WEIGHT = 1e6
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 LONGEST_ADDRESS = 300
 """Characters; of a name there are at most 253."""
@@ -143,7 +144,9 @@ class EndpointConfig(Section):
     id: Name = Field(description="unique; shown in status, metrics and logs")
     address: str = Field(description="http://host:port or https://host:port")
     region: Name = Field(default="default", description="workers of one region are near each other")
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="share relative to the others")
+    weight: float = Field(
+        default=1.0, gt=0, le=MOST_WEIGHT, allow_inf_nan=False, description="share relative to the others"
+    )
     max_in_flight: int | None = Field(
         default=None, ge=1, description="most requests at once; more wait in the queue. None: no limit"
     )

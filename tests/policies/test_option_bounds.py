@@ -1,0 +1,87 @@
+"""Options of policies have bounds: no value that is accepted costs more memory than a unit can spare."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies import registry
+from policies.clock import Clock
+from policies.errors import BadPolicyOption
+from policies.facts import Endpoint, RequestFacts
+from policies.ring_hash import MOST_IN_ALL, points_of_weight_one
+from policies.router import Router
+
+MOST_MEMORY = 256 << 20
+"""Bytes for a policy before a few endpoints, whatever its options."""
+
+REQUIRED: dict[str, dict[str, Any]] = {"single-region": {"region": "r"}}
+
+
+class Stopped(Clock):
+    """It is always the same instant."""
+
+    def now(self) -> float:
+        return 1.0
+
+
+def numbers() -> Iterator[Any]:
+    """Each numeric option of each policy that comes with this package."""
+    for name, factory in registry.TABLE.items():
+        for option, parameter in registry.options_of(factory).items():
+            if parameter.annotation in (int, float):
+                yield pytest.param(name, option, parameter.annotation, id=f"{name}-{option}")
+
+
+def made(name: str, option: str, value: Any) -> Any:
+    return registry.make(name, REQUIRED.get(name, {}) | {option: value}, Random(1))
+
+
+@pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
+@pytest.mark.parametrize(
+    "value", [math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e300, 2e9, True, "1", None, [1], {}]
+)
+def test_what_is_no_number_or_none_of_ours_is_refused(name: str, option: str, kind: Any, value: Any) -> None:
+    """In one short line that names the option."""
+    with pytest.raises(BadPolicyOption) as caught:
+        made(name, option, value)
+    line = str(caught.value)
+    assert option in line
+    assert len(line.splitlines()) == 1
+    assert len(line) < 250
+
+
+@pytest.mark.parametrize(("name", "option", "kind"), [*numbers()])
+def test_the_largest_value_costs_bounded_memory(name: str, option: str, kind: Any) -> None:
+    """Of powers of ten the largest that is accepted, before three endpoints, one of great weight, and with a pick."""
+    policy = None
+    for power in range(9, -4, -1):
+        try:
+            policy = made(name, option, kind(10**power) if power >= 0 else 10.0**power)
+            break
+        except BadPolicyOption:
+            continue
+    if policy is None:
+        pytest.skip("none of them is accepted: the option is bound more closely")
+    endpoints = [Endpoint(f"e{at}", f"http://127.0.0.1:{80 + at}", "r", 10.0**at) for at in (0, 1, 6)]
+    tracemalloc.start()
+    try:
+        router = Router(endpoints, policy, Stopped(), Random(1))
+        router.route(RequestFacts("GET", "/", None, "key"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_MEMORY
+
+
+def test_a_ring_has_a_bound_for_all_endpoints_together() -> None:
+    """Halved as often as is needed, whatever the weights; below the bound nothing changes."""
+    assert points_of_weight_one(512, 2048) == 512
+    assert points_of_weight_one(512, 2049) == 256
+    for weight in (1e5, 1e6, 1e10, 1e15):
+        assert MOST_IN_ALL / 2 < points_of_weight_one(16_384, weight) * weight <= MOST_IN_ALL
