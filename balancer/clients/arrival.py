@@ -123,8 +123,7 @@ class Arrival(asyncio.Protocol):
     # --- what it becomes
 
     def _welcome(self, transport: asyncio.Transport, rest: bytes) -> None:
-        protocol: asyncio.Protocol | TlsTransport = self._arrivals.make()
-        tls = self._arrivals.tls
+        protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
             protocol = TlsTransport(tls.context, protocol, self._shaken, unnamed=tls.unnamed)
         else:

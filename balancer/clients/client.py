@@ -20,7 +20,8 @@ class Client:
     whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
     `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field; `allowed`
     are those of the methods otherwise refused that it may use; `stated` finds what its requests say of themselves,
-    where that is asked. `window` is how many bytes its kernel takes at once, at least; see `window.py`.
+    where that is asked. `window` is what was left, when its last long response ended, of the bytes that its kernel
+    takes at once; see `window.py`.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ SYSTEM_KINDS = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "descriptors"),
 }
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 async def dial(
@@ -111,7 +111,7 @@ class _Line(Generic[P]):
     def __init__(self, protocol: P, tls: ClientTls | None, session: ssl.SSLSession | None) -> None:
         self.protocol = protocol
         self._handshake: asyncio.Future[Exception | None] | None = None
-        self._lowest: asyncio.BaseProtocol = protocol
+        self._lowest: asyncio.Protocol = protocol
         self._transport: asyncio.Transport | None = None
         if tls is None:
             return

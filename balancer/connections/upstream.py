@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from balancer.connections.accounts import ERROR, US, WORKER, ended_by
+from balancer.connections.bounded_reader import BoundedReader, bounded, hold_receive_buffer
 from balancer.connections.dialling import dial
 from balancer.connections.limits import UNBOUNDED
 from balancer.connections.phases import NOTHING, Phases
-from balancer.connections.read_buffer import READ, read_buffer, whole_buffer
 from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
 from balancer.messages.body import Body, body_of
 from balancer.messages.fields import END_OF_HEAD, Framing
@@ -75,13 +75,13 @@ class ConnectionOwner(Protocol):
     def connection_closed(self, upstream: Upstream) -> None: ...
 
 
-class Upstream(asyncio.BufferedProtocol):
+class Upstream(asyncio.Protocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
     says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
     The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
     owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
     and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest.
-    `window` is how many bytes of a response are read at once, where that is more than `READ`: what its reader takes."""
+    `reader`: it has carried a body that did not come in one read, and no more is read than the sink takes."""
 
     __slots__ = (
         "_body",
@@ -98,8 +98,6 @@ class Upstream(asyncio.BufferedProtocol):
         "_response",
         "_rest",
         "_sink",
-        "_view",
-        "_whole",
         "announced",
         "closed_by",
         "granted",
@@ -110,12 +108,12 @@ class Upstream(asyncio.BufferedProtocol):
         "is_reusable",
         "opened_at",
         "phases",
+        "reader",
         "requests_left",
         "rested_for",
         "rested_since",
         "retire_at",
         "transport",
-        "window",
         "write",
     )
 
@@ -132,15 +130,13 @@ class Upstream(asyncio.BufferedProtocol):
         self._response: Response | None = None  # the one that has started
         self._body: Body | None = None  # and whose body is coming
         self._rest = b""  # behind the head that is being told of
-        self._view = read_buffer()
-        self._whole = whole_buffer()
-        self.window = 0
         self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._interims = 0  # responses to this request before its final one
         self._has_hinted = False  # with an interim response: then it never counts as having died unheard
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = self.is_counted = False
+        self.reader: BoundedReader | None = None
         self.opened_at = self.idle_since = 0.0
         self.phases: Phases = NOTHING
         self.closed_by = US
@@ -214,20 +210,14 @@ class Upstream(asyncio.BufferedProtocol):
             self._reading_paused = False
             self.transport.resume_reading()
 
-    # --- asyncio.BufferedProtocol
+    # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view if self.window <= READ else self._whole[: self.window]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._whole[:nbytes]))
+        hold_receive_buffer(transport)
 
     def data_received(self, data: bytes) -> None:
-        """One read."""
         if self._sink is None:
             self.closed_by = ERROR
             self.close()  # these bytes answer no request
@@ -351,8 +341,10 @@ class Upstream(asyncio.BufferedProtocol):
             return
         if body.is_ended:
             self._end(body.rest, body.trailers)
-        else:
-            sink.response_paused()
+            return
+        if self.reader is None:
+            self.reader = bounded(self.transport, self)
+        sink.response_paused()
 
     def _end(self, rest: bytes, trailers: bytes) -> None:
         """The response is whole, even where bytes follow: they spoil only the connection."""

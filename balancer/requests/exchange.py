@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from balancer.clients.window import window_of
-from balancer.connections.read_buffer import READ
+from balancer.connections.bounded_reader import READ
 from balancer.errors import (
     ForwardingError,
     MalformedResponse,
@@ -83,7 +83,6 @@ class Exchange(Forwarding):
             block += unit.date_line
         downstream = self._downstream
         downstream.write(b"".join((response.line, block, b"\r\n", body)))
-        downstream.client.window = 0  # it is somewhat less now
         self._status = status
         self._bytes_out = size = len(body)
         attempt.first_byte_at = now = unit.now()
@@ -183,18 +182,19 @@ class Exchange(Forwarding):
 
     def _look_at_window(self, written: int) -> None:
         """There is more of a long body: read as much of it at once as the client takes, or `READ`."""
-        downstream, upstream = self._downstream, self._upstream
-        window = downstream.client.window - written
+        upstream = self._upstream
+        if upstream is None or upstream.reader is None:
+            return
+        window = upstream.reader.window - written
         if window < READ:
-            window = window_of(downstream.transport, self._unit.limits.buffer)
-        downstream.client.window = window
-        if upstream is not None:
-            upstream.window = window
+            window = window_of(self._downstream.transport, self._unit.limits.buffer)
+        upstream.reader.window = window
 
     def resume_response(self) -> None:
         """The client has caught up."""
-        if self._status and not self._is_kept_back:
-            self._downstream.client.window = 0
+        upstream = self._upstream
+        if upstream is not None and upstream.reader is not None:
+            upstream.reader.window = 0
             self._look_at_window(0)
         super().resume_response()
 
@@ -217,9 +217,9 @@ class Exchange(Forwarding):
             self._out.append(last_chunk(trailers))
         data = b"".join(self._out)
         self._downstream.write(data)
-        client = self._downstream.client
-        if client.window:
-            client.window -= len(data)
+        upstream = self._upstream
+        if upstream is not None and upstream.reader is not None:
+            self._downstream.client.window = max(0, upstream.reader.window - len(data))
         self._release(is_clean=self._is_complete)
         self._settle(OK if self._status < 500 else ERROR_STATUS, self._unit.now())
         self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from balancer.connections.read_buffer import read_buffer
+from balancer.clients.window import window_of
+from balancer.connections.bounded_reader import READ, BoundedReader, bounded
 from balancer.messages.fields import without
 from balancer.messages.response_head import Response
 
@@ -40,30 +41,24 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-class Relay(asyncio.BufferedProtocol):
+class Relay(asyncio.Protocol):
     """One side of a tunnel. `passed` counts the bytes that came in here, `has_ended`: no more will come.
 
     `owner` was the connection's protocol before; it still hears of the connection's end, and keeps its accounts.
     """
 
-    __slots__ = ("_owner", "_tunnel", "_view", "has_ended", "passed", "transport")
+    __slots__ = ("_owner", "_tunnel", "has_ended", "passed", "reader", "transport")
+
+    reader: BoundedReader
 
     def __init__(self, tunnel: Tunnel, owner: Downstream | Upstream) -> None:
         self._tunnel = tunnel
         self._owner = owner
-        self._view = read_buffer()
         self.transport = owner.transport
         self.passed = 0
         self.has_ended = False
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(self._view[:nbytes]))
-
     def data_received(self, data: bytes) -> None:
-        """One read."""
         self.passed += len(data)
         self._tunnel.pass_on(self, data)
 
@@ -107,8 +102,9 @@ class Tunnel:
         """Let through the head that began it, what came behind it, and what came behind the request."""
         downstream, early = self._downstream, self._upstream.detach()
         self._tunnels.add(self)
-        self._client.transport.set_protocol(self._client)
-        self._worker.transport.set_protocol(self._worker)
+        for side in (self._client, self._worker):
+            side.transport.set_protocol(side)
+            side.reader = bounded(side.transport, side)
         if downstream.is_write_paused:
             downstream.is_write_paused = False  # how long a client may not read is the tunnel's to say now
             self.pause(self._client)
@@ -145,7 +141,10 @@ class Tunnel:
     def pass_on(self, side: Relay, data: bytes) -> None:
         """`data` came in at `side`."""
         self._active_at = self._tunnels.coarse_now
-        self._other(side).transport.write(data)
+        transport = self._other(side).transport
+        transport.write(data)
+        if len(data) >= READ:
+            side.reader.window = window_of(transport, READ)
 
     def pause(self, side: Relay) -> None:
         """`side` cannot keep up: let the other wait."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from balancer.connections.read_buffer import READ
+from balancer.connections.bounded_reader import READ
 
 
 @dataclass(frozen=True, slots=True)

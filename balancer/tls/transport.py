@@ -17,8 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from balancer.connections.read_buffer import read_buffer
-
 RECORD = 16_384
 """Bytes that a record may hold (RFC 8446 § 5.1): one read takes a whole one."""
 
@@ -29,7 +27,7 @@ NOBODY = asyncio.Protocol()
 """Who hears what still comes when the connection is over; it breaks the circle of references."""
 
 
-class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
+class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """A protocol to the plain transport below, a transport to the `protocol` above.
 
     `protocol.connection_made` is called after the handshake, and before it `on_handshake` with None, or instead with
@@ -58,7 +56,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         "_take",
         "_unnamed",
         "_upper",
-        "_view",
     )
 
     _lower: asyncio.Transport
@@ -77,7 +74,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
         self._unnamed = unnamed
         self._hello = bytearray()  # what the client has sent, as long as `unnamed` may be needed
-        self._view = read_buffer()
         self._error: Exception | None = None  # why it is lost, where the plain transport does not know
         self._is_open = False  # the handshake is done, and the connection is not lost
         self._is_ended = False  # the peer has sent close_notify
@@ -93,21 +89,14 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._take, self._drain = self._incoming.write, self._outgoing.read
         self._decrypt, self._encrypt = self._object.read, self._object.write
 
-    # --- asyncio.BufferedProtocol, towards the plain transport
+    # --- asyncio.Protocol, towards the plain transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._lower = cast(asyncio.Transport, transport)
         self._send = self._lower.write
         self._shake()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._view[:nbytes])
-
-    def data_received(self, data: bytes | memoryview) -> None:
-        """One read, which is not kept."""
+    def data_received(self, data: bytes) -> None:
         if self._is_ended or self._is_closing:
             return
         self._take(data)
@@ -195,6 +184,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._upper = protocol
         self._deliver: Callable[[bytes], None] = cast(asyncio.Protocol, protocol).data_received
+
+    @property
+    def below(self) -> asyncio.Transport:
+        """The plain transport."""
+        return self._lower
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._upper

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from balancer.connections.read_buffer import MOST, READ
+from balancer.clients.window import window_of
+from balancer.connections.bounded_reader import FIRST, MOST, READ
 from tests.balancer.conftest import Stage, Wire, get, response
 
 MIB = 1 << 20
@@ -26,7 +27,7 @@ HEADS = {
 @pytest.mark.parametrize("framing", HEADS)
 @pytest.mark.parametrize("buffer", [1024, 65_536, 200_000])
 async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffer: int) -> None:
-    """Of 64 MiB no more is kept than `limits.buffer`, or one read where that is more."""
+    """Of 64 MiB no more is kept than `limits.buffer`, or the first read where that is more."""
     most = 0
     taken = asyncio.Event()
 
@@ -52,7 +53,7 @@ async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffe
             most = max(most, *(one.transport.get_write_buffer_size() for one in stage.unit.downstreams))
     assert left > SIZE // 2
     assert [one.is_write_paused for one in stage.unit.downstreams] == [True]
-    assert 0 < most <= max(buffer, READ) + FRAMING
+    assert 0 < most <= max(buffer, FIRST) + FRAMING
     client.reset()
     taken.set()
 
@@ -60,7 +61,6 @@ async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffe
 @pytest.mark.skipif(sys.platform != "linux", reason="only there the kernel tells a client's window")
 async def test_a_reader_that_stalls_after_it_was_quick_costs_a_read(stage: Stage) -> None:
     """A client that takes all at once is sent more at once, by its kernel's word; one read of the largest at most."""
-    biggest = most = 0
     taken = asyncio.Event()
 
     async def script(wire: Wire) -> None:
@@ -75,23 +75,17 @@ async def test_a_reader_that_stalls_after_it_was_quick_costs_a_read(stage: Stage
     await stage.serve(worker)
     client = await stage.client()
     await client.send(get())
-    answering = asyncio.create_task(client.response())
+    assert len((await client.response()).body) == 8 * MIB
     (downstream,) = stage.unit.downstreams
-    while not answering.done():
-        await stage.turn(1)
-        biggest = max(biggest, downstream.client.window)
-    assert len((await answering).body) == 8 * MIB
+    assert window_of(downstream.transport, 0) > READ
     await client.send(get())
     await stage.eventually(lambda: downstream.is_write_paused)
-    left = -1
-    while left != worker.connections[0].unsent:
-        left = worker.connections[0].unsent
-        for _ in range(200):
-            await stage.turn(1)
-            most = max(most, downstream.transport.get_write_buffer_size())
+    left = held = -1
+    while (left, held) != (worker.connections[0].unsent, downstream.transport.get_write_buffer_size()):
+        left, held = worker.connections[0].unsent, downstream.transport.get_write_buffer_size()
+        await stage.turn(200)
     assert left > SIZE // 2
-    assert biggest > READ
-    assert 0 < most <= MOST + FRAMING
+    assert 0 < held <= MOST + FRAMING
     client.reset()
     taken.set()
 
