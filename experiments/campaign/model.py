@@ -21,7 +21,7 @@ LONGEST = 1e7
 
 Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
 Duration = Annotated[float, Field(ge=LEAST, le=LONGEST, allow_inf_nan=False)]
-Rate = Annotated[float, Field(ge=LEAST, le=1e7, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
 Requests = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
 Warmup = Annotated[int, Field(ge=0, le=100_000)]
 Blocks = Annotated[int, Field(ge=1, le=1000)]
