@@ -257,14 +257,14 @@ def test_keyed_traffic_flips_and_settles_without_a_fault(name: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (("ring-hash", {"points": 0}), "policy.points: must be >= 1, got 0"),
+        (("ring-hash", {"points": 0}), "policy.points: must be from 1 to 16384, got 0"),
         (("ring-hash", {"load_bound": 1.0}), "policy.load_bound: must be above 1, or 0 for none, got 1.0"),
         (("maglev", {"load_bound": -1}), "policy.load_bound: must be above 1, or 0 for none, got -1"),
         (
             ("maglev", {"table": 65536}),
             "policy.table: must be a prime number such as 251, 4099 or 65537, got 65536",
         ),
-        (("rendezvous", {"slots": 8}), "policy.slots: must be from 16 to 16777216, got 8"),
+        (("rendezvous", {"slots": 8}), "policy.slots: must be from 16 to 1048576, got 8"),
         (("aperture", {"width": 0}), "policy.width: must be >= 1, got 0"),
         (
             ("aperture", {"balancers": 3, "index": 3}),

@@ -373,7 +373,7 @@ def test_the_slow_one_is_left() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pool": 1}, "pool: must be >= 2, got 1"),
+        ({"pool": 1}, "pool: must be from 2 to 1024, got 1"),
         ({"oldest": 0.0}, "oldest: must be > 0, got 0.0"),
         ({"q_rif": 1.5}, "q_rif: must be from 0 to 1, got 1.5"),
         ({"probes": 0.0}, "probes: must be from 0.1 to 100, got 0.0"),
