@@ -188,7 +188,8 @@ class ChunkedBody(Body):
     def _take_lines(self) -> bool:
         """Take the whole lines that come next, the empty line too. Returns whether there were any."""
         data, begin = self._data, self._at
-        at = _end_of_run(_TRAILERS, data, begin)
+        lines = _TRAILERS.match(data, begin)
+        at = begin if lines is None else lines.end()
         self._count_trailers(data.count(b"\n", begin, at))
         if data.startswith(b"\r\n", at):
             at += 2
