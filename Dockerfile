@@ -8,7 +8,7 @@
 FROM python:3.13-trixie AS build
 ARG COMPILE=1
 ENV PIP_CONSTRAINT=/build/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-ENV NEEDED="aiodns aiohttp click h2 httptools hyperframe multidict prometheus-client pycares pydantic pydantic-settings rich uvloop yarl"
+ENV NEEDED="aiodns aiohttp click h2 hpack httptools hyperframe multidict prometheus-client pycares pydantic pydantic-settings rich uvloop yarl"
 WORKDIR /build
 COPY constraints.txt ./
 RUN python -m venv /opt/steelyard \
