@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from balancer.clients.connection import HELD_BY_TURN
 from balancer.clients.window import window_of
 from balancer.connections.bounded_reader import READ
 from balancer.errors import (
@@ -276,7 +277,7 @@ class Exchange(Forwarding):
             self.response_failed(ResponseTimeout(f"no response within {timeouts.first_byte:g} s"))
         elif self._is_complete and timeouts.attempt is not None and waited > timeouts.attempt:
             self._lose_patience()
-        elif self._downstream.is_held:
+        elif self._downstream.is_held & HELD_BY_TURN:
             self._check_worker_reads(now)
 
     def _lose_patience(self) -> None:

@@ -263,6 +263,16 @@ def test_a_partial_head_ahead_has_its_time_from_its_turn_on() -> None:
         assert statuses(client, 2) == [b"200", b"408"]
 
 
+@pytest.mark.parametrize("ahead", [b"\r\n", get(b"/2")])
+def test_what_came_ahead_does_not_shorten_the_time_of_the_request_before_it(ahead: bytes) -> None:
+    """Reading is paused for the order, not because the worker takes nothing of a body."""
+    with Wireless(retries=0, timeouts=(("body_idle", 5.0), ("first_byte", 30.0))) as stage:
+        client = sent_behind_a_slow_one(stage, ahead)
+        stage.advance(20)
+        answer(stage)
+        assert statuses(client, 1) == [b"200"]
+
+
 def test_a_drain_answers_what_is_on_its_way_and_no_more() -> None:
     """The client is told with the next answer; what it sent ahead is not begun."""
     with Wireless() as stage:
