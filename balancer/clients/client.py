@@ -1,12 +1,13 @@
 """Whose requests these are: what is the same for all of one connection.
 
-Rule of this file: worked out once, when the connection begins, but for `window`.
+All but `read_size` is worked out once, when the connection begins.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from balancer.connections.bounded_reader import READ
 from balancer.messages.internal_fields import InternalFields
 from balancer.messages.stated_fields import StatedFields
 
@@ -20,8 +21,7 @@ class Client:
     whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
     `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field; `allowed`
     are those of the methods otherwise refused that it may use; `stated` finds what its requests say of themselves,
-    where that is asked. `window` is what was left, when its last long response ended, of the bytes that its kernel
-    takes at once; see `window.py`.
+    where that is asked. `read_size` is the number of bytes read at once of a long response to it (`next_size`).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Client:
         self.host_found = (
             b"\r"  # the host last asked for, in lower case, as a search finds it; at first what none is
         )
-        self.window = 0
+        self.read_size = READ
         self.host = b""  # and as it was written
 
     def forwarded(self, host: bytes) -> bytes:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import httptools
 
 from balancer.connections.accounts import ERROR, US, WORKER, ended_by
-from balancer.connections.bounded_reader import BoundedReader, bounded, hold_receive_buffer
+from balancer.connections.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.connections.dialling import dial
 from balancer.connections.limits import UNBOUNDED
 from balancer.connections.phases import NOTHING, Phases
@@ -81,10 +81,11 @@ class Upstream(asyncio.Protocol):
     The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
     owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
     and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest.
-    `reader`: it has carried a body that did not come in one read, and no more is read than the sink takes."""
+    `read_size`: at most so many bytes are read at once; 0: it has carried no body that did not come in one read."""
 
     __slots__ = (
         "_body",
+        "_bounded",
         "_has_hinted",
         "_has_odd_response",
         "_head",
@@ -108,7 +109,7 @@ class Upstream(asyncio.Protocol):
         "is_reusable",
         "opened_at",
         "phases",
-        "reader",
+        "read_size",
         "requests_left",
         "rested_for",
         "rested_since",
@@ -136,7 +137,8 @@ class Upstream(asyncio.Protocol):
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = self.is_counted = False
-        self.reader: BoundedReader | None = None
+        self.read_size = 0
+        self._bounded: BoundedReader | None = None
         self.opened_at = self.idle_since = 0.0
         self.phases: Phases = NOTHING
         self.closed_by = US
@@ -215,7 +217,6 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
-        hold_receive_buffer(transport)
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
@@ -249,6 +250,17 @@ class Upstream(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._sink is not None:
             self._sink.upstream_resumed()
+
+    def set_read_size(self, size: int) -> None:
+        """Read at most `size` bytes at once from now on."""
+        self.read_size = size
+        if size >= LONGEST_READ:
+            self._bounded = None
+            unbounded(self.transport, self)
+            return
+        if self._bounded is None:
+            self._bounded = bounded(self.transport, self)
+        self._bounded.size = size
 
     # --- what has come
 
@@ -342,8 +354,6 @@ class Upstream(asyncio.Protocol):
         if body.is_ended:
             self._end(body.rest, body.trailers)
             return
-        if self.reader is None:
-            self.reader = bounded(self.transport, self)
         sink.response_paused()
 
     def _end(self, rest: bytes, trailers: bytes) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final, cast
 
 from balancer.clients.connection import HELD_BY_TURN
-from balancer.clients.window import window_of
-from balancer.connections.bounded_reader import READ
+from balancer.connections.bounded_reader import next_size
 from balancer.errors import (
     ForwardingError,
     MalformedResponse,
@@ -178,26 +177,14 @@ class Exchange(Forwarding):
             data = b"".join(self._out)
             self._out.clear()
             self._downstream.write(data)
-            if len(data) >= READ and not self._downstream.is_write_paused:
-                self._look_at_window(len(data))
+            downstream = self._downstream
+            self._set_read_size(next_size(downstream.client.read_size, downstream.transport))
 
-    def _look_at_window(self, written: int) -> None:
-        """There is more of a long body: read as much of it at once as the client takes, or `READ`."""
+    def _set_read_size(self, size: int) -> None:
+        self._downstream.client.read_size = size
         upstream = self._upstream
-        if upstream is None or upstream.reader is None:
-            return
-        window = upstream.reader.window - written
-        if window < READ:
-            window = window_of(self._downstream.transport, self._unit.limits.buffer)
-        upstream.reader.window = window
-
-    def resume_response(self) -> None:
-        """The client has caught up."""
-        upstream = self._upstream
-        if upstream is not None and upstream.reader is not None:
-            upstream.reader.window = 0
-            self._look_at_window(0)
-        super().resume_response()
+        if upstream is not None and upstream.read_size != size:
+            upstream.set_read_size(size)
 
     def _let_go(self) -> None:
         """The rest takes its time: pass on what is here, and from now on everything as it comes."""
@@ -216,11 +203,7 @@ class Exchange(Forwarding):
     def response_ended(self, trailers: bytes) -> None:
         if self._to_client is CHUNKED:
             self._out.append(last_chunk(trailers))
-        data = b"".join(self._out)
-        self._downstream.write(data)
-        upstream = self._upstream
-        if upstream is not None and upstream.reader is not None:
-            self._downstream.client.window = max(0, upstream.reader.window - len(data))
+        self._downstream.write(b"".join(self._out))
         self._release(is_clean=self._is_complete)
         self._settle(OK if self._status < 500 else ERROR_STATUS, self._unit.now())
         self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)

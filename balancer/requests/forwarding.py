@@ -155,8 +155,8 @@ class Forwarding(Applicant):
     def _send(self, attempt: Attempt, upstream: Upstream) -> None:
         request, downstream, kept = self._request, self._downstream, self._kept
         attempt.upstream = upstream
-        if upstream.reader is not None:
-            upstream.reader.window, downstream.client.window = downstream.client.window, 0
+        if upstream.read_size and upstream.read_size != downstream.client.read_size:
+            upstream.set_read_size(downstream.client.read_size)
         self._active_at = self._unit.coarse_now
         sink = cast(ResponseSink, self) if self._race is None else self._race.runner(attempt)
         if kept is None:

@@ -16,8 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from balancer.clients.window import window_of
-from balancer.connections.bounded_reader import READ, BoundedReader, bounded
+from balancer.connections.bounded_reader import READ, BoundedReader, bounded, next_size
 from balancer.messages.fields import without
 from balancer.messages.response_head import Response
 
@@ -144,7 +143,7 @@ class Tunnel:
         transport = self._other(side).transport
         transport.write(data)
         if len(data) >= READ:
-            side.reader.window = window_of(transport, READ)
+            side.reader.size = next_size(side.reader.size, transport)
 
     def pause(self, side: Relay) -> None:
         """`side` cannot keep up: let the other wait."""
