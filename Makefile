@@ -14,7 +14,7 @@ SEEDS ?= 10000
 # Parts of the tests, two at a time, the longest first; each shows what it has said when it ends. `rest` is whatever no
 # part names. Tests of time run alone, before. Coverage of policies and balancer is that of their own tests.
 ALONE = workers
-BESIDE = experiments balancer policies simulated rest faultsim
+BESIDE = experiments balancer policies simulated benchmarks rest faultsim
 COVERED = policies balancer
 COVERAGE = $(if $(filter $(COVERED),$*),$(COVERED:%=--cov=%) --cov-report=)
 NAMED = $(filter-out rest,$(ALONE) $(BESIDE))
@@ -32,6 +32,10 @@ ifneq "$(shell cat $(COMPILED)/made-with 2>/dev/null)" "$(PYTHON)"
 RECOMPILE = stale
 endif
 endif
+
+# `benchmarks` is not installed. Last on the path, the checkout adds it and hides nothing that is installed.
+CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path; \
+  Path(sysconfig.get_path("purelib"), "steelyard-checkout.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint serve compiled bench fuzz faultsim clean stale $(ALONE:%=test-%) $(BESIDE:%=test-%)
@@ -63,8 +67,8 @@ serve: $(VENV)/installed-dev ## the balancer before three emulated regions, on $
 
 compiled: $(COMPILED)/installed ## a second environment, .venv-compiled, with the hot path compiled (needs a C compiler)
 
-bench: compiled ## what forwarding costs beside other proxies, with the compiled build; BENCH='--case all'
-	$(COMPILED)/bin/experiments bench $(BENCH)
+bench: compiled ## benchmarks of Steelyard itself with the compiled build: CPU per request, or BENCH='storm --check'
+	$(COMPILED)/bin/python -P -m benchmarks $(or $(BENCH),cost)
 
 fuzz: $(FUZZ)/installed ## look for what breaks the data path, ten minutes or MINUTES=…, in a third environment, .venv-fuzz
 	$(FUZZ)/bin/python -m tests.fuzz client --seconds $$(($(MINUTES) * 30))
@@ -88,6 +92,7 @@ $(VENV)/installed: $(VENV)/checkout pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/checkout pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
+	$(call CHECKOUT_LAST,$(BIN))
 	@touch $(VENV)/installed $@
 
 # mypyc needs the types of what is imported, so the build happens beside the dependencies and not in isolation.
@@ -100,6 +105,7 @@ $(COMPILED)/installed: $(RECOMPILE) $(VENV)/checkout setup.py pyproject.toml con
 	STEELYARD_COMPILE=1 $(COMPILED)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --no-build-isolation --no-deps .
 	rm -rf build
+	$(call CHECKOUT_LAST,$(COMPILED)/bin)
 	@printf '%s' "$(PYTHON)" > $(COMPILED)/made-with
 	@touch $@
 

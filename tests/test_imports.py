@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("policies", "balancer", "workers", "experiments")
+ROOMS = ("policies", "balancer", "workers", "experiments", "benchmarks")
 
 ARROWS: dict[str, tuple[str, ...]] = {
     "policies": (),
@@ -30,6 +30,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("balancer.settings.fitness", "balancer.settings.pool", "balancer.settings.queue"),
         *("balancer.settings.retries", "balancer.settings.sections"),
     ),
+    "benchmarks": ("policies", "balancer", "experiments", "workers.durations", "workers.service"),
 }
 """Room -> what it may import of other rooms: a whole room, or one module of it."""
 
@@ -144,6 +145,7 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
         ("workers.app", "policies.facts"),
         ("experiments.load.generator", "balancer.requests.exchange"),
         ("experiments.load.generator", "workers.app"),
+        ("experiments.load.generator", "benchmarks.cost.load"),
     ],
 )
 def test_a_wrong_arrow_is_found(importer: str, imported: str) -> None:

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from experiments import processes
-from experiments.bench.serving import lasting_ports
 from experiments.campaign.crew import TLS, balancer_config, crew, endpoint_of, places_of, worker_argv
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.timeline import WELL, Step, Trouble, timeline
 from experiments.control import status_of
 from experiments.errors import FleetFailedError
+from experiments.ports import lasting_ports
 from experiments.processes import Child, program
 
 STATUS_WITHIN = 5.0

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from experiments.bench import cpu_time
+from experiments import cpu_time
 from experiments.campaign.statistics import LAG
 from experiments.load.samples import Run
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from experiments.bench.cpu_time import cpu_of, is_known_here
-from experiments.bench.serving import free_ports
 from experiments.campaign.fleet import all_ready
+from experiments.cpu_time import cpu_of, is_known_here
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import closed
 from experiments.load.generator import Generator
 from experiments.load.samples import Kind, Place, Samples
+from experiments.ports import free_ports
 from experiments.processes import Child, program
 from experiments.reproduce import crew
 from experiments.reproduce.asking import Line
@@ -146,7 +146,7 @@ async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
     """A worker that answers at once, and as much as one process of the unit takes."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await crew.started("worker", [*program("experiments.bench.worker"), str(port)], stack)
+        worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
         await listening(worker, port)
         endpoint = {"id": "w", "address": f"http://127.0.0.1:{port}"}
         unit = await crew.unit("alone", UnitFile(endpoints=[endpoint]), folder, stack)

@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from experiments.bench.cpu_time import cpu_of
-from experiments.bench.serving import free_ports
+from experiments.cpu_time import cpu_of
 from experiments.errors import FleetFailedError
+from experiments.ports import free_ports
 from experiments.processes import Child, program
 from experiments.reproduce import crew
 from experiments.reproduce.crew import UnitFile
@@ -70,7 +70,7 @@ async def carry_out(
     """Every unit in both kinds of load, in each block. Raises FleetFailedError."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
-        worker = await crew.started("worker", [*program("experiments.bench.worker"), str(port)], stack)
+        worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
         await listening(worker, port)
         units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
         rng = Random(seed)

@@ -15,8 +15,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from experiments.bench.build import unit_in_words
-from experiments.bench.cpu_time import is_known_here
+from experiments.build import unit_in_words
+from experiments.cpu_time import is_known_here
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import Share, Turn, carry_out, shares_of
 from experiments.reproduce.removal import Cost, Way, costs_of, least_of, turns

@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from experiments.bench.serving import lasting_ports
 from experiments.campaign.fleet import all_ready
 from experiments.errors import FleetFailedError
+from experiments.ports import lasting_ports
 from experiments.processes import Child
 from experiments.reproduce import crew
 from experiments.reproduce.asking import Line

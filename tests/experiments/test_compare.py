@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from benchmarks.calibration.queue import as_run, scenario_of
 from experiments.__main__ import cli
 from experiments.campaign.blocks import plan, prepare
 from experiments.campaign.results import Campaign, save_campaign, save_result
@@ -20,7 +21,6 @@ from experiments.campaign.scenario import Scenario
 from experiments.compare.revisions import Course, git, measure
 from experiments.errors import BadInputError
 from experiments.load.samples import Run
-from experiments.verdicts.queue import as_run, scenario_of
 
 Write = Callable[..., Path]
 

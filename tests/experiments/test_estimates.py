@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.calibration.methods import METHODS
 from experiments.campaign import student
 from experiments.campaign.estimates import paired_student, welch
-from experiments.verdicts.methods import METHODS
 
 SAMPLE = np.array([0.11, 0.04, 0.09, 0.16, -0.02, 0.10, 0.07, 0.05])
 

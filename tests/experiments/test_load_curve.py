@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.__main__ import cli
 from experiments.campaign.blocks import prepare
 from experiments.campaign.results import save_result
@@ -17,7 +18,6 @@ from experiments.capacity.load_command import rates_in
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
 from experiments.report.load_pages import write_load_report
-from experiments.verdicts.queue import run_queues, scenario_of
 
 LOADS = (0.2, 0.5, 0.6, 0.7, 0.9, 1.1)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import numpy as np
 import pytest
 
-from experiments.bench import cpu_time
+from experiments import cpu_time
 from experiments.campaign.statistics import percentile
 from experiments.errors import FleetFailedError
 from experiments.load.arrivals import constant

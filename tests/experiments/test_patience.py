@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from experiments import cpu_time
 from experiments.__main__ import cli
-from experiments.bench import cpu_time
 from experiments.campaign import blocks, patience
 from experiments.campaign.patience import LOOK, QUIET, Patience, has_lagged
 from experiments.campaign.results import PlannedRun, load_results

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.calibration.queue import run_queues, scenario_of
 from experiments.campaign.blocks import prepare
 from experiments.campaign.results import save_result
 from experiments.campaign.scenario import Scenario
@@ -25,7 +26,6 @@ from experiments.report.html import page as html_page
 from experiments.report.load_pages import write_load_report
 from experiments.report.markup import Html
 from experiments.report.pages import write_report
-from experiments.verdicts.queue import run_queues, scenario_of
 from tests.experiments.hostile import NAMES, rename
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench.cpu_time import is_known_here
+from experiments.cpu_time import is_known_here
 from experiments.report.canvas import to_png
 from experiments.reproduce.figure import ways_figure
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of

@@ -1,4 +1,4 @@
-"""`experiments simulate` and `experiments bench --simulator`, as they are called."""
+"""`experiments simulate` and `python -m benchmarks simulator`, as they are called."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.simulator.cases import Case
+from benchmarks.simulator.certificate import present_certificate
+from benchmarks.simulator.speed import bench_simulator
 from experiments import __main__ as command
 from experiments.campaign.results import load_results
 from experiments.campaign.shelf import load_scenario
-from experiments.simulator.cases import Case
-from experiments.simulator.certificate import present_certificate
 from experiments.simulator.run import simulate
-from experiments.simulator.speed import bench_simulator
 
 
 def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

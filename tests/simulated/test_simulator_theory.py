@@ -1,7 +1,7 @@
 """The simulator against closed forms. Seeds are fixed, so these either always pass or never.
 
 Rule of this file: each bound is some standard errors away, so that a simulator which is right passes under nearly every
-seed, and one that is wrong by a per cent or three under none. `experiments simulate --certificate --samples 20` says
+seed, and one that is wrong by a per cent or three under none. `python -m benchmarks certificate --samples 20` says
 the same with more decimals.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.simulator.cases import Case, cases, farm, simulated, times
 from experiments.simulator import theory
-from experiments.simulator.cases import Case, cases, farm, simulated, times
 
 SEED = 1
 

@@ -1,0 +1,1 @@
+"""Benchmarks and checks of Steelyard itself. They are run from a checkout and are not installed."""

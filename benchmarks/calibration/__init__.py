@@ -1,0 +1,1 @@
+"""`python -m benchmarks calibration`: how often a verdict is false, by campaigns whose truth is known."""

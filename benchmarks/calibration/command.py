@@ -1,0 +1,168 @@
+"""`python -m benchmarks calibration`: how often the verdict of a campaign is wrong, by campaigns whose truth is known.
+
+Rule of this file: it decides nothing by itself. Options become campaigns; a table of rates and two bounds come out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.calibration.campaigns import many
+from benchmarks.calibration.equals import LABELS, equals, lasting
+from benchmarks.calibration.methods import METHODS
+from benchmarks.calibration.queue import queues, run_queues
+from benchmarks.calibration.rates import LEAST_FOUND, MOST_FALSE, Outcome, Rate, outcome
+from experiments.campaign.comparison import ENOUGH_BLOCKS
+from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.scenario import Scenario
+from experiments.campaign.shelf import load_scenario
+from experiments.campaign.world import simulated
+from experiments.errors import BadInputError
+from experiments.terminal import BOUND_MISSED, STANDING, console_here, must_be_writable, tell, write_json
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks calibration                                     200 campaigns of equals, half a minute
+  python -m benchmarks calibration --planted 1.10 --blocks 8,16,32 --requests 20000,60000
+  python -m benchmarks calibration --methods student,percentile,bca,studentised,sign-flip
+  python -m benchmarks calibration --scenario steady --policy least-in-flight --planted 1.10 --requests 5000
+  python -m benchmarks calibration --planted 1.10 --check              exit code 1 when a bound is missed
+"""
+
+COLUMNS = (
+    "method", "requests", "blocks", "pair", "false verdicts", "elsewhere", "found", "untrue besides",
+)  # fmt: skip
+
+
+@click.command(epilog=EPILOG)
+@click.option("--campaigns", type=click.IntRange(min=2), default=200, show_default=True, help="Of each size.")
+@click.option("--scenario", help="Simulate this one.  [default: queues made for speed]")
+@click.option(
+    "--policy", help="With --scenario: an entry's label, or a policy by name.  [default: its first]"
+)
+@click.option(
+    "--planted", type=click.FloatRange(0.1, 10), help="Stretch one entry's latencies by this factor."
+)
+@click.option("--blocks", metavar="N,M,…", default="8", show_default=True, help="Per campaign.")
+@click.option("--requests", metavar="N,M,…", default="20000", show_default=True, help="Per run.")
+@click.option(
+    "--rivals",
+    type=click.IntRange(1, len(LABELS) - 1),
+    default=4,
+    show_default=True,
+    help="Entries compared with the baseline.",
+)
+@click.option("--twin/--no-twin", default=True, show_default=True, help="Whether campaigns have an A/A pair.")
+@click.option("--methods", default="student", show_default=True, help=f"Of {', '.join(METHODS)}.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the first campaign."
+)
+@click.option("--jobs", type=click.IntRange(1, 64), help="Campaigns at the same time.  [default: processors]")
+@click.option(
+    "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write the rates there."
+)
+@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+def calibration(
+    campaigns: int,
+    scenario: str | None,
+    policy: str | None,
+    planted: float | None,
+    blocks: str,
+    requests: str,
+    rivals: int,
+    twin: bool,
+    methods: str,
+    seed: int,
+    jobs: int | None,
+    file: Path | None,
+    check: bool,
+) -> int:
+    """Count how often a verdict is false where all are equal, and how often a planted difference is found."""
+    chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
+    must_be_writable("--json", file)
+    console, found = console_here(), list[Outcome]()
+    world = run_queues if scenario is None else simulated
+    for size in numbers_in("--requests", requests, 100):
+        alike = equals(laboratory(scenario, policy, size), max(counts), rivals, twin)
+        work = many(world, alike, planted, range(seed, seed + campaigns), jobs or os.cpu_count() or 1)
+        done = list(track(work, f"campaigns of {size} requests", campaigns, console=console, transient=True))
+        found += [outcome(done, count, method, planted) for count in counts for method in chosen]
+    console.print(table_of(found))
+    met = [bound for one in found for bound in bounds_of(one)]
+    for is_met, words in met:
+        tell(console, is_met, f"{STANDING[is_met]}: {words}")
+    if file is not None:
+        write_json("--json", file, [plain(one) for one in found])
+    return BOUND_MISSED if check and not all(is_met for is_met, _ in met) else 0
+
+
+def numbers_in(option: str, text: str, least: int) -> list[int]:
+    """Whole numbers separated by commas. Raises BadInputError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise BadInputError(f"{option}: {text!r}: whole numbers of at least {least}, separated by commas")
+    return [int(part) for part in parts]
+
+
+def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:
+    """The queues, or a scenario with the entry that is asked for first. Raises BadInputError."""
+    if name is None:
+        if policy is not None:
+            raise BadInputError("--policy: the queues know only random; name a --scenario")
+        return queues(requests)
+    names = () if policy is None else (policy,)
+    return lasting(overridden(load_scenario(name), Overrides(policies=names)), requests)
+
+
+def methods_named(text: str) -> list[str]:
+    """Raises BadInputError."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names or [""]:
+        if name not in METHODS:
+            raise BadInputError(f"--methods: unknown '{name}'; known: {', '.join(METHODS)}")
+    return names
+
+
+def table_of(outcomes: Sequence[Outcome]) -> Table:
+    """Rates with their 95 % intervals, a row for each method and size."""
+    made = Table(
+        caption="rates of campaigns with Wilson's 95 % interval; pair: standard deviation of log(p99 / p99)",
+        header_style="dim",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for index, name in enumerate(COLUMNS):
+        made.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for one in outcomes:
+        rates = (one.false, one.elsewhere, one.right, one.wrong)
+        size = (str(one.requests), str(one.blocks), f"± {100 * one.spread:.1f} %")
+        made.add_row(one.method, *size, *("–" if rate is None else str(rate) for rate in rates))
+    return made
+
+
+def bounds_of(one: Outcome) -> list[tuple[bool, str]]:
+    """What must hold, and what it came to."""
+    size = f"{one.method}, {one.blocks} blocks of {one.requests} requests"
+    held = [(one.is_honest, f"{size}: false verdicts {one.false}, at most {100 * MOST_FALSE:g} %")]
+    if one.right is not None:
+        held.append((bool(one.is_sharp), f"{size}: found {one.right}, at least {100 * LEAST_FOUND:g} %"))
+    return held
+
+
+def plain(one: Outcome) -> dict[str, Any]:
+    """For JSON: each rate with its interval."""
+    numbers = {"method": one.method, "requests": one.requests, "blocks": one.blocks, "spread": one.spread}
+    rates = {"false": one.false, "elsewhere": one.elsewhere, "found": one.right, "untrue": one.wrong}
+    return {**numbers, **{name: rate and as_json(rate) for name, rate in rates.items()}}
+
+
+def as_json(rate: Rate) -> dict[str, Any]:
+    return {"hits": rate.hits, "total": rate.total, "rate": rate.value, "interval": list(rate.interval)}

@@ -1,0 +1,99 @@
+"""Ways from a handful of log ratios to an interval: the one in use, and those it was chosen over.
+
+Rule of this file: nothing here decides a campaign. It exists so that the choice can be measured again, by
+`python -m benchmarks calibration --methods …`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from statistics import NormalDist
+
+import numpy as np
+
+from experiments.campaign.estimates import CONFIDENCE, Estimate, Method, paired_student, unknown
+from experiments.load.samples import Floats
+
+RESAMPLES = 5_000
+MOST_SIGNS = 14
+"""Blocks up to which every pattern of signs is tried; beyond, RESAMPLES random ones."""
+
+TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
+NORMAL = NormalDist()
+
+
+def percentile(logs: Floats, seed: int) -> Estimate:
+    """The percentile bootstrap (Efron 1979), in use here before: as if eight blocks were many."""
+    if len(logs) < 2:
+        return unknown(float(logs.mean()))
+    means = logs[draws(len(logs), seed)].mean(axis=1)
+    low, high = np.percentile(means, TAILS)
+    tail = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
+    return Estimate(float(logs.mean()), float(low), float(high), min(1.0, 2 * (tail + 1) / (RESAMPLES + 1)))
+
+
+def bca(logs: Floats, seed: int) -> Estimate:
+    """Bias-corrected and accelerated (Efron 1987): mends skewness, not the small number."""
+    if len(logs) < 2 or np.ptp(logs) <= 1e-12:
+        return paired_student(logs)
+    mean, means = float(logs.mean()), np.sort(logs[draws(len(logs), seed)].mean(axis=1))
+    bias = normal_place(means, mean)
+    kept = (logs.sum() - logs) / (len(logs) - 1)
+    away = kept.mean() - kept
+    speed = float(np.sum(away**3) / (6 * np.sum(away**2) ** 1.5))
+    ends = [bias + NORMAL.inv_cdf(percent / 100) for percent in TAILS]
+    places = [100 * NORMAL.cdf(bias + end / (1 - speed * end)) for end in ends]
+    low, high = np.percentile(means, places)
+    from_zero = normal_place(means, 0.0) - bias
+    side = NORMAL.cdf(from_zero / (1 + speed * from_zero) - bias)
+    return Estimate(mean, float(low), float(high), 2 * min(side, 1 - side))
+
+
+def normal_place(ordered: Floats, value: float) -> float:
+    """Where `value` stands among sorted values, as a normal deviate; never infinite."""
+    below = (np.searchsorted(ordered, value, "left") + np.searchsorted(ordered, value, "right")) / 2
+    return NORMAL.inv_cdf((below + 0.5) / (len(ordered) + 1))
+
+
+def studentised(logs: Floats, seed: int) -> Estimate:
+    """Bootstrap-t: each resample by its own standard error. Honest about few blocks, at the price of width."""
+    if len(logs) < 2 or np.ptp(logs) <= 1e-12:
+        return paired_student(logs)
+    mean, error = float(logs.mean()), float(logs.std(ddof=1)) / len(logs) ** 0.5
+    drawn = logs[draws(len(logs), seed)]
+    errors = drawn.std(axis=1, ddof=1) / len(logs) ** 0.5
+    pivots = (drawn.mean(axis=1) - mean)[errors > 0] / errors[errors > 0]
+    low, high = np.percentile(pivots, TAILS)
+    share = (1 + int(np.sum(np.abs(pivots) >= abs(mean / error)))) / (len(pivots) + 1)
+    return Estimate(mean, mean - float(high) * error, mean - float(low) * error, share)
+
+
+def sign_flip(logs: Floats, seed: int) -> Estimate:
+    """Fisher's test (1935): were entry and baseline alike, each block's sign were a coin. The interval is Student's."""
+    plain = paired_student(logs)
+    if len(logs) < 2:
+        return plain
+    flipped = np.abs((signs(len(logs), seed) * logs).mean(axis=1))
+    share = float(np.mean(flipped >= abs(logs.mean()) * (1 - 1e-9)))
+    return plain._replace(p_value=share)
+
+
+def draws(count: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """RESAMPLES sets of `count` indexes, with replacement."""
+    return np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, count))
+
+
+def signs(count: int, seed: int) -> Floats:
+    """Every pattern of `count` signs, or RESAMPLES random ones where there are too many; one per row."""
+    if count <= MOST_SIGNS:
+        return np.array(list(itertools.product((-1.0, 1.0), repeat=count)))
+    return np.random.default_rng(seed).choice([-1.0, 1.0], size=(RESAMPLES, count))
+
+
+METHODS: dict[str, Method] = {
+    "student": paired_student,
+    "percentile": percentile,
+    "bca": bca,
+    "studentised": studentised,
+    "sign-flip": sign_flip,
+}

@@ -1,0 +1,86 @@
+"""A laboratory that takes a millisecond: first-come queues by Lindley's recursion, whole arrays at a time.
+
+Rules of this file: it has the simulator's seam, so either can be used by `benchmarks calibration`. Arrivals and demand
+belong to the block and are the same for all its entries; which queue a request joins is the entry's own luck, which
+is what two runs of one thing differ by. It knows one policy: random.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.calibration.equals import equals
+from experiments.campaign.crew import places_of
+from experiments.campaign.demand import Load
+from experiments.campaign.scenario import Entry, Region, Scenario
+from experiments.load.samples import Floats, Ints, Run, RunFacts, Samples
+
+QUEUES = 6
+LOAD = 0.7
+SERVICE = 0.010
+"""Seconds, the mean of an exponential demand."""
+
+
+def queues(requests: int) -> Scenario:
+    """The queues as a scenario, with one entry."""
+    rate = LOAD * QUEUES / SERVICE
+    return Scenario(
+        name="queues",
+        question="Does any of these equals look better than another?",
+        measure="p99",
+        baseline="random",
+        home_region="here",
+        load=Load(mode="open", rate=rate, duration=requests / rate),
+        regions=(Region(name="here", workers=QUEUES, rtt=0.0, service="exponential:10ms"),),
+        entries=(Entry.model_validate({"label": "random", "policy": "random"}),),
+    )
+
+
+def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) -> Scenario:
+    """Equals before the queues."""
+    return equals(queues(requests), blocks, rivals, has_twin)
+
+
+def run_queues(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+    """One run. `seed` is the block's; `order` gives the entry a stream of its own."""
+    shared, own = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1, order])
+    load, workers = scenario.load_of(entry), len(places_of(scenario))
+    due = np.cumsum(shared.exponential(1 / load.rate, load.planned))
+    demand = shared.exponential(SERVICE, load.planned)
+    worker = own.integers(0, workers, load.planned)
+    return as_run(scenario, entry, block, order, seed, (due, demand, worker))
+
+
+def as_run(
+    scenario: Scenario, entry: Entry, block: int, order: int, seed: int, drawn: tuple[Floats, Floats, Ints]
+) -> Run:
+    """Columns and facts, as a generator would have written them."""
+    due, demand, worker = drawn
+    ended, zeros = due + sojourn(due, demand, worker), np.zeros(len(due), dtype=np.int64)
+    samples = Samples(
+        due, due, ended, ended, zeros + 200, zeros, worker, zeros, np.arange(len(due)), zeros + 1
+    )
+    facts = RunFacts(
+        label=entry.label,
+        policy=entry.policy.model_dump(),
+        mode="open",
+        offered_rate=scenario.load.rate,
+        achieved_rate=scenario.load.rate,
+        requests=len(due),
+        block=block,
+        order=order,
+        seed=seed,
+        timeout=scenario.timeout,
+        places=places_of(scenario),
+    )
+    return Run(facts, samples)
+
+
+def sojourn(due: Floats, demand: Floats, worker: Ints) -> Floats:
+    """Waiting and service of each request, shape (n,). Wait is the walk of demand less gaps above its lowest point."""
+    taken = np.empty_like(due)
+    for index in range(int(worker.max()) + 1):
+        mine = worker == index
+        walk = np.concatenate([[0.0], np.cumsum(demand[mine][:-1] - np.diff(due[mine]))])
+        taken[mine] = walk - np.minimum.accumulate(walk) + demand[mine]
+    return taken

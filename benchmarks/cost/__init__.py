@@ -1,0 +1,1 @@
+"""CPU time per forwarded request, latency and memory, beside other proxies."""

@@ -1,0 +1,198 @@
+"""What has been promised, and how it stands: ratios within blocks, their median, the verdict.
+
+Rule of this file: ratios are made within a block, where all sides had the same weather, and then their median is
+taken. A unit of ours with an error in any run misses its bounds; where there is nothing to compare with, nothing is
+judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.cost.cases import CASES
+from benchmarks.cost.peers import HAPROXY, NGINX, OURS, SESSION
+from benchmarks.cost.plan import Run
+
+Spread = tuple[float, float, float]
+"""Median, lowest, highest."""
+
+FLAT = "flat from {} to {} endpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`limit` times the cheapest of `over`; of the figure itself where `over` is empty."""
+
+    case: str
+    limit: float
+    over: tuple[str, ...] = ()
+    is_gain: bool = False
+    """It must be that much cheaper, at least, instead of dearer, at most."""
+
+    words: str = "{peer} at most {limit:g} × {over}"
+
+
+BOUNDS = (
+    Bound("get", 1.3, (NGINX, HAPROXY)),
+    Bound("get", 5.0, (SESSION,), is_gain=True, words="{peer} at least {limit:g} × cheaper than the {over}"),
+    Bound("tls", 1.3, (NGINX, HAPROXY)),
+    Bound("get1m", 1.5, (NGINX,)),
+    Bound("post16k", 1.5, (NGINX,)),
+    Bound("half", 1.2, (NGINX,)),
+    Bound("idle", 6 * 1024, words="{peer} at most {limit:g} bytes"),
+)
+AT_MOST_STEEPER = 1.1
+"""Highest cost over lowest, of all numbers of endpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A bound, and how it stands: `met` is None when there was nothing to judge by."""
+
+    case: str
+    bound: str
+    met: bool | None
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.bound} ({self.found})"
+
+    @property
+    def word(self) -> str:
+        return {True: "met", False: "MISSED", None: "not judged"}[self.met]
+
+
+def verdicts(runs: Sequence[Run]) -> list[Verdict]:
+    """Every bound of every case that was run, for each of our units."""
+    made: list[Verdict] = []
+    for case in dict.fromkeys(run.case for run in runs):
+        own = [run for run in runs if run.case == case]
+        if CASES[case].sizes:
+            made += flatness(own)
+            continue
+        for peer in dict.fromkeys(run.peer for run in own if run.peer.startswith(OURS)):
+            made += [judged(bound, own, peer) for bound in BOUNDS if bound.case == case]
+    return made
+
+
+def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
+    """One bound for one unit of ours; `runs` are of its case."""
+    sides = [side for side in bound.over if any(run.peer == side for run in runs)]
+    over = ("the cheaper of " if len(sides) > 1 else "") + " and ".join(sides or bound.over)
+    words = bound.words.format(peer=peer, limit=bound.limit, over=over)
+
+    def verdict(met: bool | None, found: str) -> Verdict:
+        return Verdict(bound.case, words, met, found)
+
+    if bound.over and not sides:
+        return verdict(None, f"{' and '.join(bound.over)} {were(len(bound.over))} not measured")
+    if invalid := [side for side in (peer, *sides) if any(run.fault for run in runs if run.peer == side)]:
+        return verdict(met=False, found=f"{invalid[0]} is invalid")
+    found = ratios(runs, peer, sides) if sides else [run.figure for run in runs_of(runs, peer)]
+    if bound.is_gain:
+        found = [1 / ratio for ratio in found]
+    if not found:
+        return verdict(None, "no block has a valid run of each")
+    middle = median(found)
+    holds = middle >= bound.limit if bound.is_gain else middle <= bound.limit
+    return verdict(holds, in_words(found, "×" if sides else "bytes"))
+
+
+def flatness(runs: Sequence[Run]) -> list[Verdict]:
+    """How the cost of a unit grows with its endpoints, for each policy."""
+    policies: dict[str, list[str]] = {}
+    for peer in dict.fromkeys(run.peer for run in runs):
+        policies.setdefault(peer.partition(",")[0], []).append(peer)
+    return [flat(policy, sorted(peers, key=endpoints_in), runs) for policy, peers in policies.items()]
+
+
+def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
+    """The medians of all sizes, each over the mean of its block, so that one noisy run makes no slope."""
+    sizes = [endpoints_in(peer) for peer in peers]
+    words = f"{policy} {FLAT.format(sizes[0], sizes[-1])} within {AT_MOST_STEEPER - 1:.0%}"
+    if invalid := [run.peer for run in runs if run.peer in peers and run.fault]:
+        return Verdict(runs[0].case, words, met=False, found=f"{invalid[0]} is invalid")
+    shares = block_shares(runs, peers)
+    if not shares[peers[0]]:
+        return Verdict(runs[0].case, words, met=None, found="no block has a valid run of each")
+    medians = [median(shares[peer]) for peer in peers]
+    slope = max(medians) / min(medians)
+    each = ", ".join(
+        f"{size}: {middle / medians[0]:.2f}" for size, middle in zip(sizes, medians, strict=True)
+    )
+    blocks = blocks_in_words(len(shares[peers[0]]))
+    return Verdict(runs[0].case, words, slope <= AT_MOST_STEEPER, f"{slope:.2f} ×, {each}, over {blocks}")
+
+
+def block_shares(runs: Sequence[Run], peers: Sequence[str]) -> dict[str, list[float]]:
+    """For every peer its figure over the mean of its block, of the blocks that have all of them."""
+    figures = {(run.peer, run.block): run.figure for run in runs if not run.void}
+    blocks = sorted({block for _, block in figures})
+    whole = [block for block in blocks if all((peer, block) in figures for peer in peers)]
+    means = {block: fmean(figures[peer, block] for peer in peers) for block in whole}
+    return {peer: [figures[peer, block] / means[block] for block in whole] for peer in peers}
+
+
+def endpoints_in(peer: str) -> int:
+    """steelyard random, 10 endpoints -> 10."""
+    return int(peer.rpartition(", ")[2].split()[0])
+
+
+def runs_of(runs: Sequence[Run], peer: str) -> list[Run]:
+    """Those of one peer that say something."""
+    return [run for run in runs if run.peer == peer and not run.void]
+
+
+def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]:
+    """Figure of `peer` over the least of `others`, for every block that has all; none if one of them is invalid.
+
+    A figure that is not above zero, as a small growth of memory may be, is nothing to divide by.
+    """
+    sides = {peer, *others}
+    if any(run.fault for run in runs if run.peer in sides):
+        return []
+    figures = {(run.peer, run.block): run.figure for run in runs if run.peer in sides and is_measure(run)}
+    blocks = [block for name, block in figures if name == peer]
+    whole = [block for block in blocks if all((side, block) in figures for side in sides)]
+    return [figures[peer, block] / min(figures[other, block] for other in others) for block in whole]
+
+
+def is_measure(run: Run) -> bool:
+    return not run.void and run.figure > 0
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    return (median(values), min(values), max(values)) if values else None
+
+
+def in_words(found: Sequence[float], unit: str) -> str:
+    """1.25 ×, 1.20–1.31 over 5 blocks."""
+    digits = 2 if unit == "×" else 0
+    middle, lowest, highest = (f"{value:.{digits}f}" for value in (median(found), min(found), max(found)))
+    return f"{middle} {unit}, {lowest}–{highest} over {blocks_in_words(len(found))}"
+
+
+def were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def blocks_in_words(count: int) -> str:
+    return f"{count} block{'s' if count != 1 else ''}"
+
+
+def table_of_bounds(found: Sequence[Verdict]) -> Table:
+    """All bounds, one below the other."""
+    styles = {True: "green", False: "bold red", None: "yellow"}
+    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    for name in ("case", "bound", "found, lowest–highest", "verdict"):
+        made.add_column(name)
+    for verdict in found:
+        word = Text(verdict.word, style=styles[verdict.met])
+        made.add_row(verdict.case, verdict.bound, verdict.found, word)
+    return made

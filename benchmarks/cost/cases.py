@@ -1,0 +1,81 @@
+"""What can be asked of all peers: kinds of requests, and what is measured of them.
+
+Rule of this file: a case says everything in which it differs from the others. The number of blocks stands here, before
+anything is measured: who adds blocks until the figure pleases has measured his patience.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from benchmarks.cost.peer_files import LARGE_NAME
+
+ALL = "all"
+
+
+class Kind(Enum):
+    """What the figure of a run is, and its unit."""
+
+    COST = "µs/request"
+    TAIL = "p99 ms"
+    MEMORY = "bytes/connection"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kind of request. `others` are the peers beside ours that it makes sense for; None means all.
+
+    `pin`, `connections`, `blocks` and `seconds` of each run hold where the command line says nothing. `sizes` are
+    numbers of endpoints and of busy connections, each pair a unit of its own; empty means the usual few.
+    """
+
+    name: str
+    words: str
+    kind: Kind = Kind.COST
+    method: str = "GET"
+    path: str = "/"
+    body: int = 0
+    is_tls: bool = False
+    others: tuple[str, ...] | None = None
+    policies: tuple[str, ...] = ("least-in-flight",)
+    sizes: tuple[tuple[int, int], ...] = ()
+    pin: str = "one"
+    connections: int = 64
+    blocks: int = 15
+    seconds: float = 1.0
+    warm_up: float = 0.5
+    """Seconds of load before each run: connections are made and interpreters have specialised their code."""
+
+
+PROXIES = ("nginx", "haproxy")
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("get", "small GET"),
+        Case("tls", "small GET over TLS 1.3", is_tls=True, others=PROXIES),
+        Case("get1m", "GET of 1 MiB", path=f"/{LARGE_NAME}"),
+        Case("post16k", "POST of 16 KiB", method="POST", body=16 * 1024),
+        Case(
+            "half",
+            "small GET at half of the capacity",
+            kind=Kind.TAIL,
+            others=PROXIES,
+            pin="split",
+            blocks=25,
+        ),
+        Case("idle", "idle client connection", kind=Kind.MEMORY, others=PROXIES, connections=3000, blocks=5),
+        Case(
+            "endpoints",
+            "small GET, by number of endpoints",
+            others=(),
+            policies=("least-in-flight", "round-robin"),
+            # Each endpoint keeps a connection or two once it has been picked. Fewer clients before many endpoints make
+            # about as many connections in all, and it is their number that fills the caches.
+            sizes=((2, 900), (10, 900), (100, 900), (1000, 250)),
+            seconds=2.0,
+            warm_up=1.0,
+        ),
+    )
+}

@@ -1,0 +1,146 @@
+"""`python -m benchmarks cost`: CPU time per forwarded request, beside other proxies, interleaved on one machine.
+
+Rule of this file: it decides nothing by itself. Options become a plan; the sitting does the rest. What cannot be
+measured as asked is refused here, in one line, before anything is started.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.cost import peers
+from benchmarks.cost.cases import ALL, CASES, Case
+from benchmarks.cost.peers import Peer
+from benchmarks.cost.plan import Plan
+from benchmarks.cost.sitting import Sitting, conduct
+from benchmarks.options import cores_for, known_policies, names_in
+from experiments.terminal import must_be_writable
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks cost                             a small GET through all that are on the PATH, about two minutes
+  python -m benchmarks cost --blocks 30 --json bench.json
+  python -m benchmarks cost --policies least-in-flight,random --peers nginx,aiohttp
+  python -m benchmarks cost --case get1m --pin split
+  python -m benchmarks cost --case all --check          every case; exit code 1 when a bound is missed
+"""
+
+
+class Seconds(click.ParamType[float]):
+    """3s, 300ms or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|)", str(value))
+        seconds = float(found[1]) * (0.001 if found[2] == "ms" else 1.0) if found else 0.0
+        if not 0.1 <= seconds <= 600:
+            self.fail(f"{value!r} must be a duration such as 3s or 300ms, from 100ms to 600s", param, context)
+        return seconds
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--case",
+    type=click.Choice([*CASES, ALL]),
+    default="get",
+    show_default=True,
+    help="What is asked; 'all' is every case, one after the other.",
+)
+@click.option(
+    "--blocks",
+    type=click.IntRange(1, 1000),
+    help="Runs of each unit.  [default: 15; 25 in 'half', 5 in 'idle']",
+)
+@click.option("--duration", type=Seconds(), help="Of each run.  [default: 1s; 2s in 'endpoints']")
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 16384),
+    help="Kept busy, or, in 'idle', idle.  [default: 64; 3000 in 'idle', 900 to 250 in 'endpoints']",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order of runs."
+)
+@click.option(
+    "--pin",
+    type=click.Choice(["one", "split"]),
+    help="Everything on one core, or the proxy alone on a first and the rest on a second.  "
+    "[default: one; split in 'half']",
+)
+@click.option(
+    "--policies",
+    metavar="A,B,…",
+    help="A unit of ours for each.  [default: least-in-flight; round-robin as well in 'endpoints']",
+)
+@click.option(
+    "--peers",
+    "others",
+    default=",".join(peers.PEERS),
+    metavar="A,B,…|none",
+    show_default=True,
+    help="The others, as far as the case is one for them.",
+)
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+def cost(
+    case: str,
+    others: str,
+    policies: str | None,
+    file: Path | None,
+    check: bool,
+    **options: Any,
+) -> int:
+    """Measure what a forwarded request costs: ours, other proxies, the obvious way, the floor.
+
+    \b
+    get, tls, get1m, post16k   processor time per request
+    half                       p99 of latency at half of the capacity, open loop
+    idle                       memory per idle client connection
+    endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
+    """
+    must_be_writable("--json", file)
+    chosen = peers.chosen(names_in(others))
+    named = known_policies(names_in(policies)) if policies is not None else None
+    cases = [CASES[case]] if case != ALL else list(CASES.values())
+    made = [plan_of(one, named or list(one.policies), chosen, options) for one in cases]
+    absent: dict[str, str] = {}
+    for _, missing in made:
+        absent |= missing
+    return conduct(Sitting(tuple(plan for plan, _ in made if plan.peers), absent, file, check))
+
+
+def plan_of(
+    case: Case, policies: list[str], others: Sequence[Peer], options: dict[str, Any]
+) -> tuple[Plan, dict[str, str]]:
+    """The plan of one case, and who cannot take part in it and why. Raises BadInputError."""
+    proxy_core, rest_core = cores_for(options["pin"] or case.pin)
+    units = units_of(case, policies, others)
+    if options["connections"]:
+        units = [replace(unit, connections=0) for unit in units]
+    absent = {unit.name: reason for unit in units if (reason := unit.absence_from(case))}
+    plan = Plan(
+        peers=tuple(unit for unit in units if not unit.absence_from(case)),
+        case=case,
+        connections=options["connections"] or case.connections,
+        seconds=options["duration"] or case.seconds,
+        blocks=options["blocks"] or case.blocks,
+        seed=options["seed"],
+        proxy_core=proxy_core,
+        rest_core=rest_core,
+        wrk=shutil.which("wrk"),
+    )
+    return plan, absent
+
+
+def units_of(case: Case, policies: list[str], others: Sequence[Peer]) -> list[Peer]:
+    """Ours for each policy and size, and those of the others that the case is for."""
+    own = [peers.ours(policy, *size) for policy in policies for size in case.sizes or ((0, 0),)]
+    fit = None if case.others is None else [peers.PEERS[name] for name in case.others]
+    return own + [peer for peer in others if fit is None or peer in fit]

@@ -1,0 +1,61 @@
+"""Microseconds of processor time per forwarded request: the kernel's accounts before and after a load.
+
+Rule of this file: the load is as fast as it goes, and what it says of latency is not read.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+
+from benchmarks.cost.load import Load
+from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.units import Unit
+from experiments import cpu_time
+from experiments.processes import Child
+
+
+async def cost(plan: Plan, load: Load, worker: Child, unit: Unit, run: Run) -> Run:
+    """One run. Raises FleetFailedError."""
+    place = partial(cpu_time.pinned_to, plan.rest_core)
+    await load.run(unit.port, plan.warm_up, place)
+    try:
+        before = Reading.now(unit.child, worker, plan)
+        outcome = await load.run(unit.port, plan.seconds, place)
+        after = Reading.now(unit.child, worker, plan)
+    except OSError:
+        raise unit.died() from None
+    spent = after.proxy - before.proxy
+    return replace(
+        run,
+        figure=spent.total / max(1, outcome.requests) * 1e6,
+        requests=outcome.requests,
+        rate=outcome.rate,
+        user_share=spent.user_share,
+        taken=after.taken_since(before),
+        fault=outcome.fault,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The accounts at one instant: the proxy's, and, in seconds, those of all of ours and of our cores."""
+
+    at: float
+    proxy: cpu_time.Cpu
+    ours: float
+    cores: tuple[float, ...]
+
+    @classmethod
+    def now(cls, proxy: Child, worker: Child, plan: Plan) -> Reading:
+        """Raises OSError when a process is gone."""
+        spent = cpu_time.cpu_of(proxy.pid)
+        ours = spent.total + cpu_time.cpu_of(worker.pid).total + cpu_time.cpu_of_ended_children()
+        cores = sorted({plan.proxy_core, plan.rest_core})
+        return cls(time.monotonic(), spent, ours, tuple(map(cpu_time.busy_seconds, cores)))
+
+    def taken_since(self, before: Reading) -> float:
+        """Part of our cores that others have had in between."""
+        others = (sum(self.cores) - sum(before.cores)) - (self.ours - before.ours)
+        return min(1.0, max(0.0, others / (self.at - before.at) / len(self.cores)))

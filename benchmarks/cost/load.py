@@ -1,0 +1,133 @@
+"""What is asked for, by whom, and what came of it: the load of one run, given by wrk or by our own generator.
+
+Rule of this file: a closed loop as fast as it goes. It is there to keep the proxy busy; what it says of latency is not
+read, for a closed loop hides it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cost.cases import Case
+from experiments.errors import FleetFailedError
+from experiments.processes import program
+
+TOTAL = re.compile(r"^\s*(\d+) requests in ", re.MULTILINE)
+RATE = re.compile(r"^Requests/sec:\s*([\d.]+)", re.MULTILINE)
+SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
+BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
+PATIENCE = 15.0
+"""Seconds that a generator may take to report after its time is over."""
+
+Place = Callable[[], AbstractContextManager[None]]
+"""Where a process is started: `with place():` pins it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Requests that were answered, per second too, and those that went wrong."""
+
+    requests: int
+    rate: float
+    bad_status: int = 0
+    socket_errors: int = 0
+
+    @property
+    def fault(self) -> str:
+        """Why this must not be believed; empty when it may."""
+        if not self.requests:
+            return "no request was answered"
+        if not (self.bad_status or self.socket_errors):
+            return ""
+        return f"{self.bad_status} non-2xx, {self.socket_errors} socket errors"
+
+
+def parsed(text: str) -> Outcome:
+    """What a generator reported. Raises FleetFailedError when it is no report."""
+    total, rate = TOTAL.search(text), RATE.search(text)
+    if total is None or rate is None:
+        raise FleetFailedError(f"the load generator gave no report: {text.strip()[-200:]}")
+    sockets, status = SOCKET_ERRORS.search(text), BAD_STATUS.search(text)
+    return Outcome(
+        requests=int(total[1]),
+        rate=float(rate[1]),
+        bad_status=int(status[1]) if status else 0,
+        socket_errors=sum(map(int, sockets.groups())) if sockets else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A generator, ready to be let loose. `wrk` is its path, or None for our own; scripts go to `folder`."""
+
+    case: Case
+    connections: int
+    wrk: str | None
+    folder: Path
+
+    async def run(self, port: int, seconds: float, place: Place) -> Outcome:
+        """Load 127.0.0.1:`port` for `seconds`. Raises FleetFailedError."""
+        argv = self.wrk_argv(port, seconds) if self.wrk else self.own_argv(port, seconds)
+        async with started(argv, place) as process:
+            if self.wrk and seconds != int(
+                seconds
+            ):  # wrk knows whole seconds only, and reports when interrupted
+                await asyncio.sleep(seconds)
+                process.send_signal(signal.SIGINT)
+            return parsed(await report_of(process, seconds))
+
+    def wrk_argv(self, port: int, seconds: float) -> list[str]:
+        assert self.wrk is not None
+        timing = ["--threads", "1", "--connections", str(self.connections), "--duration"]
+        script = ["--script", str(self._script())] if self.case.body else []
+        url = f"{'https' if self.case.is_tls else 'http'}://127.0.0.1:{port}{self.case.path}"
+        return [self.wrk, *timing, f"{math.ceil(seconds)}s", *script, url]
+
+    def own_argv(self, port: int, seconds: float) -> list[str]:
+        words = (port, self.case.method, self.case.path, self.case.body, self.connections, seconds)
+        security = ["tls"] if self.case.is_tls else []
+        return [*program("benchmarks.cost.generator"), *map(str, words), *security]
+
+    def _script(self) -> Path:
+        """wrk takes a method and a body from Lua only."""
+        path = self.folder / f"{self.case.name}.lua"
+        path.write_text(
+            f'wrk.method = "{self.case.method}"\n'
+            f'wrk.body = string.rep("x", {self.case.body})\n'
+            'wrk.headers["Content-Type"] = "application/octet-stream"\n',
+            encoding="utf-8",
+        )
+        return path
+
+
+async def report_of(process: Process, seconds: float) -> str:
+    """All that it says, standard error included."""
+    try:
+        async with asyncio.timeout(seconds + PATIENCE):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        raise FleetFailedError("the load generator did not end") from None
+    return output.decode(errors="replace")
+
+
+@asynccontextmanager
+async def started(argv: list[str], place: Place) -> AsyncIterator[Process]:
+    """A process in a session of its own, killed when the block is left before its end."""
+    with place():
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

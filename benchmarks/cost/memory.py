@@ -1,0 +1,98 @@
+"""Bytes of memory that an idle client connection holds, after one request on it.
+
+Rule of this file: what is measured is the proxy's own memory, shared pages divided among those who share them (PSS).
+The kernel's socket buffers are the same for everybody and are not part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio import StreamWriter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from benchmarks.cost.peer_files import SMALL
+from benchmarks.cost.peers import Peer, Site
+from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.serving import serving
+from experiments import cpu_time
+from experiments.errors import FleetFailedError
+
+AT_ONCE = 32
+"""Connections that ask at the same time, so that few connections to the worker stand."""
+
+REHEARSAL = 200
+"""Connections that come and go before the first reading: what is made once is made by then."""
+
+SETTLE = 0.6
+"""Seconds for sweeps to have passed."""
+
+SPARE_DESCRIPTORS = 200
+
+
+async def memory(plan: Plan, peer: Peer, site: Site, run: Run) -> Run:
+    """One run with a fresh process. Raises FleetFailedError."""
+    allow_descriptors(plan.connections + SPARE_DESCRIPTORS)
+    async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
+        async with idle(site.port, REHEARSAL):
+            pass
+        before = await held(child.pid)
+        async with idle(site.port, plan.connections):
+            after = await held(child.pid)
+    return replace(run, figure=(after - before) / plan.connections, requests=plan.connections)
+
+
+async def held(pid: int) -> int:
+    """Bytes of a process and its children, once they have settled. Raises FleetFailedError."""
+    await asyncio.sleep(SETTLE)
+    try:
+        return sum(proportional_bytes(one) for one in (pid, *cpu_time.descendants(pid)))
+    except OSError as error:
+        raise FleetFailedError(f"the memory of process {pid} cannot be read: {error.strerror}") from None
+
+
+def proportional_bytes(pid: int) -> int:
+    """PSS of one process (proc(5), smaps_rollup). Raises OSError."""
+    lines = (cpu_time.PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+@asynccontextmanager
+async def idle(port: int, count: int) -> AsyncIterator[None]:
+    """`count` connections that have each had an answer, closed in the end. Raises FleetFailedError."""
+    writers: list[StreamWriter] = []
+    try:
+        while len(writers) < count:
+            batch = min(AT_ONCE, count - len(writers))
+            writers += await asyncio.gather(*(asked(port) for _ in range(batch)))
+        yield
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+async def asked(port: int) -> StreamWriter:
+    """A connection on which one request has been answered. Raises FleetFailedError."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+        await asyncio.wait_for(reader.readuntil(SMALL.encode()), 10.0)
+    except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError) as error:
+        raise FleetFailedError(f"a connection got no answer: {error!r}") from None
+    return writer
+
+
+def allow_descriptors(count: int) -> None:
+    """Raise our own limit as far as is needed. Raises FleetFailedError when it cannot be."""
+    if sys.platform == "win32":
+        return
+    import resource  # not everywhere
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+        except (OSError, ValueError):
+            raise FleetFailedError(f"{count} open files are needed, and the limit is {hard}") from None

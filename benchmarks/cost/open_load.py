@@ -1,0 +1,150 @@
+"""An open loop for the bench: requests at random instants, all fixed beforehand, and what became of them.
+
+Rule of this file: latency counts from the instant at which a request was due. How late the generator itself was, and
+how much of its core was in use, is told beside it, so that whoever reads the figures can see whose they are.
+
+    python -m benchmarks.cost.open_load PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from experiments import cpu_time
+from experiments.campaign.statistics import percentile
+from experiments.load.arrivals import poisson
+from experiments.load.open_loop import OpenLoop, Record
+from experiments.load.samples import Floats, Kind
+
+TIMEOUT = 10.0
+"""Seconds after which a request counts as failed."""
+
+WARM_UP = 0.5
+"""Seconds at the same rate that come first and are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What is asked of 127.0.0.1:`port`: `rate` in requests per second, for `seconds`."""
+
+    port: int
+    path: str
+    rate: float
+    seconds: float
+    connections: int
+    seed: int
+    spins: bool = False
+    """The generator has its core for itself, and never sleeps."""
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments of the program."""
+        plain = (self.port, self.path, self.rate, self.seconds, self.connections, self.seed)
+        return [*map(str, plain), *(["spin"] if self.spins else [])]
+
+    @property
+    def request(self) -> bytes:
+        return f"GET {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode()
+
+    def instants(self) -> Floats:
+        """Those of the warm-up, then as many as there are to count."""
+        rng = np.random.default_rng(self.seed)
+        warm = poisson(self.rate, round(self.rate * WARM_UP), rng)
+        counted = poisson(self.rate, max(1, round(self.rate * self.seconds)), rng)
+        return np.concatenate([warm, WARM_UP + counted])
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Milliseconds: `p50` and `p99` of latency, p99 of `service` (from being sent) and of `lag`.
+
+    `lag` is that of the sending, over requests that found a connection when they were due; `waited` counts those that
+    found none. `cpu` is the generator's own, in microseconds per request; `busy` the part of its core that was in use,
+    whoever used it: 0 when it was not given one core, and without the idle part of its spinning when it spun.
+    """
+
+    requests: int
+    failed: int
+    p50: float
+    p99: float
+    lag: float
+    service: float = 0.0
+    waited: int = 0
+    cpu: float = 0.0
+    busy: float = 0.0
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
+    """What the rows say."""
+    latency = (record.ended - record.due) * 1e3
+    was_sent = np.isfinite(record.sent)
+    lag = (record.sent - record.due)[was_sent & ~record.has_waited] * 1e3
+    kinds = {kind.name.lower(): int(np.count_nonzero(record.kind == kind)) for kind in Kind if kind}
+    return Report(
+        requests=len(latency),
+        failed=sum(kinds.values()),
+        p50=percentile(latency, 50),
+        p99=percentile(latency, 99),
+        lag=percentile(lag, 99),
+        service=percentile((record.ended - record.sent)[was_sent] * 1e3, 99),
+        waited=int(np.count_nonzero(record.has_waited)),
+        cpu=cpu,
+        busy=busy,
+        failures={name: count for name, count in kinds.items() if count},
+    )
+
+
+def run(offer: Offer) -> Report:
+    """Send everything, wait for every end. Raises FleetFailedError when nobody is there."""
+    instants = offer.instants().tolist()
+    loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT, offer.spins)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection would be the generator's own lag; its memory is that of a few seconds
+    try:
+        before = Reading.now()
+        record = loop.run(instants)
+        spent = Reading.now().since(before)
+    finally:
+        gc.enable()
+        gc.unfreeze()
+        loop.close()
+    counted = record.since(record.due[0] - instants[0] + WARM_UP)
+    cpu = (spent.own - loop.idle) / len(instants) * 1e6
+    return report_of(counted, cpu, 1 - loop.idle / spent.at if offer.spins else spent.core / spent.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Seconds: of the clock, of our own processor time, and for which our core was in use."""
+
+    at: float
+    own: float
+    core: float
+
+    @classmethod
+    def now(cls) -> Reading:
+        core = cpu_time.cores()
+        busy = cpu_time.busy_seconds(core[0]) if len(core) == 1 else 0.0
+        return cls(time.monotonic(), time.process_time(), busy)
+
+    def since(self, before: Reading) -> Reading:
+        """What has gone by."""
+        return Reading(self.at - before.at, self.own - before.own, self.core - before.core)
+
+
+def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
+    """The program."""
+    offer = Offer(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
+    print(json.dumps(asdict(run(offer))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""The measuring itself: every peer once per block, in a fresh random order.
+
+Rule of this file: only what is started here is ended here, whatever happens. A run with an error, or one whose peer
+does not start, is kept and marked, never counted.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from benchmarks.cost import peers
+from benchmarks.cost.cases import Kind
+from benchmarks.cost.certificates import certificate_in
+from benchmarks.cost.cost import cost
+from benchmarks.cost.load import Load
+from benchmarks.cost.memory import memory
+from benchmarks.cost.peers import Peer, Site
+from benchmarks.cost.plan import Observer, Plan, Run, order_of
+from benchmarks.cost.serving import folder_in, serving
+from benchmarks.cost.tail import Tail
+from benchmarks.cost.units import BLOCKS_PER_LIFE, Living, living
+from experiments.errors import FleetFailedError
+from experiments.ports import free_ports
+from experiments.processes import Child
+
+WORKERS = 4
+"""Endpoints of every proxy, so that there is something to choose; one process listens on all of their ports."""
+
+
+class Ground:
+    """Where the runs of one case happen: a worker on some ports, a load, a folder for all files."""
+
+    def __init__(self, plan: Plan, folder: Path, ports: tuple[int, ...], worker: Child) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._ports = ports
+        self._worker = worker
+        self._certificate = certificate_in(folder) if plan.case.is_tls else None
+        self._load = Load(plan.case, plan.connections, plan.wrk, folder)
+        self._tail = Tail(plan, self._load, worker)
+
+    def site(self, peer: Peer, name: str) -> Site:
+        """A place for a fresh process; one address may stand behind many of its endpoints."""
+        workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKERS))
+        return Site(next(free_ports(1)), workers, folder_in(self._folder, name), self._certificate)
+
+    async def prepare(self, observer: Observer) -> None:
+        """What must be known before the first run. Raises FleetFailedError."""
+        if self._plan.case.kind is Kind.TAIL:
+            sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
+            observer.said(await self._tail.find_rate(sites))
+
+    def living(self, life: int) -> AbstractAsyncContextManager[Living]:
+        """The units of some blocks. Where memory is measured nobody lives: each run has a process of its own."""
+        peers = () if self._plan.case.kind is Kind.MEMORY else self._plan.peers
+        return living(self._plan, peers, lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"))
+
+    async def measured(self, peer: Peer, units: Living, run: Run) -> Run:
+        """The run, with what was found."""
+        try:
+            if self._plan.case.kind is Kind.TAIL:
+                return await self._tail.measured(units.of(peer), run)
+            if self._plan.case.kind is Kind.MEMORY:
+                return await memory(self._plan, peer, self.site(peer, f"run-{run.block}-{run.order}"), run)
+            load = replace(self._load, connections=peer.connections or self._plan.connections)
+            return await cost(self._plan, load, self._worker, units.of(peer), run)
+        except FleetFailedError as failure:
+            return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
+
+
+async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
+    """Do all runs; each is told to `observer` as soon as it has ended. Raises FleetFailedError without a worker."""
+    ports = tuple(free_ports(WORKERS))
+    worker = Site(ports[0], ports, folder_in(folder, "worker"))
+    argv = peers.worker_argv(worker)
+    blocks = list(enumerate(order_of(plan)))
+    async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
+        ground = Ground(plan, folder, ports, serves)
+        await ground.prepare(observer)
+        for first in range(0, len(blocks), BLOCKS_PER_LIFE):
+            async with ground.living(first) as units:
+                for block, in_order in blocks[first : first + BLOCKS_PER_LIFE]:
+                    for order, peer in enumerate(in_order):
+                        observer.run_started(block, peer)
+                        run = Run(plan.case.name, peer.name, block, order)
+                        observer.run_ended(await ground.measured(peer, units, run))

@@ -1,0 +1,69 @@
+"""Processes that answer on a port of the loopback, for as long as a block lasts.
+
+Rule of this file: only what is started here is ended here, whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from benchmarks.cost.cases import Case
+from benchmarks.cost.certificates import client_context
+from experiments import cpu_time, processes
+from experiments.errors import FleetFailedError
+from experiments.processes import Child
+
+READY_WITHIN = 20.0
+LOOK_AGAIN = 0.05
+
+
+@asynccontextmanager
+async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
+    """A process that answers the case's path on `port`, gone when the block is left."""
+    with cpu_time.pinned_to(core):
+        child = await processes.start(name, argv)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(child.stop)
+        await answering(child, port, case)
+        yield child
+
+
+async def answering(child: Child, port: int, case: Case) -> None:
+    """Wait until it answers 200. Raises FleetFailedError."""
+    give_up_at, last = time.monotonic() + READY_WITHIN, "nothing"
+    while time.monotonic() < give_up_at:
+        if not child.is_running:
+            await asyncio.sleep(LOOK_AGAIN)  # for the end of its standard error
+            raise FleetFailedError(f"{child.name} ended before it was ready{child.tail}")
+        last = await status_line(port, case) or last
+        if " 200 " in last:
+            return
+        await asyncio.sleep(LOOK_AGAIN)
+    raise FleetFailedError(f"{child.name} did not forward within {READY_WITHIN:g} s: {last}{child.tail}")
+
+
+async def status_line(port: int, case: Case) -> str:
+    """The first line of the answer to a GET; empty when there is none."""
+    try:
+        async with asyncio.timeout(1.0):
+            context = client_context() if case.is_tls else None
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            try:
+                head = f"GET {case.path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode())
+                return (await reader.readline()).decode("latin-1").strip()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return ""
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    """A new folder for the files of one process."""
+    made = folder / name
+    made.mkdir()
+    return made

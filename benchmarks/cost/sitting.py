@@ -1,0 +1,221 @@
+"""A sitting at the terminal: carry the runs out, print table and verdicts, write the file, decide the exit code.
+
+Rule of this file: however it ends, nothing that was started is left running, and what was measured is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from benchmarks.cost.bounds import Verdict, blocks_in_words, table_of_bounds, verdicts
+from benchmarks.cost.cases import CASES, Kind
+from benchmarks.cost.peers import PEERS, Peer, worker_name
+from benchmarks.cost.plan import Plan, Run
+from benchmarks.cost.runs import WORKERS, carry_out
+from benchmarks.cost.table import doubts, rows_of, shown, table_of
+from experiments.build import interpreter_in_words, unit_in_words
+from experiments.campaign.progress import clock
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, tell_stopped, write_json
+
+PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """All that is going to be measured, a plan for each case; who is absent, and why; where to write it."""
+
+    plans: tuple[Plan, ...]
+    absent: dict[str, str]
+    file: Path | None
+    is_checked: bool
+
+
+class Progress:
+    """What is seen meanwhile, and what has been measured so far. It draws little: drawing costs processor time."""
+
+    def __init__(self, plans: Sequence[Plan], console: Console) -> None:
+        self.runs: list[Run] = []
+        self._total = sum(plan.blocks * len(plan.peers) for plan in plans)
+        self._console = console
+        self._began_at = time.monotonic()
+        self._status = Status("starting the worker", console=console, refresh_per_second=2)
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def said(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def run_started(self, block: int, peer: Peer) -> None:
+        left = ""
+        if done := len(self.runs):
+            left = f", left {clock((time.monotonic() - self._began_at) / done * (self._total - done))}"
+        self._status.update(f"block {block + 1}: {peer.name}{left}")
+
+    def run_ended(self, run: Run) -> None:
+        self.runs.append(run)
+        line = f"[{len(self.runs)}/{self._total}] block {run.block + 1}, {run.peer}: {found_in_words(run)}"
+        self._console.print(Text(line, style="red" if run.fault or run.void else "dim"))
+
+
+def found_in_words(run: Run) -> str:
+    """A run in a line."""
+    if run.fault or run.void:
+        return f"INVALID: {run.fault}" if run.fault else f"void: {run.void}"
+    kind = CASES[run.case].kind
+    rate = "" if kind is Kind.MEMORY else f", {run.rate:.0f}/s"
+    return f"{shown(run.figure, kind)} {kind.value}{rate}"
+
+
+def conduct(sitting: Sitting) -> int:
+    """Measure, print, write; returns the exit code. Raises ExperimentError."""
+    console = console_here()
+    was_stopped = False
+    with Progress(sitting.plans, console) as progress:
+        try:
+            asyncio.run(interruptible(measure(sitting.plans, progress, console)))
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            was_stopped = True
+    found = verdicts(progress.runs)
+    present(console, sitting, progress.runs, found)
+    if sitting.file is not None:
+        write_json("--json", sitting.file, document(sitting, progress.runs, found, was_stopped))
+    if was_stopped:
+        tell_stopped(console, "Nothing was left running; the tables hold what had been measured.")
+        return STOPPED
+    return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
+
+
+async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
+    """All cases, one after the other."""
+    console.print(Text(f"Python: {interpreter_in_words()}.\nOurs: {unit_in_words()}."))
+    for plan in plans:
+        console.print(Text(introduction(plan)))
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
+            await carry_out(plan, Path(folder), progress)
+
+
+def introduction(plan: Plan) -> str:
+    """What is going to be measured, in words that hold for the figures that follow."""
+    place = place_in_words(plan)
+    sizes = plan.case.sizes
+    endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKERS}"
+    busy = ", ".join(dict.fromkeys(str(peer.connections or plan.connections) for peer in plan.peers))
+    return (
+        f"\n{plan.case.name}: {what_is_measured(plan)}\n"
+        f"{blocks_in_words(plan.blocks)} × {len(plan.peers)} units × {plan.seconds:g} s, "
+        f"{busy} connections, {endpoints} endpoints, seed {plan.seed}.\n"
+        f"Load: {load_in_words(plan)}; worker: {worker_name()}; {place}.\n"
+    )
+
+
+def place_in_words(plan: Plan) -> str:
+    """Who runs where."""
+    if plan.proxy_core == plan.rest_core:
+        return f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
+    if plan.is_load_alone:
+        return f"proxy and worker share core {plan.proxy_core}, load alone on core {plan.rest_core}"
+    return f"proxy alone on core {plan.proxy_core}, worker and load on core {plan.rest_core}"
+
+
+def load_in_words(plan: Plan) -> str:
+    """Who asks."""
+    load = "wrk" if plan.wrk else "our own generator, as wrk is not on the PATH"
+    return {
+        Kind.COST: load,
+        Kind.TAIL: f"{load} for the capacity, then an open loop of our own",
+        Kind.MEMORY: "connections of the bench itself",
+    }[plan.case.kind]
+
+
+def what_is_measured(plan: Plan) -> str:
+    """The figure, in a sentence."""
+    words = plan.case.words
+    return {
+        Kind.COST: f"CPU per forwarded {words}: user and system time of the proxy's process tree over requests.",
+        Kind.TAIL: f"99th percentile of latency, {words} of the slowest, open loop, from being due.",
+        Kind.MEMORY: f"memory per {words} that has made one request: growth of the proxy's PSS.",
+    }[plan.case.kind]
+
+
+def present(console: Console, sitting: Sitting, runs: list[Run], found: list[Verdict]) -> None:
+    """A table for each case, who is missing from them, and one table of the bounds."""
+    for plan in sitting.plans:
+        own = [run for run in runs if run.case == plan.case.name]
+        rows = rows_of(own)
+        if rows:
+            console.print(Text(f"{plan.case.name}: {plan.case.words}", style="bold"))
+            console.print(table_of(rows, plan.case.kind, console.width))
+        for row in rows:
+            if row.fault:
+                console.print(Text(f"INVALID: {row.peer} ({row.fault})", style="bold red"))
+    for name, reason in sitting.absent.items():
+        console.print(Text(f"absent: {name} ({reason})"))
+    if doubt := doubts(runs):
+        console.print(Text(doubt, style="yellow"))
+    if found:
+        console.print(table_of_bounds(found))
+
+
+def document(sitting: Sitting, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
+    """Everything, for another program."""
+    return {
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
+        "interpreter": interpreter_in_words(),
+        "build": unit_in_words(),
+        "versions": versions(sitting.plans[0]),
+        "was_stopped": was_stopped,
+        "absent": sitting.absent,
+        "cases": [case_document(plan, runs) for plan in sitting.plans],
+        "bounds": [asdict(verdict) for verdict in found],
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def case_document(plan: Plan, runs: list[Run]) -> dict[str, Any]:
+    """One case: its plan, a row for each unit."""
+    described = asdict(plan.case) | {"kind": plan.case.kind.value}
+    own = [run for run in runs if run.case == plan.case.name]
+    peers = [peer.name for peer in plan.peers]
+    return {
+        "plan": asdict(plan) | {"case": described, "peers": peers, "worker": worker_name()},
+        "units": [asdict(row) for row in rows_of(own)],
+    }
+
+
+def versions(plan: Plan) -> dict[str, str]:
+    """Of Python, its packages that matter here, and the programs that took part."""
+    found = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    programs = {peer.program: peer.version for peer in PEERS.values() if peer.program and not peer.absence}
+    for program, option in programs.items() | ({(plan.wrk, "-v")} if plan.wrk else set()):
+        found[Path(program).name] = version_of(program, option)
+    return found
+
+
+def version_of(program: str, option: str) -> str:
+    """The first thing in its words that looks like a version."""
+    said = subprocess.run([program, option], capture_output=True, text=True, check=False, timeout=10)
+    number = re.search(r"\d+\.\d+(\.\d+)?", said.stdout + said.stderr)
+    return number[0] if number else "unknown"

@@ -1,0 +1,136 @@
+"""What the runs of one case say: a row per peer.
+
+Rule of this file: a peer with an error in any run has no figures at all; a run that is void is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks.cost.bounds import Spread, ratios, runs_of, spread
+from benchmarks.cost.cases import Kind
+from benchmarks.cost.peers import NGINX, OURS
+from benchmarks.cost.plan import Run
+from experiments.terminal import FULL_WIDTH
+
+QUIET = 0.05
+"""Part of the cores that others may have before the figures are doubted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One peer over all blocks. `figure` is the median, in the case's unit; None when invalid."""
+
+    peer: str
+    runs: int
+    figure: float | None = None
+    lowest: float = 0.0
+    highest: float = 0.0
+    to_nginx: Spread | None = None
+    """Of the ratios per block."""
+
+    rate: float = 0.0
+    user: float = 0.0
+    system: float = 0.0
+    lag: float = 0.0
+    busy: float = 0.0
+    fault: str = ""
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """A row per peer, the cheapest first, the invalid last."""
+    rows = [row_of(runs, peer) for peer in dict.fromkeys(run.peer for run in runs)]
+    return sorted(rows, key=lambda row: (row.figure is None, row.figure or 0.0))
+
+
+def row_of(runs: Sequence[Run], peer: str) -> Row:
+    """`runs` are of one case."""
+    every = [run for run in runs if run.peer == peer]
+    own = runs_of(runs, peer)
+    faults = [f"block {run.block + 1}: {run.fault}" for run in every if run.fault]
+    faults += [] if own else [f"block {run.block + 1}: {run.void}" for run in every]
+    if faults:
+        return Row(peer, len(every), fault="; ".join(faults))
+    figures = [run.figure for run in own]
+    user = median(run.figure * run.user_share for run in own)
+    return Row(
+        peer,
+        len(own),
+        figure=median(figures),
+        lowest=min(figures),
+        highest=max(figures),
+        to_nginx=spread(ratios(runs, peer, [NGINX])),
+        rate=fmean(run.rate for run in own),
+        user=user,
+        system=median(figures) - user,
+        lag=median(run.lag for run in own),
+        busy=median(run.busy for run in own),
+    )
+
+
+def doubts(runs: Sequence[Run]) -> str:
+    """A warning when the machine was busy with something else; empty when it was quiet."""
+    taken = [run.taken for run in runs]
+    if not taken or max(taken) < QUIET:
+        return ""
+    return (
+        f"NOT QUIET: others took {median(taken):.0%} of the cores in the median run, {max(taken):.0%} at worst. "
+        "Costs are then too high, an interpreter's most of all. Repeat this on a quiet machine."
+    )
+
+
+def columns(kind: Kind) -> list[str]:
+    """Those that every terminal has room for, then the others."""
+    more = {
+        Kind.COST: ["requests/s", "user + system µs"],
+        Kind.TAIL: ["offered/s", "lag p99 ms", "load's core"],
+        Kind.MEMORY: [],
+    }
+    return ["unit", kind.value, f"× {NGINX}", "errors", "min–max", *more[kind]]
+
+
+ESSENTIAL = 4
+"""Columns on a narrow terminal."""
+
+
+def table_of(rows: Sequence[Row], kind: Kind, width: int) -> Table:
+    """For a terminal; one of few columns gets the essential ones."""
+    made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
+    shown = columns(kind)[: None if width >= FULL_WIDTH else ESSENTIAL]
+    for index, name in enumerate(shown):
+        made.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*cells(row, kind)[: len(shown)], style="bold" if row.peer.startswith(OURS) else "")
+    return made
+
+
+def cells(row: Row, kind: Kind) -> list[str | Text]:
+    """As many as there are columns, or fewer."""
+    if row.figure is None:
+        return [row.peer, Text("INVALID", style="red"), "", Text("yes", style="red")]
+    ratio = row.to_nginx
+    more = {
+        Kind.COST: [f"{row.rate:.0f}", f"{row.user:.1f} + {row.system:.1f}"],
+        Kind.TAIL: [f"{row.rate:.0f}", f"{row.lag:.2f}", f"{row.busy:.0%}"],
+        Kind.MEMORY: [],
+    }
+    return [
+        row.peer,
+        shown(row.figure, kind),
+        f"{ratio[0]:.2f} ({ratio[1]:.2f}–{ratio[2]:.2f})" if ratio else "–",
+        "0",
+        f"{shown(row.lowest, kind)}–{shown(row.highest, kind)}",
+        *more[kind],
+    ]
+
+
+def shown(figure: float, kind: Kind) -> str:
+    """With as many digits as mean something."""
+    digits = {Kind.COST: 1, Kind.TAIL: 2, Kind.MEMORY: 0}[kind]
+    return f"{figure:.{digits}f}"

@@ -1,0 +1,79 @@
+"""The least worker in Python, for machines without nginx: it parses a request and answers with ready bytes.
+
+Rule of this file: it answers as nginx does in `peer_files.nginx_worker`, the same bodies on the same paths, so
+either may stand behind the proxies. The huge body is for slow readers, and nginx, which is not before them, has none.
+
+    python -m benchmarks.cost.worker PORT…
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+import httptools
+import uvloop
+
+from benchmarks.cost.peer_files import HUGE_BYTES, HUGE_NAME, LARGE_BYTES, LARGE_NAME, SMALL
+
+
+def answer(body: bytes) -> bytes:
+    """A whole response."""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+ANSWER = answer(SMALL.encode())
+LARGE_ANSWERS = {
+    f"/{name}".encode(): answer(bytes(size))
+    for name, size in ((LARGE_NAME, LARGE_BYTES), (HUGE_NAME, HUGE_BYTES))
+}
+
+
+HUGE_PATH = f"/{HUGE_NAME}".encode()
+SEND_BUFFER = 32 * 1024
+"""Bytes that the kernel may hold of a huge answer. A real worker's kernel is another machine's; here a thousand send
+buffers, grown to megabytes each, fill the account that all sockets of the machine share (tcp_mem in tcp(7)), and then
+everybody's segments are dropped and come again after 200 ms, those of the traffic that is measured too."""
+
+
+class Connection(asyncio.Protocol):
+    """One client; whatever it asks for, it gets when its request has ended."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpRequestParser(self)
+        self._path = b""
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._transport.close()
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+
+    def on_message_complete(self) -> None:
+        if self._path == HUGE_PATH:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        self._transport.write(LARGE_ANSWERS.get(self._path, ANSWER))
+        self._path = b""
+        if not self._parser.should_keep_alive():
+            self._transport.close()
+
+
+async def serve(ports: Sequence[int]) -> None:
+    """Answer until SIGTERM ends the process."""
+    loop = asyncio.get_running_loop()
+    for port in ports[1:]:
+        await loop.create_server(Connection, "127.0.0.1", port)
+    server = await loop.create_server(Connection, "127.0.0.1", ports[0])
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve([int(port) for port in sys.argv[1:]]))

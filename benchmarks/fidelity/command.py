@@ -1,0 +1,106 @@
+"""`python -m benchmarks fidelity`: the same scenarios measured and simulated, and a page that says where they differ.
+
+Rule of this file: it decides nothing by itself. Options become a sitting; the page comes from the sitting's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from benchmarks.options import names_in
+from experiments.campaign.options import PATIENCE
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, tell, tell_stopped
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks fidelity                     six scenarios, five policies, four blocks: two hours
+  python -m benchmarks fidelity --quick             one short block of each: nothing to believe, in eight minutes
+  python -m benchmarks fidelity --scenarios gc-pauses,bursts --policies random,prequal --blocks 8
+  python -m benchmarks fidelity --out results/fidelity  goes on where it was stopped; simulates everything anew
+  python -m benchmarks fidelity --out results/fidelity --mend  measures again what came out invalid
+  python -m benchmarks fidelity --out results/fidelity --mend --patience 4m   and waits for a quiet machine
+  python -m benchmarks fidelity --out results/fidelity --redraw  only the page, from the files
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--scenarios", default="", metavar="A,B,…", help="Names from `experiments list`.  [default: six]"
+)
+@click.option("--policies", default="", metavar="A,B,…", help="Policies or entries.  [default: five]")
+@click.option("--blocks", type=click.IntRange(min=1), help="How often every entry is measured.  [default: 4]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A directory for the results, new or of a sitting before.",
+)
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(min=0, min_open=True, max=10),
+    help="Seconds that 1 s takes: 4 lets a busy machine's milliseconds weigh a quarter.",
+)
+@click.option("--quick", is_flag=True, help="One short block: an impression, and for tests.")
+@click.option("--mend", is_flag=True, help="Measure again what came out invalid.")
+@PATIENCE
+@click.option(
+    "--redraw", is_flag=True, help="Neither measure nor simulate: the page from the files of --out."
+)
+@click.option("--check", is_flag=True, help="Exit code 1 when a figure is missed.")
+def fidelity(
+    scenarios: str,
+    policies: str,
+    blocks: int | None,
+    out: Path | None,
+    time_scale: float | None,
+    quick: bool,
+    mend: bool,
+    patience: str | None,
+    redraw: bool,
+    check: bool,
+) -> int:
+    """Measure scenarios on real processes, simulate them, and show where the two worlds differ."""
+    if redraw and out is None:
+        raise click.UsageError("--redraw: name the directory with --out")
+    if quick and blocks is not None:
+        raise click.UsageError("--quick and --blocks: a quick sitting has one block")
+    console = console_here()
+    directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    if not redraw:
+        # These, and the figures, are half a second of imports that --help does not need.
+        from benchmarks.fidelity.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
+        from experiments.simulator.run import simulate_emulated
+
+        chosen = names_in(policies) or list(known_policies())
+        made = [
+            scenario_of(name, chosen, blocks, quick, time_scale) for name in names_in(scenarios) or SCENARIOS
+        ]
+        seconds = 0.0 if patience is None else duration("--patience", patience)
+        command = shlex.join(["experiments", *sys.argv[1:]])
+        try:
+            conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            tell_stopped(console, "Nothing was left running; the same --out goes on from here.")
+            return STOPPED
+    return present(directory, console, check)
+
+
+def present(directory: Path, console: Console, check: bool) -> int:
+    """Write the page and print its essence."""
+    from benchmarks.fidelity.page import write_page
+    from benchmarks.fidelity.tables import every_verdict, headline, lines_of
+
+    with console.status("Drawing the page"):
+        chapters = write_page(directory)
+    for is_met, line in lines_of(chapters):
+        tell(console, is_met, line)
+    console.print(Text(f"{headline(chapters)}.", style="bold"))
+    console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
+    return BOUND_MISSED if check and False in every_verdict(chapters) else 0

@@ -1,0 +1,138 @@
+"""The agreement of two worlds as figures: each figure against its twin, and whole distributions over each other.
+
+Rule of this file: as in `report.canvas`. Policies keep their colours, scenarios have marks; what is not judged is
+hollow and grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from benchmarks.fidelity.agreement import BOUNDS, LATENCY, Chapter, paired_runs
+from experiments.campaign import statistics
+from experiments.campaign.results import Results
+from experiments.load.samples import Floats
+from experiments.report.canvas import STYLE, Sheet, blank, milliseconds
+from experiments.report.palette import FAINT, GRID, INVALID, policy_colour
+
+MARKERS = "osD^vP*Xph<>"
+TAIL = 1 - np.logspace(0, -3, 200)
+"""Shares of the requests at which distributions are drawn: as many points for each nine."""
+
+
+def scatter(chapters: Sequence[Chapter], sheet: Sheet) -> Figure:
+    """Simulated over measured, mean and p99, each with the band in which they agree."""
+    with mpl.rc_context(STYLE):
+        rows, columns = (len(LATENCY), 1) if sheet.is_narrow else (1, len(LATENCY))
+        figure, axes = blank(sheet, 4.2 * rows + 1.2, rows, columns)
+        for axis, quantity in zip(axes, LATENCY, strict=True):
+            draw_scatter(axis, chapters, quantity)
+        figure.legend(
+            handles=[*policy_handles(chapters), *scenario_handles(chapters)],
+            loc="outside lower center",
+            ncols=2 if sheet.is_narrow else 5,
+            fontsize=8,
+        )
+    return figure
+
+
+def draw_scatter(axis: Axes, chapters: Sequence[Chapter], quantity: str) -> None:
+    """One quantity: a point for each entry, on log axes of equal limits."""
+    points = [
+        (one, row.policy, MARKERS[number % len(MARKERS)])
+        for number, chapter in enumerate(chapters)
+        for row in chapter.rows
+        for one in row.agreements
+        if one.quantity == quantity and np.isfinite(one.distance)
+    ]
+    values = [value * 1e3 for one, _, _ in points for value in (one.measured, one.simulated)]
+    names = policies_of(chapters)
+    for one, policy, marker in points:
+        colour = INVALID if one.is_met is None else policy_colour(policy, names)
+        face = "none" if one.is_met is None else colour
+        axis.plot(one.measured * 1e3, one.simulated * 1e3, marker, color=colour, mfc=face, ms=7, alpha=0.85)
+    milliseconds(axis.xaxis, values)
+    milliseconds(axis.yaxis, values)
+    if values:
+        line = np.array(axis.get_xlim())
+        bound = BOUNDS[quantity]
+        axis.fill_between(line, line * (1 - bound), line * (1 + bound), color=GRID, zorder=0)
+        axis.plot(line, line, color=FAINT, lw=0.8, zorder=0)
+    axis.set(
+        title=f"{quantity}, within {bound_text(quantity)}", xlabel="measured, ms", ylabel="simulated, ms"
+    )
+
+
+def bound_text(quantity: str) -> str:
+    return f"{BOUNDS[quantity] * 100:.0f} %"
+
+
+def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Figure:
+    """A panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
+    with mpl.rc_context(STYLE):
+        columns = sheet.columns
+        rows = -(-len(pairs) // columns)
+        figure, axes = blank(sheet, 3.1 * rows + 0.8, rows, columns)
+        for axis in axes[len(pairs) :]:
+            axis.set_visible(False)
+        for axis, (measured, simulated) in zip(axes, pairs, strict=False):
+            draw_distributions(axis, measured, simulated)
+        names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
+        handles = [Line2D([], [], color=policy_colour(name, names), label=name) for name in names]
+        styles = [("solid", "measured"), ("dashed", "simulated")]
+        worlds = [Line2D([], [], color=FAINT, ls=style, label=world) for style, world in styles]
+        figure.legend(
+            handles=[*handles, *worlds],
+            loc="outside lower center",
+            ncols=2 if sheet.is_narrow else 5,
+            fontsize=8,
+        )
+    return figure
+
+
+def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> None:
+    """One scenario, every entry but the twin."""
+    entries = [entry for entry in measured.entries() if entry.twin_of is None]
+    names, shown = [entry.policy.name for entry in entries], list[float]()
+    for entry in entries:
+        ours, theirs = paired_runs(measured, simulated, entry.label)
+        is_judged = any(run.facts.is_valid for run in ours)
+        colour = policy_colour(entry.policy.name, names) if is_judged else INVALID
+        for runs, style in ((ours, "solid"), (theirs, "dashed")):
+            latency = statistics.success_latency(runs) if runs else np.empty(0)
+            if len(latency):
+                curve = tail_of(latency)
+                shown += curve.tolist()
+                axis.plot(1 - TAIL, curve, ls=style, lw=1.3, color=colour, zorder=2 if is_judged else 1)
+    axis.set(xscale="log", xlim=(1, 1e-3), title=measured.scenario.name, xlabel="requests that take longer")
+    axis.set_xticks([1, 0.1, 0.01, 0.001], ["100 %", "10 %", "1 %", "0.1 %"])
+    milliseconds(axis.yaxis, shown)
+    axis.set_ylabel("latency, ms")
+
+
+def tail_of(latency: Floats) -> Floats:
+    """Milliseconds at every share of TAIL."""
+    return np.asarray(np.quantile(latency, TAIL) * 1e3)
+
+
+def policies_of(chapters: Sequence[Chapter]) -> list[str]:
+    """In order of appearance."""
+    return list(dict.fromkeys(row.policy for chapter in chapters for row in chapter.rows))
+
+
+def policy_handles(chapters: Sequence[Chapter]) -> list[Line2D]:
+    names = policies_of(chapters)
+    return [Line2D([], [], color=policy_colour(name, names), lw=4, label=name) for name in names]
+
+
+def scenario_handles(chapters: Sequence[Chapter]) -> list[Line2D]:
+    return [
+        Line2D([], [], ls="", marker=MARKERS[n % len(MARKERS)], color=FAINT, label=chapter.name)
+        for n, chapter in enumerate(chapters)
+    ]

@@ -1,0 +1,224 @@
+"""A sitting: each scenario measured, then simulated, into one directory that holds a results directory for each.
+
+    DIR/<scenario>/measured/    DIR/<scenario>/simulated/    DIR/<scenario>/simulated-again/
+
+A simulated run is REPEATS simulations in one, which differ by the draws of the balancer's decisions alone: what the
+model expects. The last is one more of them by itself: as far from the others does chance take a single run, and with it
+the measured one.
+
+Rule of this file: what has been measured is not measured again: the same directory goes on where it was stopped, and
+runs that came out invalid are repeated only if that is asked for. Simulating takes seconds, so it is done anew each
+time, by the simulator as it is now.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.status import Status
+
+from benchmarks.fidelity.quiet import mended
+from experiments.campaign import blocks
+from experiments.campaign.overrides import Overrides, overridden
+from experiments.campaign.patience import Patience
+from experiments.campaign.playable import require_playable
+from experiments.campaign.progress import Progress, clock, expected_seconds
+from experiments.campaign.results import (
+    CAMPAIGN_FILE,
+    RUNS,
+    Campaign,
+    PlannedRun,
+    Results,
+    load_results,
+    save_result,
+)
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.campaign.session import carried_out, run_loop
+from experiments.campaign.shelf import load_scenario
+from experiments.errors import BadInputError
+from experiments.load.samples import Run, Samples, load_run
+from policies import registry
+
+SCENARIOS = (
+    "homogeneous",
+    "slow-for-a-while",
+    "gc-pauses",
+    "kill-and-return",
+    "region-surge",
+    "region-brownout",
+)
+"""A control, a difference that passes, one that no average sees, one of processes, and two of distance. Chance decides
+little in them: two simulations of four blocks that differ by draws alone have p99s within 7 % of each other under any
+of the policies, where in unequal-speeds they may be half of each other, because a worker is busy for four fifths."""
+
+POLICIES = ("random", "round-robin", "least-in-flight", "latency-weighted", "peak-ewma")
+"""Blind, blind and even, by count, by latency, by both."""
+
+BLOCKS = 4
+MEASURED, SIMULATED, AGAIN = "measured", "simulated", "simulated-again"
+
+REPEATS = 20
+
+INTERRUPTED = "interrupted"
+"""How the reason of a run begins that was stopped in its middle."""
+
+Simulate = Callable[[Scenario, Entry, int, int, int], Run]
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """What is to be done, and where. `mend`: measure again what came out invalid. `patience`: seconds for each run, see
+    `campaign/patience.py`."""
+
+    scenarios: tuple[Scenario, ...]
+    directory: Path
+    command: str
+    mend: bool = False
+    patience: float = 0.0
+
+
+def scenario_of(
+    name: str, policies: Sequence[str], blocks_: int | None, quick: bool, time_scale: float | None = None
+) -> Scenario:
+    """The scenario with these entries and, where one of them has it, its A/A twin. Raises BadInputError."""
+    scenario = load_scenario(name)
+    chosen = [entry.label for entry in scenario.entries if entry.twin_of in policies and not quick]
+    number = None if quick else blocks_ or BLOCKS
+    given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick, time_scale=time_scale)
+    found = overridden(scenario, given)
+    require_playable(found)
+    return found
+
+
+def known_policies() -> tuple[str, ...]:
+    """The default ones that are installed."""
+    return tuple(name for name in POLICIES if name in registry.TABLE)
+
+
+def conduct(sitting: Sitting, console: Console, simulate: Simulate) -> None:
+    """Measure what is not there yet, and simulate all. Raises ExperimentError, and CancelledError when stopped."""
+    scenarios = sitting.scenarios
+    for number, scenario in enumerate(scenarios):
+        left = sum(seconds_left(each, sitting) for each in scenarios[number:])
+        console.rule(f"{number + 1} of {len(scenarios)}: {scenario.name}, about {clock(left)} to the end")
+        folder = sitting.directory / scenario.name
+        measure(scenario, sitting, folder / MEASURED, console)
+        campaign = read_campaign(folder / MEASURED)
+        simulate_again(campaign, folder / SIMULATED, console, partial(repeatedly, simulate))
+        simulate_again(campaign, folder / AGAIN, console, partial(otherwise, simulate, "once more"))
+
+
+def repeatedly(
+    simulate: Simulate, scenario: Scenario, entry: Entry, block: int, order: int, seed: int
+) -> Run:
+    """The requests of REPEATS runs, one run behind the other, with the facts of the first."""
+    given = scenario, entry, block, order, seed
+    runs = [otherwise(simulate, str(number), *given) for number in range(REPEATS)]
+    columns = {
+        field.name: np.concatenate([getattr(run.samples, field.name) for run in runs])
+        for field in fields(Samples)
+    }
+    return Run(runs[0].facts, Samples(**columns))
+
+
+def otherwise(
+    simulate: Simulate, word: str, scenario: Scenario, entry: Entry, block: int, order: int, seed: int
+) -> Run:
+    """The same run with other draws: the simulator takes those of decisions from the label too."""
+    other = entry.model_copy(update={"label": f"{entry.label} {word}"})
+    run = simulate(scenario, other, block, order, seed)
+    return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
+
+
+def seconds_left(scenario: Scenario, sitting: Sitting) -> float:
+    """What measuring the rest of it should take."""
+    directory = sitting.directory / scenario.name / MEASURED
+    if not (directory / CAMPAIGN_FILE).exists():
+        return sum(expected_seconds(scenario, run) for run in blocks.plan(scenario))
+    rest = missing(read_campaign(directory), directory, sitting.mend)
+    return sum(expected_seconds(scenario, run) for run in rest)
+
+
+def measure(scenario: Scenario, sitting: Sitting, directory: Path, console: Console) -> None:
+    """Run what is missing of the plan. Raises BadInputError where another scenario was measured there."""
+    if (directory / CAMPAIGN_FILE).exists():
+        campaign = read_campaign(directory)
+        if campaign.scenario != scenario:
+            raise BadInputError(f"--out: {directory} holds runs of other numbers; name another directory")
+    else:
+        campaign = blocks.prepare(scenario, sitting.command, directory)
+    left = missing(campaign, directory, sitting.mend)
+    if not left:
+        return
+    rest = campaign.model_copy(update={"plan": left})
+    with Progress(rest, console) as progress:
+        run_loop(carried_out(rest, directory, progress, Patience(sitting.patience, cannot_be_judged)))
+
+
+def read_campaign(directory: Path) -> Campaign:
+    """What was planned there. Raises BadInputError."""
+    try:
+        return Campaign.model_validate_json((directory / CAMPAIGN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInputError(f"{directory / CAMPAIGN_FILE}: {str(error).splitlines()[0]}") from None
+
+
+def missing(campaign: Campaign, directory: Path, mend: bool = False) -> tuple[PlannedRun, ...]:
+    """Planned runs that have no file, or one that was interrupted; to `mend`, those too that cannot be judged."""
+    return tuple(run for run in campaign.plan if is_wanting(directory / RUNS / run.file_name, mend))
+
+
+def is_wanting(path: Path, mend: bool) -> bool:
+    """Whether the run of that file must be measured."""
+    if not path.exists():
+        return True
+    run = load_run(path)
+    return (mend and cannot_be_judged(run)) or any(
+        reason.startswith(INTERRUPTED) for reason in run.facts.invalid_reasons
+    )
+
+
+def cannot_be_judged(run: Run) -> bool:
+    """Whether it is invalid even without its disturbed seconds."""
+    return not mended(run).facts.is_valid
+
+
+def simulate_again(campaign: Campaign, directory: Path, console: Console, simulate: Simulate) -> None:
+    """The same plan in virtual time, whatever was simulated before."""
+    if (directory / CAMPAIGN_FILE).exists():
+        shutil.rmtree(directory)
+    entries = {entry.label: entry for entry in campaign.scenario.entries}
+    blocks.prepare(campaign.scenario, campaign.command, directory, world="simulated")
+    with Status("simulating", console=console) as status:
+        for number, run in enumerate(campaign.plan, 1):
+            status.update(f"simulating, run {number} of {len(campaign.plan)}")
+            made = simulate(campaign.scenario, entries[run.label], run.block, run.order, run.seed)
+            save_result(made, run, directory)
+
+
+def read(directory: Path) -> list[tuple[Results, Results, Results | None]]:
+    """Every scenario that has runs in both worlds, in the order of their names in SCENARIOS, then of the alphabet:
+    measured, simulated, and simulated again if that is there.
+
+    Raises BadInputError where there is none.
+    """
+    names = sorted(path.parent.parent.name for path in directory.glob(f"*/{MEASURED}/{CAMPAIGN_FILE}"))
+    names.sort(key=lambda name: SCENARIOS.index(name) if name in SCENARIOS else len(SCENARIOS))
+    both = [
+        (
+            load_results(directory / name / MEASURED),
+            load_results(directory / name / SIMULATED),
+            load_results(directory / name / AGAIN) if (directory / name / AGAIN).exists() else None,
+        )
+        for name in names
+        if (directory / name / SIMULATED / CAMPAIGN_FILE).exists()
+    ]
+    if not both:
+        raise BadInputError(f"{directory}: nothing has been measured and simulated here yet")
+    return both

@@ -1,0 +1,146 @@
+"""The agreement of two worlds as tables, for the page, for Markdown and for the terminal.
+
+Rule of this file: a miss says MISSED, in words and not by colour alone, and what is not judged says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from benchmarks.fidelity.agreement import BOUNDS, Agreement, Chapter, Duel, Row
+from experiments.report.tables import Cell, Mark, Table
+
+WORDS: dict[bool | None, str] = {True: "met", False: "MISSED", None: "not judged"}
+MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
+QUANTITIES = tuple(BOUNDS)
+
+
+def verdicts(chapters: Sequence[Chapter], quantity: str) -> list[bool | None]:
+    """Of one quantity, or of the ranking, in every chapter and row."""
+    if quantity == "ranking":
+        return [chapter.ranking_is_met for chapter in chapters]
+    rows = [row for chapter in chapters for row in chapter.rows]
+    return [one.is_met for row in rows for one in row.agreements if one.quantity == quantity]
+
+
+def every_verdict(chapters: Sequence[Chapter]) -> list[bool | None]:
+    """All of them."""
+    return [met for quantity in (*QUANTITIES, "ranking") for met in verdicts(chapters, quantity)]
+
+
+def headline(chapters: Sequence[Chapter]) -> str:
+    """`5 of 30 figures judged are missed`, or that all agree, or that nothing can be said."""
+    all_of_them = every_verdict(chapters)
+    missed, judged = all_of_them.count(False), len(all_of_them) - all_of_them.count(None)
+    if not judged:
+        return "Nothing can be judged: no measured run is valid"
+    if not missed:
+        return f"The two worlds agree: {judged} of {len(all_of_them)} figures judged, none missed"
+    return f"{missed} of {judged} figures judged are missed"
+
+
+def overview(chapters: Sequence[Chapter]) -> Table:
+    """How often each quantity agrees."""
+    rows = []
+    for quantity in (*QUANTITIES, "ranking"):
+        found = verdicts(chapters, quantity)
+        bound = f"± {BOUNDS[quantity] * 100:.0f} %" if quantity in BOUNDS else "same order"
+        missed = Cell(str(found.count(False)), "bad" if False in found else "")
+        rows.append(
+            (Cell(quantity), Cell(bound), Cell(str(found.count(True))), missed, Cell(str(found.count(None))))
+        )
+    note = (
+        "Share: the worker whose shares differ most, in parts of an even share. Mean and p99 are of successes, "
+        "simulated over measured. Ranking: every two policies that measuring keeps apart beyond noise come in the "
+        "same order."
+    )
+    return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
+
+
+def lines_of(chapters: Sequence[Chapter]) -> Iterator[tuple[bool | None, str]]:
+    """For the terminal: what is missed, one line each, and behind it how often each quantity is met."""
+    for chapter in chapters:
+        for row in chapter.rows:
+            for one in row.agreements:
+                if one.is_met is False:
+                    chance = "" if math.isnan(one.luck) else f", by chance ± {100 * abs(one.luck):.1f} %"
+                    words = f"{chapter.name}, {row.label}: {one.quantity} {distance_text(one)}{chance}"
+                    yield False, f"MISSED  {words}"
+        if chapter.ranking_is_met is False:
+            yield False, f"MISSED  {chapter.name}: {'; '.join(map(duel_text, contradictions(chapter)))}"
+    for quantity in (*QUANTITIES, "ranking"):
+        found = verdicts(chapters, quantity)
+        counts = ", ".join(f"{found.count(met)} {word}" for met, word in WORDS.items())
+        yield (not found.count(False) if found.count(None) < len(found) else None), f"{quantity}: {counts}"
+
+
+def chapter_table(chapter: Chapter) -> Table:
+    """Every entry of a scenario, and under what bound it stays."""
+    heads = [
+        head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "by chance", "")
+    ]
+    columns = ("policy", "blocks", *heads, "KO % measured", "simulated")
+    faults = " ".join(f"{row.label} is not judged: {row.fault}." for row in chapter.rows if row.fault)
+    note = (
+        f"{chapter.question} Shares in %, latency in ms; in brackets the interval over blocks. By chance: how "
+        f"far a single simulation is from the expectation of many that differ by their decisions' draws. {faults}"
+    )
+    return Table(chapter.name, note, columns, tuple(row_cells(row) for row in chapter.rows))
+
+
+def row_cells(row: Row) -> tuple[Cell, ...]:
+    """One entry; empty where a world has no run of it."""
+    cells = [cell for one in row.agreements for cell in agreement_cells(one)]
+    padding = [Cell("–", "few")] * (5 * len(QUANTITIES) - len(cells))
+    ends = [Cell(f"{value:.2f}") for value in (row.failed_measured, row.failed_simulated)]
+    return (Cell(row.label), Cell(str(row.blocks)), *cells, *padding, *ends)
+
+
+def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
+    """Measured, simulated, distance with its interval, what chance does, and the word."""
+    factor, mark = (100.0 if one.quantity == "share" else 1e3), MARKS[one.is_met]
+    shown: Mark = "few" if one.has_few or one.is_met is None else ""
+    values = [Cell(f"{value * factor:.1f}", shown) for value in (one.measured, one.simulated)]
+    chance = Cell("–" if math.isnan(one.luck) else f"± {100 * abs(one.luck):.1f} %", "few")
+    return (*values, Cell(distance_text(one), shown), chance, Cell(WORDS[one.is_met], mark))
+
+
+def distance_text(one: Agreement) -> str:
+    """`+3.1 % [+1, +5]`; without an interval where one block has none."""
+    text = f"{100 * one.distance:+.1f} %"
+    interval = one.interval
+    if interval is None or math.isnan(interval.low):
+        return text
+    return f"{text} [{100 * (interval.low - 1):+.0f}, {100 * (interval.high - 1):+.0f}]"
+
+
+def ranking_table(chapters: Sequence[Chapter]) -> Table:
+    """Who comes before whom in each world, and every contradiction."""
+    rows = tuple(
+        (
+            Cell(chapter.name),
+            Cell(WORDS[chapter.ranking_is_met], MARKS[chapter.ranking_is_met]),
+            Cell(" < ".join(chapter.orders[0]) or "–"),
+            Cell(" < ".join(chapter.orders[1]) or "–"),
+            Cell("; ".join(duel_text(duel) for duel in contradictions(chapter)) or "–"),
+        )
+        for chapter in chapters
+    )
+    note = (
+        "By p99, the shortest first. Only pairs count whose measured ratio is beyond 5 %, beyond what the A/A pair "
+        "differs by, and whose interval excludes 1."
+    )
+    return Table(
+        "Ranking", note, ("scenario", "", "measured", "simulated", "contradictions"), rows, prose=True
+    )
+
+
+def contradictions(chapter: Chapter) -> Iterable[Duel]:
+    """Pairs that measuring keeps apart and simulating puts the other way round."""
+    return (duel for duel in chapter.duels if duel.is_apart and not duel.is_same)
+
+
+def duel_text(duel: Duel) -> str:
+    """`random / round-robin: 1.31 measured, 0.98 simulated`."""
+    return f"{duel.first} / {duel.second}: {duel.measured.ratio:.2f} measured, {duel.simulated.ratio:.2f} simulated"

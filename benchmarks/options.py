@@ -1,0 +1,45 @@
+"""Values of options that several benchmarks take."""
+
+from __future__ import annotations
+
+from random import Random
+
+from experiments import cpu_time
+from experiments.errors import BadInputError
+from policies import registry
+from policies.errors import PoliciesError
+
+
+def names_in(text: str) -> list[str]:
+    """The names in a list separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def known_policies(names: list[str]) -> list[str]:
+    """Policies that work without options. Raises BadInputError."""
+    if not names:
+        raise BadInputError("--policies: name at least one, separated by commas")
+    try:
+        for name in names:
+            registry.make(name, {}, Random(0))
+    except PoliciesError as error:
+        raise BadInputError(f"--policies: {error}") from None
+    return list(dict.fromkeys(names))
+
+
+def cores_for(pin: str) -> tuple[int, int]:
+    """The proxy's core, and that of everything else. Raises BadInputError."""
+    if not cpu_time.is_known_here():
+        raise BadInputError("CPU time is read as Linux accounts for it, and processes are pinned: Linux only")
+    found = cpu_time.cores()
+    if pin == "split" and len(found) < 2:
+        raise BadInputError("--pin: split needs two cores, and there is one")
+    return found[0], found[0] if pin == "one" else found[1]
+
+
+def generator_core() -> int:
+    """The core of the load generator: one of its own if there are two."""
+    try:
+        return cores_for("split")[1]
+    except BadInputError:
+        return cores_for("one")[0]

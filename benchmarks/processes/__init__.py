@@ -1,0 +1,1 @@
+"""What a second process of the unit brings: `python -m benchmarks processes`."""

@@ -1,0 +1,123 @@
+"""`python -m benchmarks processes`: what a second process of the unit brings, and what least-in-flight loses by it.
+
+Rule of this file: it decides nothing by itself. Options become a plan; two tables and the bounds come out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from benchmarks.processes.latency import SETUPS, Stretch
+from benchmarks.processes.runs import QUICK, Plan, carry_out
+from benchmarks.processes.throughput import PARTS, Burst, absence
+from benchmarks.processes.verdict import Verdict, latency_table, throughput_table, verdicts
+from experiments.build import unit_in_words
+from experiments.campaign.progress import clock
+from experiments.cpu_time import is_known_here
+from experiments.errors import BadInputError
+from experiments.terminal import (
+    BOUND_MISSED,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    tell_stopped,
+    write_json,
+)
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks processes                  about ten minutes
+  python -m benchmarks processes --quick          half a minute: an impression
+  python -m benchmarks processes --check          exit code 1 when a bound is missed
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order, arrivals and demand."
+)
+@click.option("--quick", is_flag=True, help="One short run of each: an impression, and for tests.")
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
+    """Measure two processes of the unit against one: throughput, and latency with what they tell each other."""
+    if not is_known_here():
+        raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
+    must_be_writable("--json", file)
+    plan = QUICK if quick else Plan(seed=seed)
+    sitting = Sitting(plan, console_here())
+    was_stopped = sitting.conduct()
+    found = sitting.present()
+    if file is not None:
+        sitting.write(file, found)
+    if was_stopped:
+        return STOPPED
+    return BOUND_MISSED if check and any(is_met is False for is_met, _ in found) else 0
+
+
+class Sitting:
+    """The runs as they come, and what is said of them."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self.bursts: list[Burst] = []
+        self.stretches: list[Stretch] = []
+        self._plan, self._console = plan, console
+
+    def conduct(self) -> bool:
+        """Measure; returns whether it was stopped. Raises ExperimentError."""
+        said = f"{self._plan.total} runs, about {clock(self._plan.seconds)}. Ours: {unit_in_words()}.\n"
+        self._console.print(Text(said))
+        for part in PARTS:
+            if why := absence(part):
+                self._console.print(Text(f"absent: {part} ({why})"))
+        status = Status("measuring", console=self._console, refresh_per_second=2)
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
+            try:
+                asyncio.run(interruptible(carry_out(self._plan, Path(folder), self._told)))
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                tell_stopped(self._console, "Nothing was left running.")
+                return True
+        return False
+
+    def _told(self, run: Burst | Stretch) -> None:
+        if isinstance(run, Burst):
+            self.bursts.append(run)
+            what = f"{run.part}, {run.processes}: {run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each"
+        else:
+            self.stretches.append(run)
+            what = f"{run.setup}: p50 {run.p50:.1f} ms, p99 {run.p99:.1f} ms"
+        done = len(self.bursts) + len(self.stretches)
+        line = f"[{done}/{self._plan.total}] block {run.block + 1}, {run.fault or what}"
+        self._console.print(Text(line, style="red" if run.fault else "dim"))
+
+    def present(self) -> list[Verdict]:
+        """Print tables and bounds; returns the bounds."""
+        if self.bursts:
+            self._console.print(throughput_table(self.bursts))
+        if self.stretches:
+            self._console.print(latency_table(self.stretches))
+        found = verdicts(self.bursts, self.stretches)
+        for is_met, words in found:
+            tell(self._console, is_met, words)
+        return found
+
+    def write(self, file: Path, found: list[Verdict]) -> None:
+        """Raises BadInputError when the file cannot be written."""
+        content = {
+            "plan": asdict(self._plan),
+            "setups": [asdict(setup) | {"rate": setup.rate} for setup in SETUPS],
+            "bursts": [asdict(run) for run in self.bursts],
+            "stretches": [asdict(run) for run in self.stretches],
+            "bounds": [{"is_met": is_met, "words": words} for is_met, words in found],
+        }
+        write_json("--json", file, content)

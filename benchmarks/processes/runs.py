@@ -1,0 +1,145 @@
+"""Units and workers alive side by side, and the runs in their order.
+
+Rule of this file: only what is started here is ended here, whatever happens. All units of a part live as long as the
+part, and one of them at a time has something to do: what is compared is seconds apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from benchmarks.cost import certificates, peer_files, peers
+from benchmarks.cost.cases import Case
+from benchmarks.cost.certificates import Certificate
+from benchmarks.cost.peers import Site
+from benchmarks.cost.runs import WORKERS as PORTS
+from benchmarks.cost.serving import answering, folder_in
+from benchmarks.processes.latency import PATH, SERVICE, SETUPS, Setup, Stretch, stretch
+from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, Burst, absence, burst
+from experiments import processes
+from experiments.campaign.fleet import all_ready
+from experiments.ports import free_ports
+from experiments.processes import Child, program
+
+COUNTS = (1, 2)
+POLICY = "least-in-flight"
+WORK = replace(CASE, path=PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often, and for how many seconds each."""
+
+    bursts: int = 12
+    burst: float = 3.0
+    stretches: int = 12
+    stretch: float = 8.0
+    seed: int = 1
+    key: tuple[str, ...] = certificates.RSA8192
+
+    @property
+    def parts(self) -> list[str]:
+        """What can be asked here."""
+        return [part for part in PARTS if not absence(part)]
+
+    @property
+    def total(self) -> int:
+        """Runs."""
+        return self.bursts * len(COUNTS) * len(self.parts) + self.stretches * len(SETUPS)
+
+    @property
+    def seconds(self) -> float:
+        """About."""
+        bursts = self.bursts * len(COUNTS) * len(self.parts) * (self.burst + 1)
+        return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
+
+
+QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
+
+Told = Callable[[Burst | Stretch], None]
+
+
+async def carry_out(plan: Plan, folder: Path, told: Told) -> None:
+    """Do all runs, each told as soon as it has ended. Raises FleetFailedError when somebody does not start."""
+    async with AsyncExitStack() as stack:
+        await throughput(plan, folder_in(folder, "throughput"), stack, told)
+    async with AsyncExitStack() as stack:
+        await latency(plan, folder_in(folder, "latency"), stack, told)
+
+
+async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
+    """One process and two, in turns: handshakes, then requests."""
+    site = Site(0, tuple(free_ports(PORTS)), folder_in(folder, "worker"))
+    worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
+    rng = Random(plan.seed)
+    for part in plan.parts:
+        tls = certificates.certificate_in(folder, plan.key) if part == HANDSHAKES else None
+        units = {count: await unit_before(site.workers, count, CASE, folder, stack, tls) for count in COUNTS}
+        for block in range(plan.bursts):
+            for count in rng.sample(COUNTS, len(COUNTS)):
+                unit, port = units[count]
+                told(await burst(unit, port, worker, plan.burst, Burst(part, count, block)))
+
+
+async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
+    """All setups in turns before the same workers."""
+    workers = [
+        await worker_of(number, plan.seed, stack) for number in range(max(one.workers for one in SETUPS))
+    ]
+    await all_ready(workers)
+    ports = [child.address[1] for child in workers]
+    units: dict[Setup, int] = {}
+    for number, setup in enumerate(SETUPS):
+        place = folder_in(folder, str(number))
+        _, units[setup] = await unit_before(ports[: setup.workers], setup.processes, WORK, place, stack)
+    rng = Random(plan.seed)
+    for block in range(plan.stretches):
+        for setup in rng.sample(SETUPS, len(SETUPS)):
+            told(await stretch(setup, block, units[setup], plan.stretch, plan.seed))
+
+
+async def unit_before(
+    workers: Sequence[int],
+    count: int,
+    case: Case,
+    folder: Path,
+    stack: AsyncExitStack,
+    tls: Certificate | None = None,
+) -> tuple[Child, int]:
+    """A unit of `count` processes that answers what is asked in `case`, and its port."""
+    port = next(free_ports(1))
+    name = f"of-{count}-tls" if tls else f"of-{count}"
+    text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY, tls)
+    file = Site(port, tuple(workers), folder_in(folder, name)).file("steelyard.toml", text)
+    argv = [*program("balancer"), "serve", "--config", file]
+    return await started(f"unit of {count}", argv, port, replace(case, is_tls=tls is not None), stack), port
+
+
+async def started(name: str, argv: list[str], port: int, case: Case, stack: AsyncExitStack) -> Child:
+    """A process that answers on its port, ended with the stack."""
+    child = await processes.start(name, argv)
+    stack.push_async_callback(child.stop)
+    await answering(child, port, case)
+    return child
+
+
+async def worker_of(number: int, seed: int, stack: AsyncExitStack) -> Child:
+    """An emulated worker of one slot; it is not ready yet."""
+    service = f"exponential:{SERVICE * 1e3:g}ms"
+    words = [
+        "--name",
+        f"here-{number}",
+        "--region",
+        "here",
+        "--service",
+        service,
+        "--seed",
+        str(seed + number),
+    ]
+    child = await processes.start(f"here-{number}", [*program("workers"), "serve", "--queue", "1000", *words])
+    stack.push_async_callback(child.stop)
+    return child

@@ -1,0 +1,144 @@
+"""What bursts and stretches say together: tables, and the bounds.
+
+Rule of this file: pure functions of runs. Ratios are made within a block and their median is judged; a run that is
+marked has no figures and is in no ratio, and who has one misses the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from rich.table import Table
+
+from benchmarks.processes.latency import HALF, SETUPS, TWO, Stretch
+from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, Burst
+from experiments.terminal import STANDING, times
+
+GAIN = 1.8
+"""Times the requests of one process that two must answer."""
+
+EQUAL = 1.05
+"""Times the p99 of one process that counts as no worse: less than twelve blocks can tell from chance."""
+
+Verdict = tuple[bool | None, str]
+"""Whether a bound is met, None where nothing can be said, and the sentence."""
+
+
+JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
+"""The figure of each part by which two processes are compared with one."""
+
+
+def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | None:
+    """The median over blocks of what two processes reach of one's `figure`, or of the one that is judged."""
+    name = figure or JUDGED[part]
+    found = {
+        (run.processes, run.block): getattr(run, name) for run in bursts if run.part == part and not run.fault
+    }
+    ratios = [
+        value / found[1, block]
+        for (count, block), value in found.items()
+        if count == 2 and (1, block) in found
+    ]
+    return median(ratios) if ratios else None
+
+
+def loss_of(stretches: Sequence[Stretch], setup: str, figure: str = "p99") -> float | None:
+    """The median over blocks of what a setup takes of the time of `HALF`."""
+    found = {(run.setup, run.block): getattr(run, figure) for run in stretches if not run.fault}
+    ratios = [
+        value / found[HALF.name, block]
+        for (name, block), value in found.items()
+        if name == setup and (HALF.name, block) in found
+    ]
+    return median(ratios) if ratios else None
+
+
+def verdicts(bursts: Sequence[Burst], stretches: Sequence[Stretch]) -> list[Verdict]:
+    """The bounds, each as far as it was measured."""
+    found = [gain_verdict([run for run in bursts if run.part == part], part) for part in PARTS]
+    if stretches:
+        loss = loss_of(stretches, TWO.name)
+        words = f"p99 of two processes {times(loss)} that of one at equal load per core (bound: {EQUAL:g} ×)"
+        found.append(judged([run.fault for run in stretches], None if loss is None else loss <= EQUAL, words))
+    return [verdict for verdict in found if verdict is not None]
+
+
+def gain_verdict(bursts: Sequence[Burst], part: str) -> Verdict | None:
+    """Of one part; None where it was not measured."""
+    if not bursts:
+        return None
+    gain = gain_of(bursts, part)
+    taken = median([run.client_cores for run in bursts if run.processes == 2 and not run.fault] or [0.0])
+    how = {
+        HANDSHAKES: f"new connections; load and worker took {taken:.2f} of the cores",
+        REQUESTS: "requests where each process has a core, by their processor time at equal load for each",
+    }
+    words = f"two processes answer {times(gain)} what one does (bound: {GAIN:g} ×): {how[part]}"
+    return judged([run.fault for run in bursts], None if gain is None else gain >= GAIN, words)
+
+
+def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
+    """A bound in a sentence; whoever has failed has missed it."""
+    fault = next(filter(None, faults), "")
+    if fault:
+        is_met, words = False, f"{words}; INVALID: {fault}"
+    return is_met, f"{STANDING[is_met]}: {words}"
+
+
+def throughput_table(bursts: Sequence[Burst]) -> Table:
+    """Medians over blocks."""
+    table = Table(
+        title="new HTTPS connections, as many as there can be; small GETs, as many per process",
+        title_justify="left",
+    )
+    table.add_column("asked", no_wrap=True)
+    for name in (
+        "processes",
+        "answered/s",
+        "with a core each/s",
+        "busiest",
+        "cores: unit's",
+        "load's and worker's",
+    ):
+        table.add_column(name, justify="right")
+    for part, count in sorted({(run.part, run.processes) for run in bursts}):
+        good = [run for run in bursts if (run.part, run.processes) == (part, count) and not run.fault]
+        if not good:
+            table.add_row(part, str(count), "INVALID")
+            continue
+        table.add_row(
+            part,
+            str(count),
+            f"{median(run.rate for run in good):.0f}",
+            f"{median(run.ceiling for run in good):.0f}",
+            f"{median(run.busiest for run in good):.0%}",
+            f"{median(run.unit_cores for run in good):.2f}",
+            f"{median(run.client_cores for run in good):.2f}",
+        )
+    return table
+
+
+def latency_table(stretches: Sequence[Stretch]) -> Table:
+    """Medians over blocks, and their ratios to one process before half of the workers."""
+    table = Table(
+        title="least-in-flight, exponential service of 20 ms, 70 % load, open loop", title_justify="left"
+    )
+    table.add_column("unit", no_wrap=True)
+    for name in ("workers", "offered/s", "p50 ms", "p99 ms", "p50 ratio", "p99 ratio"):
+        table.add_column(name, justify="right")
+    for setup in SETUPS:
+        good = [run for run in stretches if run.setup == setup.name and not run.fault]
+        if not good:
+            table.add_row(setup.name, str(setup.workers), f"{setup.rate:.0f}", "INVALID")
+            continue
+        table.add_row(
+            setup.name,
+            str(setup.workers),
+            f"{setup.rate:.0f}",
+            f"{median(run.p50 for run in good):.1f}",
+            f"{median(run.p99 for run in good):.1f}",
+            times(loss_of(stretches, setup.name, "p50")),
+            times(loss_of(stretches, setup.name)),
+        )
+    return table

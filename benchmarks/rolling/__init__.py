@@ -1,0 +1,1 @@
+"""`python -m benchmarks rolling`: workers restarted, the unit reloaded and replaced, under load."""

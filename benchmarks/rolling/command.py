@@ -1,0 +1,96 @@
+"""`python -m benchmarks rolling`: workers restarted, balancer reloaded and replaced, under load.
+
+Rule of this file: it decides nothing by itself; each stage is told of as soon as it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from benchmarks.cost.serving import folder_in
+from benchmarks.options import cores_for, generator_core
+from benchmarks.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of, staged
+from benchmarks.slow_clients.runs import allow_descriptors
+from experiments.build import unit_in_words
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    tell_stopped,
+    write_json,
+)
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks rolling                   about two and a half minutes
+  python -m benchmarks rolling --quick           half a minute
+  python -m benchmarks rolling --check           exit code 1 when a request failed
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the requests.")
+@click.option("--quick", is_flag=True, help="Few restarts and reloads: an impression, and for tests.")
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a request failed.")
+def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
+    """Restart every worker, reload and replace the unit, under load: 0 failed requests."""
+    cores = cores_for("one")[0], generator_core()
+    must_be_writable("--json", file)
+    console, tempo = console_here(), QUICK if quick else Tempo()
+    found: list[Stage] = []
+    was_stopped = conduct(tempo, seed, cores, console, found)
+    if file is not None:
+        write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
+    if was_stopped:
+        tell_stopped(console, "Nothing was left running.")
+        return STOPPED
+    return BOUND_MISSED if check and any(stage.is_met is False for stage in found) else 0
+
+
+def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]) -> bool:
+    """Do all stages; returns whether it was stopped."""
+    span = sum(seconds_of(name, tempo) for name in STAGES)
+    console.print(
+        Text(
+            f"{tempo.rate:g} requests per second, three stages, about {span:g} s. Ours: {unit_in_words()}.\n"
+        )
+    )
+
+    async def do_all() -> None:
+        for number, name in enumerate(STAGES):
+            found.append(await staged(name, tempo, seed, cores, folder_in(Path(folder), f"stage-{number}")))
+            last = found[-1]
+            tell(console, last.is_met, f"{STANDING[last.is_met]}: {in_words(last)}")
+
+    status = Status("under load", console=console, refresh_per_second=2)
+    with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
+        allow_descriptors()
+        try:
+            asyncio.run(interruptible(do_all()))
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            return True
+    return False
+
+
+def in_words(stage: Stage) -> str:
+    """One stage in one line."""
+    if stage.fault:
+        return f"{stage.name}: {stage.fault}"
+    kinds = ", ".join(f"{count} × {kind}" for kind, count in stage.failures.items())
+    failed = f"{stage.failed} of {stage.requests} requests failed" + (f" ({kinds})" if kinds else "")
+    wrong = f", {stage.wrong} executed twice, crossed or corrupted" if stage.wrong else ""
+    why = f"; {stage.absence}" if stage.absence else ""
+    return f"{stage.name}: {failed}{wrong} (bound 0); {stage.steps}{why}"

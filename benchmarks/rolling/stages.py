@@ -1,0 +1,210 @@
+"""What an operator does to a system that serves: restart the workers, reload the unit, replace the unit.
+
+Rule of this file: each stage has a fresh unit and fresh workers, and does what it does under load, from a second after
+the load began. It says what it saw besides the requests: a reload that changes nothing has shown nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.cost.peers import Site
+from benchmarks.cost.serving import serving
+from benchmarks.rolling.session import end, is_caught, root_of, wait_for_end
+from benchmarks.storm.crew import Crew, Executions
+from benchmarks.storm.judgement import crossed, failures
+from benchmarks.storm.load import Account
+from benchmarks.storm.plan import WORKERS, Pace
+from benchmarks.storm.runs import CHECK, loading
+from benchmarks.storm.setups import OURS, steelyard
+from experiments.control import status_of
+from experiments.errors import FleetFailedError
+from experiments.ports import free_ports
+from experiments.processes import Child, program
+
+FRESH = 0.2
+"""Share of requests after which the client leaves and comes anew: who only keeps connections never knocks."""
+
+SETTLED = 1.0
+"""Seconds of load before anything is done, and after the last thing was done."""
+
+REPLACED_WITHIN = 40.0
+"""Seconds for the new unit to start on a busy machine, and for the old one to drain (`timeouts.shutdown` is 25 s)."""
+
+TAKES_TURNS = ("round-robin", "least-in-flight")
+"""Policies that the configuration has in turn, so that a reload can be seen."""
+
+FILE = "steelyard.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Tempo:
+    """How often, and how long; seconds. `idle` is how long the unit keeps a connection that is not used."""
+
+    rate: float = 300.0
+    idle: float = 4.0
+    workers: float = 60.0
+    reloads: int = 60
+    every: float = 1.0
+    takeovers: int = 5
+    takeover: float = 6.0
+
+
+QUICK = Tempo(rate=100.0, idle=0.5, workers=11.0, reloads=4, every=0.5, takeovers=1, takeover=4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What came of one stage. `steps` is what was done, in words; `absence` why it could not be done here."""
+
+    name: str
+    requests: int = 0
+    failed: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    wrong: int = 0
+    """POSTs executed twice, answers crossed or corrupted."""
+
+    steps: str = ""
+    absence: str = ""
+    fault: str = ""
+
+    @property
+    def is_met(self) -> bool | None:
+        if self.fault or self.failed or self.wrong:
+            return False
+        return None if self.absence else True
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a stage takes place: the unit, where its configuration lies, its workers."""
+
+    unit: Child
+    site: Site
+    crew: Crew
+    tempo: Tempo
+
+    async def policy_now(self) -> str:
+        """The policy that the unit says is in force; empty when it says nothing."""
+        try:
+            status = await status_of(("127.0.0.1", self.site.port))
+        except FleetFailedError:
+            return ""
+        return str(status.get("policy", {}).get("name", ""))
+
+
+def configured(site: Site, tempo: Tempo, policy: str, without: str = "") -> str:
+    """Write the unit's file, one worker left out; returns its path."""
+    mechanisms = OURS + f"[pool]\nidle = {tempo.idle:g}\n"
+    return site.file(FILE, steelyard(site.port, site.workers, policy, mechanisms, without))
+
+
+Deed = Callable[[Ground], Awaitable[tuple[str, str]]]
+"""Does it, and returns steps and absence."""
+
+
+async def restart_workers(ground: Ground) -> tuple[str, str]:
+    """Every worker in turn, gently."""
+    for name in WORKERS:
+        await ground.crew.restart(name)
+    return f"{len(WORKERS)} workers restarted, one after the other", ""
+
+
+async def reload_unit(ground: Ground) -> tuple[str, str]:
+    """SIGHUP again and again; the policy changes each time, and another worker is left out."""
+    seen, tempo = 0, ground.tempo
+    began_at = time.monotonic()
+    for number in range(tempo.reloads):
+        policy = TAKES_TURNS[number % len(TAKES_TURNS)]
+        without = WORKERS[number % len(WORKERS)]
+        await asyncio.to_thread(configured, ground.site, tempo, policy, without)
+        os.kill(ground.unit.pid, signal.SIGHUP)
+        await asyncio.sleep(max(0.0, began_at + (number + 1) * tempo.every - time.monotonic()))
+        seen += await ground.policy_now() == policy
+    steps = f"{tempo.reloads} reloads, one every {tempo.every:g} s; {seen} were seen in the unit's status"
+    # The policy that it began with comes in half of them, whether it is read again or not.
+    missing = "" if seen > tempo.reloads // 2 else "SIGHUP does not change the policy in this build"
+    return steps, missing
+
+
+async def replace_unit(ground: Ground) -> tuple[str, str]:
+    """SIGUSR2 to the unit, then to the unit that took its place, and so on."""
+    session = pid = ground.unit.pid
+    if not is_caught(pid, signal.SIGUSR2):
+        return "nothing was done", "this build does not know SIGUSR2"
+    for _ in range(ground.tempo.takeovers):
+        os.kill(pid, signal.SIGUSR2)
+        await wait_for_end(pid, REPLACED_WITHIN)
+        pid = root_of(session)
+        await asyncio.sleep(SETTLED)
+    return f"{ground.tempo.takeovers} times a new unit on the same socket, while the old one drained", ""
+
+
+STAGES: dict[str, Deed] = {
+    "rolling restart of the workers": restart_workers,
+    "reload of the unit": reload_unit,
+    "replacement of the unit": replace_unit,
+}
+
+
+def seconds_of(name: str, tempo: Tempo) -> float:
+    """How long the load of a stage lasts."""
+    spans: dict[Deed, float] = {
+        restart_workers: tempo.workers,
+        reload_unit: tempo.reloads * tempo.every,
+        replace_unit: tempo.takeovers * tempo.takeover,
+    }
+    return 2 * SETTLED + spans[STAGES[name]]
+
+
+async def staged(name: str, tempo: Tempo, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
+    """One stage; whatever fails beside the requests is the stage's fault."""
+    proxy_core, rest_core = cores
+    pace = Pace(rate=tempo.rate, quiet=0.0, storm=seconds_of(name, tempo), episodes=1)
+    account = folder / "account.npz"
+    try:
+        async with Crew(folder, rest_core) as crew:
+            site = Site(next(free_ports(1)), crew.ports, folder)
+            argv = [*program("balancer"), "serve", "--config", configured(site, tempo, TAKES_TURNS[0])]
+            async with (
+                serving("balancer", argv, site.port, CHECK, proxy_core) as child,
+                ended_with(child.pid),
+                loading(pace, account, site.port, seed, FRESH, rest_core) as zero,
+            ):
+                await asyncio.sleep(max(0.0, zero + SETTLED - time.monotonic()))
+                done = await STAGES[name](Ground(child, site, crew, tempo))
+            return stage_of(name, Account.load(account), crew.executions(), *done)
+    except (FleetFailedError, OSError, TimeoutError) as failure:
+        return Stage(name, fault=str(failure) or type(failure).__name__)
+
+
+@asynccontextmanager
+async def ended_with(session: int) -> AsyncIterator[None]:
+    """When the block is left, everybody of this session ends."""
+    try:
+        yield
+    finally:
+        await end(session)
+
+
+def stage_of(name: str, rows: Account, ran: Executions, steps: str, absence: str) -> Stage:
+    """What the rows and the workers' records say of a stage."""
+    counted = rows.due >= 0
+    found = failures(rows, counted)
+    twice = sum(times > 1 for times in ran.executed.values())
+    return Stage(
+        name,
+        requests=int(counted.sum()),
+        failed=sum(found.values()),
+        failures=found,
+        wrong=twice + crossed(rows) + len(ran.damaged),
+        steps=steps,
+        absence=absence,
+    )

@@ -1,0 +1,178 @@
+"""`python -m benchmarks slow-clients`: latency of normal traffic beside a thousand slow senders or readers.
+
+Rule of this file: it decides nothing by itself. Options become a plan; what cannot be measured as asked is refused
+here, in one line, before anything is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from benchmarks.cost import peers
+from benchmarks.cost.command import Seconds
+from benchmarks.options import cores_for, generator_core, known_policies, names_in
+from benchmarks.slow_clients.runs import Plan, Run, carry_out
+from benchmarks.slow_clients.stalled import Stalled, stalled
+from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
+from experiments.build import unit_in_words
+from experiments.terminal import (
+    BOUND_MISSED,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    tell_stopped,
+    write_json,
+)
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks slow-clients                          our unit alone, about five minutes
+  python -m benchmarks slow-clients --peers nginx,haproxy --rounds 3
+  python -m benchmarks slow-clients --clients 200 --pace 100ms --duration 2s
+  python -m benchmarks slow-clients --stalled                what one stalled reader of 1 GiB costs
+  python -m benchmarks slow-clients --check                  exit code 1 when a bound is missed
+"""
+
+
+@click.command(name="slow-clients", epilog=EPILOG)
+@click.option("--clients", type=click.IntRange(1, 8000), default=1000, show_default=True, help="Slow ones.")
+@click.option("--pace", type=Seconds(), default="1s", show_default=True, help="From slow byte to slow byte.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(1, 100_000),
+    default=2000,
+    show_default=True,
+    help="Normal requests per second.",
+)
+@click.option("--duration", type=Seconds(), default="1s", show_default=True, help="Of each turn of the load.")
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), default=12, show_default=True, help="Turns of each kind."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order and arrivals."
+)
+@click.option("--policy", default="least-in-flight", show_default=True, help="Of our unit.")
+@click.option(
+    "--peers", "others", default="none", metavar="A,B,…|none", show_default=True, help="The others."
+)
+@click.option("--stalled", "is_stalled", is_flag=True, help="Only what a stalled reader of 1 GiB costs.")
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+def slow_clients(
+    policy: str, others: str, is_stalled: bool, file: Path | None, check: bool, **options: Any
+) -> int:
+    """Measure normal traffic quiet, then beside clients that send a head or a body, or read, byte by byte."""
+    units = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
+    cores = cores_for("one")
+    must_be_writable("--json", file)
+    plan = Plan(
+        peers=tuple(unit for unit in units if not unit.absence),
+        clients=options["clients"],
+        pace=options["pace"],
+        rate=options["rate"],
+        seconds=options["duration"],
+        rounds=options["rounds"],
+        seed=options["seed"],
+        proxy_core=cores[0],
+        load_core=generator_core(),
+    )
+    console = console_here()
+    for unit in units:
+        if unit.absence:
+            console.print(Text(f"absent: {unit.name} ({unit.absence})"))
+    sitting = Sitting(plan, console)
+    was_stopped = sitting.conduct(is_stalled)
+    found = sitting.present()
+    if file is not None:
+        sitting.write(file)
+    if was_stopped:
+        tell_stopped(console, "Nothing was left running; the table holds what had been measured.")
+        return STOPPED
+    return BOUND_MISSED if check and False in found else 0
+
+
+class Sitting:
+    """The runs as they come, and what is said of them."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self.runs: list[Run] = []
+        self.stalls: list[Stalled] = []
+        self._plan = plan
+        self._console = console
+        self._total = plan.rounds * len(plan.peers) * len(plan.crowds) * 3
+
+    def conduct(self, is_stalled: bool) -> bool:
+        """Measure; returns whether it was stopped. Raises ExperimentError."""
+        plan, status = self._plan, Status("starting", console=self._console, refresh_per_second=2)
+        if not is_stalled:
+            self._console.print(Text(introduction(plan)))
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
+            work = self._stalls(Path(name)) if is_stalled else carry_out(plan, Path(name), self._told)
+            try:
+                asyncio.run(interruptible(work))
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                return True
+        return False
+
+    async def _stalls(self, folder: Path) -> None:
+        for number, peer in enumerate(self._plan.peers):
+            place = folder / str(number)
+            place.mkdir()
+            self.stalls.append(await stalled(peer, place, self._plan.proxy_core))
+
+    def _told(self, run: Run) -> None:
+        self.runs.append(run)
+        found = (
+            f"INVALID: {run.fault}"
+            if run.fault
+            else f"{run.ok}/{run.requests} ok, p99 {run.p99 * 1e3:.2f} ms"
+        )
+        line = (
+            f"[{len(self.runs)}/{self._total}] {run.crowd} {run.round + 1}, {run.peer}, {run.kind}: {found}"
+        )
+        self._console.print(Text(line, style="red" if run.fault else "dim"))
+
+    def present(self) -> list[bool | None]:
+        """Print table and bounds; returns whether each of ours is met, None where it cannot be said."""
+        rows = rows_of(self.runs)
+        if rows:
+            self._console.print(table_of(rows))
+        if doubt := doubts(self.runs):
+            self._console.print(Text(doubt, style="yellow"))
+        found = [*verdicts(rows, peers.OURS), *((one.met, str(one)) for one in self.stalls)]
+        for is_met, text in found:
+            tell(self._console, is_met, text)
+        return [is_met for is_met, text in found if peers.OURS in text]
+
+    def write(self, file: Path) -> None:
+        """Raises BadInputError when the file cannot be written."""
+        plan = asdict(self._plan) | {"peers": [peer.name for peer in self._plan.peers]}
+        content = {
+            "plan": plan,
+            "rows": [asdict(row) for row in rows_of(self.runs)],
+            "runs": [asdict(run) for run in self.runs],
+            "stalled": [asdict(one) for one in self.stalls],
+        }
+        write_json("--json", file, content)
+
+
+def introduction(plan: Plan) -> str:
+    """What is going to be measured."""
+    crowd = f"{plan.clients} slow clients ({', '.join(plan.crowds)}) at a byte per {plan.pace:g} s"
+    places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
+    return (
+        f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"
+        f"{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}; {places}.\n"
+        f"Ours: {unit_in_words()}.\n"
+    )

@@ -1,0 +1,99 @@
+"""What a reader that has stalled costs: a response of 1 GiB, of which it takes one byte.
+
+Rule of this file: the worker stands in this process and is not measured; the unit is, by what it grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cost.cases import CASES
+from benchmarks.cost.peers import Peer, Site
+from benchmarks.cost.serving import READY_WITHIN, serving, status_line
+from benchmarks.slow_clients.runs import memory_of
+from experiments.errors import FleetFailedError
+from experiments.ports import free_ports
+
+SIZE = 1 << 30
+PIECE = bytes(1 << 16)
+BOUND = 2 << 20
+STANDS_STILL = 1.0
+"""Seconds without a byte taken from the worker, after which nothing more is going to be."""
+
+WARM_REQUESTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Bytes that the unit grew by, and bytes that the worker got rid of."""
+
+    peer: str
+    growth: int
+    taken: int
+
+    @property
+    def met(self) -> bool:
+        return self.growth < BOUND
+
+    def __str__(self) -> str:
+        standing = "met" if self.met else "MISSED"
+        return (
+            f"{standing}: a stalled reader of 1 GiB costs {self.peer} {self.growth / 1024:.0f} KiB, "
+            f"bound {BOUND // 1024} KiB ({self.taken / 1024:.0f} KiB taken from the worker)"
+        )
+
+
+class Worker:
+    """Answers `/1g` with as much as is taken, everything else with nothing."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            is_large = head.startswith(b"GET /1g ")
+            size = SIZE if is_large else 0
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % size)
+            while self.taken < size:
+                writer.write(PIECE)
+                await writer.drain()
+                self.taken += len(PIECE)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # it was cut off
+        finally:
+            writer.close()
+
+
+async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
+    """Measure one unit. Raises FleetFailedError."""
+    worker = Worker()
+    server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
+    site = Site(next(free_ports(1)), (server.sockets[0].getsockname()[1],), folder)
+    try:
+        async with serving(peer.name, peer.argv(site), site.port, CASES["get"], core) as child:
+            for _ in range(WARM_REQUESTS):
+                await status_line(site.port, CASES["get"])
+            before = memory_of(child.pid)
+            with socket.create_connection(("127.0.0.1", site.port)) as client:
+                client.sendall(b"GET /1g HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                await standstill(worker)
+                growth = memory_of(child.pid) - before
+    finally:
+        server.close()
+    return Stalled(peer.name, growth, worker.taken)
+
+
+async def standstill(worker: Worker) -> None:
+    """Wait until the worker gets rid of nothing more."""
+    before = -1
+    try:
+        async with asyncio.timeout(READY_WITHIN):
+            while not worker.taken or before != worker.taken:
+                before = worker.taken
+                await asyncio.sleep(STANDS_STILL)
+    except TimeoutError:
+        raise FleetFailedError(f"the response did not stand still within {READY_WITHIN:g} s") from None

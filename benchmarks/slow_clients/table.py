@@ -1,0 +1,166 @@
+"""What runs beside slow clients say together: a table, and the bound.
+
+Rule of this file: pure functions of runs. A ratio is made within a round, of two runs whose generator was punctual, and
+the median is shown. A run that is marked has no figures, and misses the bound; without a ratio nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rich.table import Table
+
+from benchmarks.cost.tail import LAG_PART
+from benchmarks.slow_clients.runs import AGAIN, KINDS, QUIET, Run
+from experiments.terminal import STANDING, times
+
+BOUND = 2.0
+"""Times the quiet p99 that normal traffic may take beside slow clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One unit beside one kind of crowd: medians over rounds, and all endings together. Units as in `Run`."""
+
+    peer: str
+    kind: str
+    requests: int
+    ok: int
+    p50: float
+    p99: float
+    ratio_p50: float | None
+    ratio_p99: float | None
+    cpu: float
+    memory: float
+    endings: dict[str, int]
+    fault: str
+
+    @property
+    def is_met(self) -> bool | None:
+        """100 % success, and p99 within the bound; None where there is no ratio to judge by."""
+        if self.fault or self.ok < self.requests:
+            return False
+        return None if self.ratio_p99 is None else self.ratio_p99 <= BOUND
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """A row for each unit and kind, in the order of the kinds."""
+    peers = dict.fromkeys(run.peer for run in runs)
+    found = [
+        (peer, kind, [r for r in runs if (r.peer, r.kind) == (peer, kind)])
+        for peer in peers
+        for kind in KINDS
+    ]
+    quiet = {round_of(run): run for run in runs if run.kind == QUIET and is_punctual(run)}
+    return [row_of(own, quiet) for _, _, own in found if own]
+
+
+def round_of(run: Run) -> tuple[str, str, int]:
+    """What was seconds apart."""
+    return run.peer, run.crowd, run.round
+
+
+def is_punctual(run: Run) -> bool:
+    """At most half of its p99 may be the generator's own."""
+    return not run.fault and run.lag <= LAG_PART * run.p99
+
+
+def row_of(runs: Sequence[Run], quiet: dict[tuple[str, str, int], Run]) -> Row:
+    """`runs`, at least one, of one unit and kind; `quiet` those with nobody beside."""
+    good = [run for run in runs if not run.fault]
+    pairs = [(run, quiet[round_of(run)]) for run in good if is_punctual(run) and round_of(run) in quiet]
+    endings: Counter[str] = Counter()
+    for run in good:
+        endings.update(run.endings)
+    return Row(
+        peer=runs[0].peer,
+        kind=runs[0].kind,
+        requests=sum(run.requests for run in good),
+        ok=sum(run.ok for run in good),
+        p50=middle([run.p50 for run in good]) or 0.0,
+        p99=middle([run.p99 for run in good]) or 0.0,
+        ratio_p50=middle([run.p50 / calm.p50 for run, calm in pairs if calm.p50]),
+        ratio_p99=middle([run.p99 / calm.p99 for run, calm in pairs if calm.p99]),
+        cpu=middle([run.cpu for run in good]) or 0.0,
+        memory=middle([float(run.memory) for run in good]) or 0.0,
+        endings=dict(endings.most_common()),
+        fault=next((run.fault for run in runs if run.fault), ""),
+    )
+
+
+def middle(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """For people."""
+    table = Table()
+    for name in ("unit", "beside"):
+        table.add_column(name, no_wrap=True)
+    for name in ("success", "p50", "p99", "p50/quiet", "p99/quiet", "CPU", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("how they ended")
+    for row in rows:
+        table.add_row(*cells_of(row))
+    return table
+
+
+def cells_of(row: Row) -> list[str]:
+    if row.fault:
+        return [row.peer.partition(" ")[0], row.kind, "INVALID", *[""] * 6, row.fault]
+    return [
+        row.peer.partition(" ")[0],
+        row.kind,
+        f"{success(row):.3f} %",
+        f"{row.p50 * 1e3:.2f} ms",
+        f"{row.p99 * 1e3:.2f} ms",
+        times(row.ratio_p50),
+        times(row.ratio_p99),
+        f"{row.cpu * 100:.0f} %",
+        f"{row.memory / (1 << 20):.0f} MiB",
+        ", ".join(f"{count} × {how}" for how, count in row.endings.items()) or "–",
+    ]
+
+
+def success(row: Row) -> float:
+    """Per cent; rounded down where shown as a whole would hide a failure."""
+    share = 100.0 * row.ok / row.requests if row.requests else 0.0
+    return share if row.ok == row.requests else min(share, 99.999)
+
+
+def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
+    """Whether our unit keeps the bound beside each crowd, in words; None where it cannot be said."""
+    return [
+        verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, AGAIN)), None))
+        for row in rows
+        if row.peer.startswith(ours) and row.kind not in (QUIET, AGAIN)
+    ]
+
+
+def verdict(row: Row, control: Row | None) -> tuple[bool | None, str]:
+    """Of one row. Where nothing at all makes as much difference as the bound, no p99 can be judged; a failure can."""
+    is_met, said = row.is_met, words(row)
+    noise = control.ratio_p99 if control is not None else None
+    if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
+        is_met, said = None, f"{said}; quiet again: {times(noise)}, so this was not a quiet machine"
+    return is_met, f"{STANDING[is_met]}: {row.peer} beside {row.kind}: {said}"
+
+
+def words(row: Row) -> str:
+    if row.fault:
+        return row.fault
+    return f"{success(row):.3f} % success, p99 {times(row.ratio_p99)} quiet (bound: 100 %, {BOUND:g} ×)"
+
+
+def doubts(runs: Sequence[Run]) -> str:
+    """Why the figures may be the machine's; empty when there is no reason."""
+    late = [run.lag for run in runs if not run.fault and not is_punctual(run)]
+    if not late:
+        return ""
+    return (
+        f"In {len(late)} of {len(runs)} runs more than half of the p99 was the generator's own (at most "
+        f"{max(late) * 1e3:.1f} ms): the machine was busy. They are in no ratio."
+    )

@@ -1,0 +1,1 @@
+"""`python -m benchmarks storm`: workers killed, stopped, cut short and worse, under steady load."""

@@ -1,0 +1,207 @@
+"""`python -m benchmarks storm`: two minutes of worker faults under steady load.
+
+Rule of this file: it decides nothing by itself. Options become a plan; what cannot be measured as asked is refused
+here, in one line, before anything is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from benchmarks.cost import peers
+from benchmarks.options import cores_for, generator_core, known_policies, names_in
+from benchmarks.storm.judgement import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
+from benchmarks.storm.plan import QUICK, Pace, schedule
+from benchmarks.storm.runs import Plan, Storm, carry_out
+from benchmarks.storm.setups import chosen, ours
+from benchmarks.storm.table import faults_table_of, table_of
+from experiments.build import unit_in_words
+from experiments.errors import BadInputError
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    STOPPED,
+    console_here,
+    interruptible,
+    must_be_writable,
+    tell,
+    tell_stopped,
+    write_json,
+)
+
+EPILOG = """\b
+Examples:
+  python -m benchmarks storm                                 our unit alone, about two and a half minutes
+  python -m benchmarks storm --peers nginx,haproxy --plots results/storm
+  python -m benchmarks storm --rounds 5 --seed 7             five storms, seeds 7 to 11
+  python -m benchmarks storm --unseen                        health checks notice nothing of what befalls requests
+  python -m benchmarks storm --check                         exit code 1 when a bound is missed
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--rate", type=click.FloatRange(10, 5000), help=f"Requests per second.  [default: {Pace().rate:g}]"
+)
+@click.option("--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="Storms for each.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of faults and requests."
+)
+@click.option("--policy", default="least-in-flight", show_default=True, help="Of our unit.")
+@click.option(
+    "--peers", "others", default="none", metavar="nginx,haproxy|none", show_default=True, help="The others."
+)
+@click.option("--unseen", "looks_well", is_flag=True, help="A worker that is ill passes its health checks.")
+@click.option("--quick", is_flag=True, help="Each fault once, half a minute: an impression, and for tests.")
+@click.option("--plots", type=click.Path(path_type=Path, file_okay=False), help="A PNG for each run, there.")
+@click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
+@click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
+def storm(
+    policy: str, others: str, plots: Path | None, file: Path | None, check: bool, **options: Any
+) -> int:
+    """Strike the workers of three regions in turn, and look at every request."""
+    units = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
+    cores = cores_for("one")
+    must_be_writable("--json", file)
+    if plots is not None:
+        folder_for(plots)
+    plan = Plan(
+        peers=tuple(unit for unit in units if not unit.absence),
+        pace=pace_of(options["rate"], options["quick"]),
+        rounds=options["rounds"],
+        seed=options["seed"],
+        proxy_core=cores[0],
+        rest_core=generator_core(),
+        looks_well=options["looks_well"],
+    )
+    console = console_here()
+    for unit in units:
+        if unit.absence:
+            console.print(Text(f"absent: {unit.name} ({unit.absence})"))
+    sitting = Sitting(plan, console, plots)
+    was_stopped = sitting.conduct()
+    found = sitting.present()
+    if file is not None:
+        sitting.write(file)
+    if was_stopped:
+        tell_stopped(console, "Nothing was left running; the table holds what had been measured.")
+        return STOPPED
+    return BOUND_MISSED if check and any(one.is_met is False for one in found) else 0
+
+
+def pace_of(rate: float | None, is_quick: bool) -> Pace:
+    pace = QUICK if is_quick else Pace()
+    return pace if rate is None else Pace(rate, pace.posts, pace.quiet, pace.storm, pace.episodes, pace.lasts)
+
+
+def folder_for(plots: Path) -> None:
+    """Raises BadInputError when there can be none."""
+    try:
+        plots.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInputError(f"--plots: {plots}: {error.strerror}") from None
+
+
+class Sitting:
+    """The runs as they come, and what is said of them."""
+
+    def __init__(self, plan: Plan, console: Console, plots: Path | None) -> None:
+        self.found: list[Figures] = []
+        self._episodes: list[list[dict[str, Any]]] = []
+        self._plan, self._console, self._plots = plan, console, plots
+
+    def conduct(self) -> bool:
+        """Measure; returns whether it was stopped. Raises ExperimentError."""
+        self._console.print(Text(introduction(self._plan)))
+        status = Status("in the storm", console=self._console, refresh_per_second=2)
+        with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
+            try:
+                asyncio.run(interruptible(carry_out(self._plan, Path(name), self._told)))
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                return True
+        return False
+
+    def _told(self, run: Storm) -> None:
+        figures = figures_of(run, self._plan.pace)
+        self.found.append(figures)
+        self._episodes.append([asdict(episode) for episode in run.episodes])
+        line = (
+            f"[{len(self.found)}/{self._plan.rounds * len(self._plan.peers)}] {run.peer}: {in_words(figures)}"
+        )
+        self._console.print(Text(line, style="red" if figures.fault else "dim"))
+        if self._plots is not None and run.account is not None:
+            self._draw(run, figures, self._plots)
+
+    def _draw(self, run: Storm, figures: Figures, folder: Path) -> None:
+        from benchmarks.storm.figure import storm_figure
+        from experiments.report.canvas import to_png  # half a second of imports that only a plot needs
+
+        file = folder / f"{run.peer.partition(' ')[0]}-{run.round}.png"
+        file.write_bytes(to_png(storm_figure(run, figures, self._plan.pace)))
+        self._console.print(Text(f"      {file}", style="dim"))
+
+    def present(self) -> list[Verdict]:
+        """Print tables and bounds; returns those of ours."""
+        names = [peer.name for peer in self._plan.peers]
+        units = [runs for name in names if (runs := [one for one in self.found if one.peer == name])]
+        if not units:
+            return []
+        self._console.print(table_of(units))
+        self._console.print(faults_table_of(units))
+        if doubt := doubts(self.found):
+            self._console.print(Text(doubt, style="yellow"))
+        own = [verdicts(runs) for runs in units if runs[0].peer.startswith(peers.OURS)]
+        for one in (found := [verdict for verdicts_ in own for verdict in verdicts_]):
+            tell(self._console, one.is_met, f"{STANDING[one.is_met]}: {one.words}")
+        return found
+
+    def write(self, file: Path) -> None:
+        """Raises BadInputError when the file cannot be written."""
+        plan = asdict(self._plan) | {"peers": [peer.name for peer in self._plan.peers]}
+        runs = [
+            asdict(run) | {"episodes": episodes}
+            for run, episodes in zip(self.found, self._episodes, strict=True)
+        ]
+        write_json("--json", file, {"plan": plan, "runs": runs})
+
+
+def introduction(plan: Plan) -> str:
+    """What is going to be measured, and the first storm's schedule."""
+    pace = plan.pace
+    load = f"{pace.rate:g} requests per second, {pace.posts:.0%} POSTs, open loop"
+    spans = f"{pace.quiet:g} s of quiet, then {pace.storm:g} s of storm"
+    places = f"the unit on core {plan.proxy_core}, all else on core {plan.rest_core}"
+    faults = "\n".join(f"  {episode}" for episode in schedule(pace, plan.seed))
+    return (
+        f"{load}; {spans}; {places}.\n{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}. "
+        f"Ours: {unit_in_words()}.\nEach fault lasts {pace.lasts:g} s:\n{faults}\n"
+    )
+
+
+def in_words(run: Figures) -> str:
+    """A run in one line."""
+    if run.fault:
+        return f"INVALID: {run.fault}"
+    gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
+    return f"{gets}, {run.twice} twice, recovery {seconds(run.recovery)}, p99 {run.storm_p99 * 1e3:.1f} ms"
+
+
+def doubts(runs: list[Figures]) -> str:
+    """Why the times may be the machine's; empty when there is no reason."""
+    found = []
+    if late := [run.lag for run in runs if not run.fault and not run.is_punctual]:
+        found.append(f"in {len(late)} the generator itself was late, {max(late) * 1e3:.1f} ms at p99 at most")
+    if left := [min(run.undisturbed) for run in runs if not run.fault and min(run.undisturbed) < ENOUGH]:
+        found.append(f"in {len(left)} the host left us undisturbed for {min(left):.0%} of the time at least")
+    if not found:
+        return ""
+    return f"Of {len(runs)} runs, {' and '.join(found)}: the machine was busy. Their times are not judged."

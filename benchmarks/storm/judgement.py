@@ -1,0 +1,296 @@
+"""What a storm has shown: figures from the rows and from the workers' records, and the bounds.
+
+Rule of this file: pure functions. Only what was due within the storm counts for success; a failure counts as slow as
+the timeout. Times leave out what was due while the host had taken a core away, in the quiet and in the storm alike; a
+run of which too little is left, or whose generator itself was late in the rest, says nothing of times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from benchmarks.cost.disturbance import Spans
+from benchmarks.storm.load import NOBODY, Account
+from benchmarks.storm.messages import Ending
+from benchmarks.storm.plan import FAULTS, WORKERS, Episode, Pace
+from benchmarks.storm.runs import Storm
+from experiments.campaign.statistics import LAG_LIMIT, percentile
+from experiments.load.samples import Flags, Floats
+
+GET_SUCCESS = 0.9999
+RECOVERY = 3.0
+"""Seconds from a worker's return until it gets its share again."""
+
+TIMES_NORMAL = 1.5
+"""Bound on p99 in the storm, as a multiple of that in the quiet before it."""
+
+FIRST = 1.0
+"""Seconds of each fault that p99 leaves out: somebody must meet a fault before it is known."""
+
+WINDOW, STEP = 0.5, 0.05
+"""Seconds over which a share is counted, and from one look to the next."""
+
+ITS_SHARE = 0.7
+"""Part of what a worker got in the quiet that passes for its share: less would be chance within one window."""
+
+LOOK = 10.0
+"""Seconds after which a worker that has no share has not recovered."""
+
+ENOUGH = 0.5
+"""Part of the quiet, and of the storm, that must be left undisturbed for times to be judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """`seconds` from the return to the first window with its share; None: never."""
+
+    fault: str
+    worker: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ByFault:
+    """Requests that ended from the beginning of a fault to that of the next; p99 in seconds, within the fault alone."""
+
+    fault: str
+    gets_failed: int
+    posts_failed: int
+    p99: float
+    recovery: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One unit in one storm. Times in seconds; `failures` by method and by what the client saw."""
+
+    peer: str
+    round: int
+    gets: int = 0
+    gets_ok: int = 0
+    posts: int = 0
+    posts_ok: int = 0
+    twice: int = 0
+    """POSTs that were executed more than once."""
+
+    crossed: int = 0
+    """Answers to somebody else or with other bytes, bodies that came to a worker with other bytes."""
+
+    untrue: int = 0
+    """POSTs that were answered with success and not executed."""
+
+    in_doubt: int = 0
+    """POSTs whose client was told of a failure, and which were executed."""
+
+    failures: dict[str, dict[str, int]] = field(default_factory=dict)
+    faults: tuple[ByFault, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
+    quiet_p50: float = 0.0
+    quiet_p99: float = 0.0
+    storm_p99: float = 0.0
+    whole_p99: tuple[float, float] = (0.0, 0.0)
+    """p99 of quiet and storm with nothing left out for the host's sake."""
+
+    undisturbed: tuple[float, float] = (1.0, 1.0)
+    """Parts of the quiet and of the storm in which the host took no core away."""
+
+    lag: float = 0.0
+    """How late the generator itself was, at p99 of what is left."""
+
+    busy: tuple[float, float] = (0.0, 0.0)
+    """Part of the unit's core that was in use, and of the core of all else."""
+
+    fault: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.storm_p99 / self.quiet_p99 if self.quiet_p99 else None
+
+    @property
+    def is_punctual(self) -> bool:
+        """Whether the generator was."""
+        return self.lag <= LAG_LIMIT
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its times can be judged."""
+        return self.is_punctual and min(self.undisturbed) >= ENOUGH
+
+    @property
+    def recovery(self) -> float:
+        """The longest; infinite where somebody never had its share again."""
+        found = [float("inf") if one.seconds is None else one.seconds for one in self.recoveries]
+        return max(found, default=0.0)
+
+
+def figures_of(storm: Storm, pace: Pace) -> Figures:
+    """Everything that one run says."""
+    if storm.account is None:
+        return Figures(storm.peer, storm.round, fault=storm.fault or "nothing was measured")
+    rows, ran = storm.account, storm.executions
+    is_ok = rows.ending == Ending.OK
+    in_storm = rows.due >= pace.quiet
+    quiet, rest = is_quiet(rows, pace), in_storm & ~in_first_seconds(rows, storm.episodes)
+    fair = ~within(rows, storm.disturbed)
+    gets, posts = in_storm & ~rows.is_post, in_storm & rows.is_post
+    recoveries = [found for episode in storm.episodes for found in recovered(rows, episode, pace)]
+    identities = [b"p%07d" % number for number in np.flatnonzero(rows.is_post)]
+    answered = dict(zip(identities, is_ok[rows.is_post].tolist(), strict=True))
+    return Figures(
+        peer=storm.peer,
+        round=storm.round,
+        gets=int(gets.sum()),
+        gets_ok=int((gets & is_ok).sum()),
+        posts=int(posts.sum()),
+        posts_ok=int((posts & is_ok).sum()),
+        twice=sum(times > 1 for times in ran.executed.values()),
+        crossed=crossed(rows) + len(ran.damaged),
+        untrue=sum(is_true and not ran.executed[one] for one, is_true in answered.items()),
+        in_doubt=sum(not is_true and ran.executed[one] > 0 for one, is_true in answered.items()),
+        failures={"GET": failures(rows, gets), "POST": failures(rows, posts)},
+        faults=tuple(by_fault(rows, storm.episodes, recoveries, fault) for fault in FAULTS),
+        recoveries=tuple(recoveries),
+        quiet_p50=percentile(rows.latency[quiet & fair], 50),
+        quiet_p99=percentile(rows.latency[quiet & fair], 99),
+        storm_p99=percentile(rows.latency[rest & fair], 99),
+        whole_p99=(percentile(rows.latency[quiet], 99), percentile(rows.latency[rest], 99)),
+        undisturbed=(part(fair, quiet), part(fair, rest)),
+        lag=rows.lag_of((quiet | in_storm) & fair),
+        busy=storm.busy,
+        fault=storm.fault,
+    )
+
+
+def crossed(rows: Account) -> int:
+    wrong = np.isin(rows.ending, (Ending.CROSSED, Ending.CORRUPT))
+    return int(wrong.sum()) + int(rows.strays[0])
+
+
+def is_quiet(rows: Account, pace: Pace) -> Flags:
+    return np.asarray((rows.due >= 0) & (rows.due < pace.quiet))
+
+
+def in_first_seconds(rows: Account, episodes: Sequence[Episode]) -> Flags:
+    """Which requests were under way when a fault began, or due in its first second."""
+    found = np.zeros(len(rows.due), dtype=np.bool_)
+    for episode in episodes:
+        found |= (rows.ended >= episode.at) & (rows.due < episode.at + FIRST)
+    return found
+
+
+def within(rows: Account, spans: Spans) -> Flags:
+    """Which requests were due in any of them. By when they were due alone: the slow must not be left out for that."""
+    found = np.zeros(len(rows.due), dtype=np.bool_)
+    for since, until in spans:
+        found |= (rows.due >= since) & (rows.due < until)
+    return found
+
+
+def part(which: Flags, among: Flags) -> float:
+    return float(which[among].mean()) if among.any() else 0.0
+
+
+def failures(rows: Account, among: Flags) -> dict[str, int]:
+    """What clients saw instead of success, the most frequent first."""
+    counts = Counter(Ending(ending).words for ending in rows.ending[among & (rows.ending != Ending.OK)])
+    return dict(counts.most_common())
+
+
+def by_fault(
+    rows: Account, episodes: Sequence[Episode], recoveries: Sequence[Recovery], fault: str
+) -> ByFault:
+    """All episodes of one kind together."""
+    begins = [*(episode.at for episode in episodes[1:]), float("inf")]
+    near, inside = np.zeros(len(rows.due), dtype=np.bool_), np.zeros(len(rows.due), dtype=np.bool_)
+    for episode, next_at in zip(episodes, begins, strict=True):
+        if episode.fault == fault:
+            near |= (rows.ended >= episode.at) & (rows.ended < next_at)
+            inside |= (rows.due >= episode.at + FIRST) & (rows.due < episode.until)
+    failed = near & (rows.ending != Ending.OK)
+    seconds = [one.seconds for one in recoveries if one.fault == fault]
+    known = [one for one in seconds if one is not None]
+    return ByFault(
+        fault,
+        int((failed & ~rows.is_post).sum()),
+        int((failed & rows.is_post).sum()),
+        percentile(rows.latency[inside], 99),
+        max(known, default=0.0) if len(known) == len(seconds) else None,
+    )
+
+
+def recovered(rows: Account, episode: Episode, pace: Pace) -> list[Recovery]:
+    """How long each victim had to wait for its share."""
+    found = []
+    for worker in episode.workers:
+        index = WORKERS.index(worker)
+        usual = share(rows, index, is_quiet(rows, pace))
+        last = min(episode.until + LOOK, pace.seconds - WINDOW)
+        starts: Floats = np.arange(episode.until, last, STEP)
+        back = (at for at in starts if share(rows, index, window(rows, at)) >= ITS_SHARE * usual)
+        first = next(back, None)
+        found.append(Recovery(episode.fault, worker, None if first is None else float(first) - episode.until))
+    return found
+
+
+def window(rows: Account, at: float) -> Flags:
+    return np.asarray((rows.due >= at) & (rows.due < at + WINDOW))
+
+
+def share(rows: Account, index: int, among: Flags) -> float:
+    """The part that one worker had of what workers answered."""
+    answered = among & (rows.worker != NOBODY)
+    return float((rows.worker[answered] == index).mean()) if answered.any() else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One bound: met, missed, or None where it cannot be said."""
+
+    is_met: bool | None
+    words: str
+
+
+def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
+    """Of all runs of one unit, at least one, against every bound."""
+    if faults := [run.fault for run in runs if run.fault]:
+        return [Verdict(False, faults[0])]
+    gets, ok = sum(run.gets for run in runs), sum(run.gets_ok for run in runs)
+    twice, wrong = sum(run.twice for run in runs), sum(run.crossed + run.untrue for run in runs)
+    longest = max(run.recovery for run in runs)
+    times = [run.ratio for run in runs if run.ratio is not None and run.is_timed]
+    ratio = median(times) if times else None
+    is_timed = all(run.is_timed for run in runs)
+    return [
+        Verdict(
+            ok >= GET_SUCCESS * gets,
+            f"GET success {success(ok, gets)}, {gets - ok} of {gets} failed (bound ≥ {GET_SUCCESS:.2%})",
+        ),
+        Verdict(twice == 0, f"POSTs executed twice: {twice} (bound 0)"),
+        Verdict(wrong == 0, f"answers crossed, corrupted or untrue: {wrong} (bound 0)"),
+        Verdict(
+            True if longest <= RECOVERY else (False if is_timed else None),
+            f"longest recovery {seconds(longest)} (bound ≤ {RECOVERY:g} s)",
+        ),
+        Verdict(
+            None if ratio is None else ratio <= TIMES_NORMAL,
+            f"p99 in the storm {times_words(ratio)} that of the quiet (bound ≤ {TIMES_NORMAL:g} ×)",
+        ),
+    ]
+
+
+def success(ok: int, total: int) -> str:
+    """Per cent, rounded down: what misses a bound must not look as if it met it."""
+    return f"{100_000 * ok // total / 1000 if total else 0.0:.3f} %"
+
+
+def seconds(value: float | None) -> str:
+    return "never" if value is None or value == float("inf") else f"{value:.2f} s"
+
+
+def times_words(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f} ×"

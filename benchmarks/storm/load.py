@@ -1,0 +1,186 @@
+"""The open loop of a storm: every request is one of its own, and every answer is looked at byte by byte.
+
+Rule of this file: a process of its own, on raw sockets, which shares no parser with what it judges. A connection that
+an answer or an end has used up is replaced; nothing is ever sent twice.
+
+    python -m benchmarks.storm.load FILE PORT RATE SECONDS POSTS SEED CONNECTIONS FRESH
+
+FRESH is the share of requests after whose answer the client leaves and comes anew, as short visits do. The first line
+that it prints is the instant of its zero, in seconds of the monotonic clock; then it writes FILE.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import time
+from array import array
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.storm.messages import Ending, Question, judged, questions
+from benchmarks.storm.plan import WORKERS
+from experiments.campaign.statistics import percentile
+from experiments.load.arrivals import poisson
+from experiments.load.open_loop import FREE, HEAD_START, OPENING, Lane, OpenLoop, Record, size_of
+from experiments.load.samples import Flags, Floats, Ints, Kind
+
+TIMEOUT = 10.0
+"""Seconds from being due after which a request has failed."""
+
+CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
+NOBODY = -1
+NAMES = {name.encode(): index for index, name in enumerate(WORKERS)}
+WARM_UP = 2.0
+"""Seconds at the same rate before the zero."""
+
+BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFINISHED: Ending.UNFINISHED}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A row per request: instants in seconds from the zero, nan where there was none; the warm-up lies before it."""
+
+    due: Floats
+    sent: Floats
+    ended: Floats
+    has_waited: Flags
+    is_post: Flags
+    ending: Ints
+    worker: Ints
+    strays: Ints
+    """One number: answers that came where nobody had asked."""
+
+    @property
+    def latency(self) -> Floats:
+        """Seconds from being due; a failure counts as the timeout, or more."""
+        taken = np.nan_to_num(self.ended - self.due, nan=TIMEOUT)
+        return np.where(self.ending == Ending.OK, taken, np.maximum(taken, TIMEOUT))
+
+    @property
+    def lag(self) -> float:
+        """How late the sending itself was, in seconds at p99."""
+        return self.lag_of(np.ones(len(self.due), dtype=np.bool_))
+
+    def lag_of(self, among: Flags) -> float:
+        """The same of these requests."""
+        found_free = np.isfinite(self.sent) & ~self.has_waited
+        return percentile((self.sent - self.due)[among & found_free], 99)
+
+    def save(self, file: Path) -> None:
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        with file.open("wb") as target:
+            np.savez_compressed(target, allow_pickle=False, **columns)
+
+    @classmethod
+    def load(cls, file: Path) -> Account:
+        with np.load(file, allow_pickle=False) as archive:
+            return cls(**{field.name: archive[field.name] for field in fields(cls)})
+
+
+class StormLoop(OpenLoop):
+    """An open loop whose requests differ."""
+
+    def __init__(self, port: int, asked: list[Question], fresh: Flags, connections: int) -> None:
+        super().__init__(port, b"", connections, TIMEOUT)
+        self._port = port
+        self._asked = asked
+        self._is_fresh = fresh
+        self.ending = array("b", [Ending.UNFINISHED]) * len(asked)
+        self.worker = array("b", [NOBODY]) * len(asked)
+        self.strays = 0
+
+    def _send_due(self) -> None:
+        """As the parent's, with bytes of their own."""
+        while self._free and self._due[self._next] <= (now := time.monotonic()):
+            lane, number = self._free.pop(), self._next
+            lane.number = number
+            self._next = number + 1
+            self._sent[number] = now
+            if self._due[number] < self._short_until:
+                self._has_waited[number] = 1
+            try:
+                lane.sock.sendall(self._asked[number].message(self._port))
+            except OSError:
+                self._end_broken(lane, Kind.RESET, now)
+
+    def _hear(self, lane: Lane, now: float) -> None:
+        try:
+            data = lane.recv(1 << 16)
+        except BlockingIOError:
+            return self._opened(lane, now)
+        except OSError:
+            data = b""
+        if lane.number == OPENING:
+            return self._go_down(lane)
+        if not data or lane.number == FREE:
+            self.strays += bool(data)
+            return self._end_broken(lane, Kind.RESET, now)
+        lane.came += data
+        size = size_of(lane.came)
+        if 0 <= size <= len(lane.came):
+            self._judge(lane, size, now)
+        return None
+
+    def _judge(self, lane: Lane, size: int, now: float) -> None:
+        """A whole answer has come."""
+        number, came = lane.number, lane.came
+        end = came.index(b"\r\n\r\n") + 4
+        head, body = came[:end], came[end:size]
+        ending, name = judged(self._asked[number], head, body)
+        if len(came) > size:
+            ending = Ending.CORRUPT
+        self.ending[number], self.worker[number] = ending, NAMES.get(name, NOBODY)
+        lane.came = b""
+        if ending >= Ending.CROSSED or CLOSES.search(head) or self._is_fresh[number]:
+            self._end_broken(lane, Kind.OK, now)
+        else:
+            self._end(lane, Kind.OK, now)
+
+    def _end_broken(self, lane: Lane, kind: Kind, now: float) -> None:
+        number = lane.number
+        if number >= 0 and self.ending[number] == Ending.UNFINISHED:
+            cut = Ending.CUT if lane.came else Ending.CLOSED
+            self.ending[number] = BROKEN.get(kind, cut)
+        super()._end_broken(lane, kind, now)
+
+    def account(self, record: Record, zero: float) -> Account:
+        """What is known of every request; `zero` is an instant of the monotonic clock."""
+        ending = np.array(self.ending, dtype=np.int64)
+        left = ending == Ending.UNFINISHED
+        ending[left] = np.where(np.isfinite(record.sent[left]), Ending.TIMEOUT, Ending.REFUSED)
+        return Account(
+            due=record.due - zero,
+            sent=record.sent - zero,
+            ended=record.ended - zero,
+            has_waited=record.has_waited,
+            is_post=np.array([question.is_post for question in self._asked], dtype=np.bool_),
+            ending=ending,
+            worker=np.array(self.worker, dtype=np.int64),
+            strays=np.array([self.strays]),
+        )
+
+
+def main(
+    file: str, port: str, rate: str, seconds: str, posts: str, seed: str, connections: str, fresh: str
+) -> None:
+    """The program."""
+    rng = np.random.default_rng(int(seed))
+    warm, counted = (max(1, round(float(rate) * span)) for span in (WARM_UP, float(seconds)))
+    instants = np.concatenate([poisson(float(rate), warm, rng), WARM_UP + poisson(float(rate), counted, rng)])
+    asked = questions(len(instants), float(posts), int(seed))
+    loop = StormLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection would be the generator's own lag
+    print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
+    record = loop.run(instants.tolist())
+    loop.close()
+    loop.account(record, float(record.due[0] - instants[0]) + WARM_UP).save(Path(file))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

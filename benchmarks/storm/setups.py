@@ -1,0 +1,202 @@
+"""The set-ups that stand in a storm: ours, nginx's and HAProxy's, each the best that we know for it.
+
+Rule of this file: texts made from ports, nothing else, and every line that matters says why. Nobody is told when a
+fault comes or whom it strikes. What a mechanism of ours is set to for a storm stands in OURS, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.cost.peers import OURS as NAME
+from benchmarks.cost.peers import PEERS, Peer, Site
+from benchmarks.storm.plan import REGIONS, WORKERS
+from experiments.errors import BadInputError
+from experiments.processes import program
+
+CHECK_PATH = "/healthz"
+
+OURS = """\
+retries = 3                # further endpoints, where that is safe; POSTs are never sent twice
+
+[checks]                   # four times a second while something changes; out after two bad answers, back after one
+path = "/healthz"
+interval = 0.5
+fast_interval = 0.25
+timeout = 0.4
+rise = 1
+fall = 2
+
+[ejection]                 # out after two failures in a row, on trial again a second later
+failures = 2
+latency = 5.0
+window = 5.0
+time = 1.0
+longest = 2.0
+
+[timeouts]
+attempt = 0.5              # a GET leaves a worker that hangs
+
+[hedging]                  # and rather asks a second one before
+enabled = true
+share = 0.1
+"""
+"""What stands before the endpoints in the unit's configuration: the one place where mechanisms are switched on."""
+
+
+def steelyard(
+    port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
+) -> str:
+    """`balancer serve --config`: the endpoints in their regions, the first of which is home; `without` one of them."""
+    lines = [f'listen = "127.0.0.1:{port}"', f"home_region = {json.dumps(REGIONS[0])}", "seed = 1"]
+    lines += [f"policy = {json.dumps(policy)}", mechanisms]
+    for name, worker in zip(WORKERS, workers, strict=True):
+        if name == without:
+            continue
+        lines += ["[[endpoints]]", f'id = "{name}"', f'region = "{name.partition("-")[0]}"']
+        lines += [f'address = "http://127.0.0.1:{worker}"']
+    return "\n".join(lines) + "\n"
+
+
+def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
+    """nginx without its commercial parts: it has no active checks, and learns from requests alone."""
+    servers = "\n".join(f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in workers)
+    spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
+    owner = "user root;\n" if os.geteuid() == 0 else ""  # else its worker process could not enter `folder`
+    # max_fails=1, fail_timeout=1s: the first failure takes a server out, and a second later a request tries it again:
+    #   with the default of 10 s nobody would be back within the bound.
+    # next_upstream: all that can be repeated. POSTs are not, once they were sent (non_idempotent is off).
+    # One upstream for all: a POST's 503 is no failure to nginx, so only GETs tell whom POSTs should avoid.
+    # read_timeout: the only way for a GET to leave a worker that hangs. A POST has no other place to go, and waits.
+    # Request bodies are kept (proxy_request_buffering on, the default): without that none can be repeated.
+    # least_conn: it sees a worker that hangs fill up, which taking turns does not.
+    return f"""\
+{owner}daemon off;
+worker_processes 1;
+pid {folder / "nginx.pid"};
+error_log stderr crit;
+events {{ worker_connections 8192; }}
+http {{
+  access_log off;
+  keepalive_timeout 600s;
+  keepalive_requests 1000000000;
+{temporary}
+  upstream workers {{
+    zone workers 256k;
+    least_conn;
+{servers}
+    keepalive 256;
+    keepalive_timeout 4s;
+    keepalive_requests 1000000000;
+  }}
+  server {{
+    listen 127.0.0.1:{port};
+    client_body_buffer_size 64k;
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    proxy_set_header Host $http_host;
+    proxy_set_header X-Forwarded-For $remote_addr;
+    proxy_connect_timeout 500ms;
+    proxy_next_upstream error timeout invalid_header http_502 http_503 http_504;
+    proxy_next_upstream_tries 4;
+    proxy_next_upstream_timeout 8s;
+    error_page 418 = @posts;
+    location / {{
+      if ($request_method = POST) {{ return 418; }}
+      proxy_read_timeout 1s;
+      proxy_pass http://workers;
+    }}
+    location @posts {{
+      proxy_read_timeout 9s;
+      proxy_pass http://workers;
+    }}
+  }}
+}}
+"""
+
+
+def haproxy(port: int, workers: Sequence[int]) -> str:
+    """HAProxy with checks of both kinds, and repeated requests."""
+    # inter, fall, rise: looked at four times a second, out after two failures, back after one success.
+    # observe layer7, error-limit, on-error: what happens to requests counts as well, and takes a server out at once.
+    # retry-on with redispatch 1: every repetition goes to another server; never that of a POST once it was sent.
+    # POSTs have a backend of their own that never uses a connection again (http-server-close, http-reuse never).
+    #   It looks at the checks of the first instead of making its own.
+    # timeout server: as nginx's read_timeout, and what response-timeout counts by; POSTs wait here, too.
+    servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
+    tracking = "\n".join(
+        f"  server s{n} 127.0.0.1:{worker} track gets/s{n}" for n, worker in enumerate(workers)
+    )
+    return f"""\
+global
+  nbthread 1
+  maxconn 8192
+defaults
+  mode http
+  timeout connect 500ms
+  timeout client 600s
+  timeout server 1s
+  timeout check 250ms
+  timeout http-keep-alive 600s
+  option http-keep-alive
+  option redispatch 1
+  retries 3
+  retry-on conn-failure empty-response junk-response response-timeout 502 503 504
+  balance leastconn
+frontend front
+  bind 127.0.0.1:{port}
+  http-request set-header X-Forwarded-For %[src]
+  use_backend posts if METH_POST
+  default_backend gets
+backend gets
+  http-reuse always
+  option httpchk GET {CHECK_PATH}
+  default-server inter 250ms fastinter 100ms downinter 250ms fall 2 rise 1
+  default-server check observe layer7 error-limit 3 on-error mark-down pool-purge-delay 4s
+{servers}
+backend posts
+  option http-server-close
+  http-reuse never
+  timeout server 9s
+  http-request disable-l7-retry
+{tracking}
+"""
+
+
+def ours(policy: str) -> Peer:
+    """Our unit in its storm set-up."""
+
+    def argv(site: Site) -> list[str]:
+        text = steelyard(site.port, site.workers, policy)
+        return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
+
+    return Peer(f"{NAME} {policy}", argv)
+
+
+def nginx_argv(site: Site) -> list[str]:
+    text = nginx(site.port, site.workers, site.folder)
+    return ["nginx", "-p", str(site.folder), "-c", site.file("nginx.conf", text)]
+
+
+def haproxy_argv(site: Site) -> list[str]:
+    return ["haproxy", "-db", "-f", site.file("haproxy.cfg", haproxy(site.port, site.workers))]
+
+
+OTHERS = {
+    "nginx": Peer("nginx", nginx_argv, PEERS["nginx"].program, PEERS["nginx"].version),
+    "haproxy": Peer("haproxy", haproxy_argv, PEERS["haproxy"].program, PEERS["haproxy"].version),
+}
+
+
+def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
+    """Others by their short names; `none` alone means nobody. Raises BadInputError."""
+    if list(names) == ["none"]:
+        return ()
+    for name in names:
+        if name not in OTHERS:
+            raise BadInputError(f"--peers: unknown '{name}'; known: {', '.join(OTHERS)}, or none")
+    return tuple(OTHERS[name] for name in dict.fromkeys(names))

@@ -1,0 +1,110 @@
+"""Storms side by side, for people: a column for each unit.
+
+Rule of this file: figures go in, words come out. Counts of several rounds are added up; of times the worst is shown, of
+p99 the median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich.table import Table
+
+from benchmarks.storm.judgement import Figures, seconds, success, times_words
+from benchmarks.storm.plan import FAULTS
+
+NOTHING = "–"
+
+
+def table_of(units: Sequence[Sequence[Figures]]) -> Table:
+    """All units, each with its runs, at least one."""
+    table = Table()
+    table.add_column("in the storm", no_wrap=True)
+    for runs in units:
+        table.add_column(runs[0].peer.partition(" ")[0], justify="right")
+    for name, cells in rows_of(units):
+        table.add_row(name, *cells, end_section=name == CELLS[-1][0])
+    return table
+
+
+def rows_of(units: Sequence[Sequence[Figures]]) -> list[tuple[str, list[str]]]:
+    """Name and a cell for each unit, from top to bottom."""
+    good = [[run for run in runs if not run.fault] for runs in units]
+    rows = [(name, [cell(runs) if runs else "INVALID" for runs in good]) for name, cell in CELLS]
+    for method in ("GET", "POST"):
+        kinds = dict.fromkeys(kind for runs in good for run in runs for kind in run.failures[method])
+        rows += [(f"{method}: {kind}", [count(total(runs, method, kind)) for runs in good]) for kind in kinds]
+    return rows
+
+
+def total(runs: Sequence[Figures], method: str, kind: str) -> int:
+    return sum(run.failures[method].get(kind, 0) for run in runs)
+
+
+def count(number: int) -> str:
+    return str(number) if number else NOTHING
+
+
+def p99_words(runs: Sequence[Figures]) -> str:
+    return ratio_words(median(run.storm_p99 for run in runs), median(run.quiet_p99 for run in runs))
+
+
+def ratio_words(storm: float, quiet: float) -> str:
+    return f"{storm * 1e3:.1f} ms = {times_words(storm / quiet if quiet else None)} {quiet * 1e3:.1f} ms"
+
+
+def whole_words(runs: Sequence[Figures]) -> str:
+    """With what the host has disturbed."""
+    quiet, storm = (median(run.whole_p99[which] for run in runs) for which in range(2))
+    return ratio_words(storm, quiet)
+
+
+def undisturbed_words(runs: Sequence[Figures]) -> str:
+    quiet, storm = (median(run.undisturbed[which] for run in runs) for which in range(2))
+    return f"{quiet:.0%} / {storm:.0%}"
+
+
+def busy_words(runs: Sequence[Figures]) -> str:
+    unit, others = (median(run.busy[core] for run in runs) for core in range(2))
+    return f"{unit:.0%} / {others:.0%}"
+
+
+CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
+    ("GET success", lambda runs: success(sum(r.gets_ok for r in runs), sum(r.gets for r in runs))),
+    ("POST success", lambda runs: success(sum(r.posts_ok for r in runs), sum(r.posts for r in runs))),
+    ("POSTs executed twice", lambda runs: count(sum(r.twice for r in runs))),
+    ("answers crossed or corrupted", lambda runs: count(sum(r.crossed for r in runs))),
+    ("POSTs answered, not executed", lambda runs: count(sum(r.untrue for r in runs))),
+    ("POSTs failed, yet executed", lambda runs: count(sum(r.in_doubt for r in runs))),
+    ("longest recovery", lambda runs: seconds(max(r.recovery for r in runs))),
+    ("p99", p99_words),
+    ("p99, nothing left out", whole_words),
+    ("undisturbed of quiet / of storm", undisturbed_words),
+    ("the generator's own lag", lambda runs: f"{max(r.lag for r in runs) * 1e3:.2f} ms"),
+    ("cores in use: unit's / rest's", busy_words),
+)
+
+
+def faults_table_of(units: Sequence[Sequence[Figures]]) -> Table:
+    """What each kind of fault did to each unit."""
+    title = "GETs failed / POSTs failed / p99 after the first second / longest recovery"
+    table = Table(title=title, title_justify="left")
+    table.add_column("fault", no_wrap=True)
+    for runs in units:
+        table.add_column(runs[0].peer.partition(" ")[0], justify="right")
+    for number, fault in enumerate(FAULTS):
+        table.add_row(fault, *(fault_cell([run for run in runs if run.faults], number) for runs in units))
+    return table
+
+
+def fault_cell(runs: Sequence[Figures], number: int) -> str:
+    """One kind of fault, for one unit."""
+    if not runs:
+        return "INVALID"
+    found = [run.faults[number] for run in runs]
+    gets, posts = sum(one.gets_failed for one in found), sum(one.posts_failed for one in found)
+    back = [one.recovery for one in found]
+    longest = None if None in back else max(one for one in back if one is not None)
+    p99 = median(one.p99 for one in found)
+    return f"{gets} / {posts} / {p99 * 1e3:.0f} ms / {seconds(longest)}"

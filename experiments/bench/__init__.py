@@ -1,1 +1,0 @@
-"""`experiments bench`: what a forwarded request costs, beside other proxies; and what all measurements share."""

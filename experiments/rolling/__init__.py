@@ -1,1 +1,0 @@
-"""`experiments rolling`: workers restarted, the unit reloaded and replaced, under load."""

@@ -1,1 +1,0 @@
-"""What a second process of the unit brings: `experiments processes`."""

@@ -1,1 +1,0 @@
-"""`experiments slow-clients`: normal traffic beside a thousand clients that move a byte at a time."""

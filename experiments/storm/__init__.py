@@ -1,1 +1,0 @@
-"""`experiments storm`: workers killed, stopped, cut short and worse, under steady load."""

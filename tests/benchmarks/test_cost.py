@@ -1,0 +1,147 @@
+"""The bench as a program: a tiny real run, bad input, absent peers, Ctrl-C. Nothing here depends on speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import cpu_time
+
+pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
+
+TINY = ("--blocks", "1", "--duration", "300ms", "--connections", "4")
+
+
+def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command and wait for its end; `path` replaces the PATH."""
+    command = [sys.executable, "-m", "experiments", "bench", *arguments]
+    environment = dict(os.environ) if path is None else {**os.environ, "PATH": path}
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--blocks", "0"), "'--blocks': 0 is not in the range"),
+        (("--duration", "soon"), "'--duration': 'soon' must be a duration such as 3s or 300ms"),
+        (("--duration", "1ms"), "from 100ms to 600s"),
+        (("--pin", "three"), "'--pin': 'three' is not one of"),
+        (("--case", "put"), "'--case': 'put' is not one of"),
+        (
+            ("--peers", "apache"),
+            "--peers: unknown 'apache'; known: nginx, haproxy, envoy, aiohttp, relay, or none",
+        ),
+        (("--policies", "p2x"), "--policies: unknown policy 'p2x'"),
+        (("--policies", "single-region"), "--policies: "),
+        (("--policies", ","), "--policies: name at least one"),
+        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    """It names the option and what is allowed, before anything is started."""
+    done = bench(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
+    """An empty PATH: our own worker and generator are used and said so, the others are absent and said so."""
+    file = tmp_path / "bench.json"
+    done = bench(*TINY, "--peers", "nginx,envoy", "--check", "--json", str(file), path=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        "Load: our own generator, as wrk is not on the PATH; worker: a minimal one in Python" in done.stdout
+    )
+    assert "absent: nginx (no program 'nginx' on the PATH)" in done.stdout
+    assert "absent: envoy (no program 'envoy' on the PATH)" in done.stdout
+    assert "steelyard least-in-flight at most 1.3 × nginx and haproxy" in done.stdout
+    assert done.stdout.startswith("Python: ")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    (case,), (run,) = found["cases"], found["runs"]
+    (unit,) = case["units"]
+    assert unit["peer"] == run["peer"] == "steelyard least-in-flight"
+    assert unit["fault"] == ""
+    assert unit["figure"] == run["figure"] > 0
+    assert run["requests"] > 0
+    assert set(found["absent"]) == {"nginx", "envoy"}
+    assert [bound["met"] for bound in found["bounds"]] == [None, None]
+
+
+@pytest.mark.parametrize("case", ["get1m", "post16k"])
+def test_every_case_goes_through_every_peer_that_is_here(case: str, tmp_path: Path) -> None:
+    """Whatever is on the PATH takes part; nobody answers with an error."""
+    found = written(tmp_path, "--case", case, "--pin", "one")
+    peers = found["cases"][0]["plan"]["peers"]
+    assert {run["peer"]: run["fault"] for run in found["runs"]} == dict.fromkeys(peers, "")
+    assert {"aiohttp session", "TCP relay"} <= set(peers)
+    assert [bound["case"] for bound in found["bounds"]] == [case]
+
+
+def written(folder: Path, *arguments: str, path: str | None = None) -> Any:
+    """What a tiny run writes; it must end well."""
+    file = folder / "bench.json"
+    done = bench(*TINY, *arguments, "--json", str(file), path=path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -> None:
+    """With the proxies only, and without an error."""
+    found = written(tmp_path, "--case", "idle", "--connections", "40")
+    assert {run["fault"] for run in found["runs"]} == {""}
+    assert {run["requests"] for run in found["runs"]} == {40}
+    assert {run["peer"] for run in found["runs"]} <= {"steelyard least-in-flight", "nginx", "haproxy"}
+    assert found["cases"][0]["plan"]["case"]["kind"] == "bytes/connection"
+
+
+@pytest.mark.skipif(len(cpu_time.cores()) < 2, reason="needs two cores")
+def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
+    """One rate, known before the first run, half of the least capacity."""
+    found = written(tmp_path, "--case", "half", "--peers", "nginx")
+    assert {run["fault"] for run in found["runs"]} == {""}
+    assert len({run["rate"] for run in found["runs"]}) == 1
+    assert all(run["requests"] > 0 and run["figure"] > 0 for run in found["runs"])
+
+
+def test_the_endpoints_case_has_a_unit_for_each_size(tmp_path: Path) -> None:
+    """Four sizes and one bound; `--connections` holds for all of them."""
+    found = written(tmp_path, "--case", "endpoints", "--policies", "random")
+    assert {run["fault"] for run in found["runs"]} == {""}
+    assert len(found["runs"]) == 4
+    assert [bound["bound"].split(" from ")[0] for bound in found["bounds"]] == ["steelyard random flat"]
+
+
+def test_the_tls_case_needs_a_certificate(tmp_path: Path) -> None:
+    """Without openssl nobody takes part, and it says so."""
+    done = bench(*TINY, "--case", "tls", path=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "absent: steelyard least-in-flight (no program 'openssl' on the PATH" in done.stdout
+
+
+def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
+    """Stopped after its first run: exit 130, a row for it, all that was started is gone."""
+    file = tmp_path / "bench.json"
+    options = (*TINY, "--blocks", "100", "--peers", "relay", "--json", str(file))
+    command = [sys.executable, "-m", "experiments", "bench", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while "[1/200]" not in process.stdout.readline():
+            assert process.poll() is None
+        while len(children := cpu_time.descendants(process.pid)) < 2:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=40)
+    assert process.returncode == 130
+    assert "Stopped. Nothing was left running" in output
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+    assert json.loads(file.read_text(encoding="utf-8"))["was_stopped"]

@@ -1,0 +1,77 @@
+"""The words of wrk are understood, and our own generator speaks them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cost import generator
+from benchmarks.cost.cases import CASES
+from benchmarks.cost.load import Load, Outcome, parsed
+from experiments.errors import FleetFailedError
+
+CLEAN = """Running 3s test @ http://127.0.0.1:8080/
+  1 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     1.09ms    1.53ms  29.77ms   98.05%
+    Req/Sec    10.44k     1.17k   11.87k    50.00%
+  31391 requests in 3.10s, 1.49MB read
+Requests/sec:  10126.13
+Transfer/sec:      1.48MB
+"""
+
+
+def test_a_clean_report() -> None:
+    found = parsed(CLEAN)
+    assert found == Outcome(requests=31391, rate=10126.13)
+    assert found.fault == ""
+
+
+def test_errors_are_counted_and_named() -> None:
+    lines = "  Socket errors: connect 1, read 20, write 0, timeout 3\n  Non-2xx or 3xx responses: 7\nRequests/sec:"
+    found = parsed(CLEAN.replace("Requests/sec:", lines))
+    assert (found.bad_status, found.socket_errors) == (7, 24)
+    assert found.fault == "7 non-2xx, 24 socket errors"
+
+
+def test_no_answer_at_all_is_a_fault() -> None:
+    assert parsed(CLEAN.replace("31391 requests", "0 requests")).fault == "no request was answered"
+
+
+def test_what_is_no_report_is_quoted() -> None:
+    with pytest.raises(FleetFailedError, match="no report: unable to connect"):
+        parsed("unable to connect to 127.0.0.1:1 Connection refused\n")
+
+
+def test_our_own_generator_reports_in_the_same_words() -> None:
+    counts = Counter({"requests": 500, "read": 2, "connect": 1, "bad status": 4})
+    assert parsed(generator.report(counts, 0.5)) == Outcome(500, 1000.0, bad_status=4, socket_errors=3)
+
+
+def test_wrk_is_told_what_to_send(tmp_path: Path) -> None:
+    """Whole seconds, one thread; a body needs a script."""
+    plain = Load(CASES["get"], 64, "/bin/wrk", tmp_path).wrk_argv(8080, 0.3)
+    assert plain[plain.index("--duration") + 1] == "1s"
+    assert plain[-1] == "http://127.0.0.1:8080/"
+    assert "--script" not in plain
+    secure = Load(CASES["tls"], 64, "/bin/wrk", tmp_path).wrk_argv(8080, 3)
+    assert secure[-1] == "https://127.0.0.1:8080/"
+    post = Load(CASES["post16k"], 64, "/bin/wrk", tmp_path).wrk_argv(8080, 3)
+    script = Path(post[post.index("--script") + 1]).read_text(encoding="utf-8")
+    assert 'wrk.method = "POST"' in script
+    assert 'string.rep("x", 16384)' in script
+
+
+def test_a_request_of_our_own_generator() -> None:
+    sent = generator.request_bytes(8080, "POST", "/p", 3)
+    assert sent == b"POST /p HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nContent-Length: 3\r\n\r\nxxx"
+
+
+async def test_a_port_without_a_server_is_a_fault(tmp_path: Path) -> None:
+    """Connections that cannot be made are errors, not silence."""
+    load = Load(CASES["get"], 2, None, tmp_path)
+    found = await load.run(1, 0.1, nullcontext)
+    assert found == Outcome(requests=0, rate=0.0, socket_errors=2)

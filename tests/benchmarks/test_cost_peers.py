@@ -1,0 +1,250 @@
+"""Peers do comparable work: their files say so, and so does a worker that sees what arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+
+from benchmarks.cost import certificates, peer_files, peers
+from benchmarks.cost.cases import CASES, Case
+from benchmarks.cost.certificates import SUITE, certificate_in, client_context
+from benchmarks.cost.command import units_of
+from benchmarks.cost.peers import PEERS, Peer, Site, ours
+from benchmarks.cost.plan import Plan, order_of
+from benchmarks.cost.serving import serving
+from experiments import cpu_time
+from experiments.errors import BadInputError
+from experiments.ports import free_ports
+
+FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Request-ID", "Via")
+UNITS = [ours("least-in-flight"), *(peer for name, peer in PEERS.items() if name != "relay")]
+SECURE = [ours("least-in-flight"), *(PEERS[name] for name in CASES["tls"].others or ())]
+
+
+def here(peer: Peer, case: Case = CASES["get"]) -> None:
+    """Skip, with the reason, what is absent."""
+    if reason := peer.absence_from(case):
+        pytest.skip(reason)
+
+
+@asynccontextmanager
+async def mirror() -> AsyncIterator[int]:
+    """A worker that answers with what it got: its headers, its body's length, the client's port."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        assert request.transport is not None
+        port = request.transport.get_extra_info("peername")[1]
+        return web.json_response({"headers": dict(request.headers), "body": len(body), "port": port})
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    port = next(free_ports(1))
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield port
+    finally:
+        await runner.cleanup()
+
+
+async def posted(client: ClientSession, url: str) -> Any:
+    """What the mirror says of one POST."""
+    async with client.post(url, data=b"x" * 20_000, ssl=client_context()) as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def seen_through(peer: Peer, case: Case, folder: Path) -> list[dict[str, Any]]:
+    """What the mirror saw of three POSTs that came through a peer on one connection."""
+    certificate = certificate_in(folder) if case.is_tls else None
+    async with mirror() as worker:
+        site = Site(next(free_ports(1)), (worker,), folder, certificate)
+        url = f"{'https' if case.is_tls else 'http'}://127.0.0.1:{site.port}/"
+        async with (
+            serving(peer.name, peer.argv(site), site.port, case, cpu_time.cores()[0]),
+            ClientSession() as client,
+        ):
+            seen = [await posted(client, url) for _ in range(3)]
+    return [
+        one | {"headers": {name.lower(): value for name, value in one["headers"].items()}, "at": site.port}
+        for one in seen
+    ]
+
+
+def assert_comparable(seen: list[dict[str, Any]], proto: str) -> None:
+    """Forwarding headers, a fresh id for each request, bodies whole, one upstream connection for all of them."""
+    headers = [one["headers"] for one in seen]
+    assert all(name.lower() in one for one in headers for name in FORWARDED)
+    assert {one["x-forwarded-for"] for one in headers} == {"127.0.0.1"}
+    assert {one["x-forwarded-proto"] for one in headers} == {proto}
+    assert {one["x-forwarded-host"] for one in headers} == {f"127.0.0.1:{seen[0]['at']}"}
+    assert len({one["x-request-id"] for one in headers}) == 3
+    assert {one["body"] for one in seen} == {20_000}
+    assert len({one["port"] for one in seen}) == 1
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.parametrize("peer", UNITS, ids=lambda peer: peer.name)
+async def test_every_peer_adds_the_same_and_keeps_its_connection(peer: Peer, tmp_path: Path) -> None:
+    """Who is compared does what the others do."""
+    here(peer)
+    assert_comparable(await seen_through(peer, CASES["get"], tmp_path), "http")
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
+async def test_every_peer_of_the_tls_case_does_the_same_behind_it(peer: Peer, tmp_path: Path) -> None:
+    """The worker is told of https, and sees the rest as before."""
+    here(peer, CASES["tls"])
+    assert_comparable(await seen_through(peer, CASES["tls"], tmp_path), "https")
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
+@pytest.mark.parametrize("peer", SECURE, ids=lambda peer: peer.name)
+async def test_every_peer_of_the_tls_case_takes_the_same_suite(peer: Peer, tmp_path: Path) -> None:
+    """TLS 1.3 and one cipher, or it would be ciphers that are compared."""
+    here(peer, CASES["tls"])
+    async with mirror() as worker:
+        site = Site(next(free_ports(1)), (worker,), tmp_path, certificate_in(tmp_path))
+        async with serving(peer.name, peer.argv(site), site.port, CASES["tls"], cpu_time.cores()[0]):
+            _, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=client_context())
+            found = writer.get_extra_info("ssl_object")
+            assert (found.version(), found.cipher()[0]) == ("TLSv1.3", SUITE)
+            writer.transport.abort()  # a close would stumble over session tickets that nobody has read
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="peers are pinned, on Linux only")
+async def test_a_unit_of_many_endpoints_forwards_to_the_few_ports_behind_them(tmp_path: Path) -> None:
+    """One address under many ids."""
+    unit = ours("round-robin", 100, 8)
+    assert unit.name == "steelyard round-robin, 100 endpoints"
+    async with mirror() as worker:
+        site = Site(next(free_ports(1)), (worker,) * unit.endpoints, tmp_path)
+        url = f"http://127.0.0.1:{site.port}/"
+        async with (
+            serving(unit.name, unit.argv(site), site.port, CASES["endpoints"], cpu_time.cores()[0]),
+            ClientSession() as client,
+        ):
+            seen = [await posted(client, url) for _ in range(3)]
+    assert len({one["port"] for one in seen}) == 3
+
+
+@pytest.mark.skipif(bool(certificates.absence()), reason="needs openssl")
+def test_files_for_tls_name_certificate_and_suite(tmp_path: Path) -> None:
+    """Certificate and key for those that take two files, both in one for HAProxy."""
+    made = certificate_in(tmp_path)
+    own = tomllib.loads(peer_files.steelyard(8080, (9001,), "random", made))
+    assert own["tls"] == {"certificate": str(made.certificate), "key": str(made.key)}
+    nginx = peer_files.nginx(8080, (9001,), tmp_path, made)
+    assert "listen 127.0.0.1:8080 ssl;" in nginx
+    assert f"ssl_conf_command Ciphersuites {SUITE};" in nginx
+    bind = f"bind 127.0.0.1:8080 ssl crt {made.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}"
+    assert bind in peer_files.haproxy(8080, (9001,), made)
+    text = made.both.read_text(encoding="ascii")
+    assert text.count("BEGIN CERTIFICATE") == text.count("BEGIN PRIVATE KEY") == 1
+
+
+def test_files_without_a_certificate_say_nothing_of_tls(tmp_path: Path) -> None:
+    assert "tls" not in tomllib.loads(peer_files.steelyard(8080, (9001,), "random"))
+    assert "ssl" not in peer_files.nginx(8080, (9001,), tmp_path)
+    assert "ssl" not in peer_files.haproxy(8080, (9001,))
+
+
+def test_a_head_may_take_as_long_everywhere(tmp_path: Path) -> None:
+    """Where it is asked for; else each does as it does by itself."""
+    texts = [
+        peer_files.steelyard(8080, (9001,), "random", head_timeout=seconds)
+        + peer_files.nginx(8080, (9001,), tmp_path, head_timeout=seconds)
+        + peer_files.haproxy(8080, (9001,), head_timeout=seconds)
+        for seconds in (2.0, None)
+    ]
+    for line in (
+        "\n[timeouts]\nhead = 2\n",
+        "\n    client_header_timeout 2s;\n",
+        "\n  timeout http-request 2s\n",
+    ):
+        assert [line in text for text in texts] == [True, False]
+
+
+def test_our_file_is_one_that_the_unit_reads() -> None:
+    found = tomllib.loads(peer_files.steelyard(8080, (9001, 9002), "random"))
+    assert found["listen"] == "127.0.0.1:8080"
+    assert found["policy"] == "random"
+    assert [one["address"] for one in found["endpoints"]] == [
+        "http://127.0.0.1:9001",
+        "http://127.0.0.1:9002",
+    ]
+
+
+def test_files_of_the_others_name_every_worker_and_only_the_loopback(tmp_path: Path) -> None:
+    texts = {
+        "nginx": peer_files.nginx(8080, (9001, 9002), tmp_path),
+        "haproxy": peer_files.haproxy(8080, (9001, 9002)),
+        "envoy": peer_files.envoy(8080, (9001, 9002)),
+    }
+    for text in texts.values():
+        assert all(port in text for port in ("8080", "9001", "9002"))
+        assert text.count("127.0.0.1") == 3
+        assert "X-Forwarded-Host" in text
+    assert "access_log off" in texts["nginx"]
+    assert "access_log" not in texts["envoy"]
+    assert json.loads(texts["envoy"])["static_resources"]["clusters"][0]["lb_policy"] == "LEAST_REQUEST"
+
+
+def test_absent_peers_are_known_to_be() -> None:
+    missing = Peer("x", lambda _: [], program="no-such-program-anywhere")
+    assert missing.absence == "no program 'no-such-program-anywhere' on the PATH"
+    assert ours("random").absence == ""
+
+
+def test_names_of_peers() -> None:
+    assert peers.chosen(["none"]) == ()
+    assert peers.chosen(["relay", "nginx", "relay"]) == (PEERS["relay"], PEERS["nginx"])
+    with pytest.raises(BadInputError, match="unknown 'apache'"):
+        peers.chosen(["apache"])
+
+
+def test_a_case_says_who_takes_part() -> None:
+    """All, the proxies, or a unit of ours for each policy and size."""
+    everybody = list(PEERS.values())
+    assert units_of(CASES["get"], ["random"], everybody)[1:] == everybody
+    assert [unit.name for unit in units_of(CASES["half"], ["random"], everybody)] == [
+        "steelyard random",
+        "nginx",
+        "haproxy",
+    ]
+    sized = units_of(CASES["endpoints"], ["random", "round-robin"], everybody)
+    assert [unit.endpoints for unit in sized] == [2, 10, 100, 1000] * 2
+    assert [unit.connections for unit in sized] == [900, 900, 900, 250] * 2
+
+
+def test_blocks_hold_everybody_once_in_an_order_of_the_seed() -> None:
+    units = (ours("random"), *PEERS.values())
+    plan = Plan(units, CASES["get"], 1, 1.0, 20, seed=7, proxy_core=0, rest_core=0, wrk=None)
+    blocks = order_of(plan)
+    assert all(sorted(unit.name for unit in block) == sorted(unit.name for unit in units) for block in blocks)
+    assert blocks == order_of(plan)
+    assert blocks != order_of(replace(plan, seed=8))
+    assert len({tuple(unit.name for unit in block) for block in blocks}) > 1
+
+
+async def test_a_loopback_port_is_free_and_its_own() -> None:
+    ports = list(free_ports(4))
+    assert len(set(ports)) == 4
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", Random(0).choice(ports))
+    server.close()
+    await server.wait_closed()

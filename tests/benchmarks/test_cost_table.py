@@ -1,0 +1,94 @@
+"""Rows that are invalid, tables that fit, and a machine that is busy."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from benchmarks.cost.cases import Kind
+from benchmarks.cost.plan import Run
+from benchmarks.cost.table import cells, columns, doubts, row_of, rows_of, table_of
+from experiments.terminal import FULL_WIDTH
+
+OURS, NGINX, SESSION = "steelyard random", "nginx", "aiohttp session"
+
+
+def run(peer: str, block: int, cost: float, fault: str = "", taken: float = 0.0) -> Run:
+    """A run of a thousand requests that cost `cost` µs each, three quarters of it in user mode."""
+    return Run("get", peer, block, 0, cost, 1000, 500.0, 0.75, taken, fault=fault)
+
+
+def runs(ours: list[float], nginx: list[float], session: list[float]) -> list[Run]:
+    """Costs per block."""
+    columns = {OURS: ours, NGINX: nginx, SESSION: session}
+    return [run(peer, block, cost) for peer, costs in columns.items() for block, cost in enumerate(costs)]
+
+
+def test_a_row_has_the_median_and_its_range() -> None:
+    """The machine was twice as slow in the second block, and the ratio does not show it."""
+    row = row_of(runs([15, 30, 15], [10, 20, 10], [100, 200, 100]), OURS)
+    assert (row.figure, row.lowest, row.highest) == pytest.approx((15, 15, 30))
+    assert row.to_nginx == pytest.approx((1.5, 1.5, 1.5))
+    assert (row.user, row.system) == pytest.approx((11.25, 3.75))
+
+
+def test_rows_come_cheapest_first_and_invalid_last() -> None:
+    made = [*runs([15], [10], []), run("haproxy", 0, 1, "3 non-2xx, 0 socket errors")]
+    assert [row.peer for row in rows_of(made)] == [NGINX, OURS, "haproxy"]
+
+
+def test_one_bad_run_makes_the_row_invalid() -> None:
+    """It has no figures, its reason is shown, and nothing is compared with it."""
+    made = [*runs([15, 15], [10], [100, 100]), run(NGINX, 1, 10, "3 non-2xx, 0 socket errors")]
+    row = row_of(made, NGINX)
+    assert row.figure is None
+    assert row.fault == "block 2: 3 non-2xx, 0 socket errors"
+    assert row_of(made, OURS).to_nginx is None
+
+
+def test_a_void_run_is_left_out_and_a_row_of_them_is_invalid() -> None:
+    """The others still say what they say."""
+    void = Run("half", OURS, 1, 0, 99.0, void="late")
+    row = row_of([Run("half", OURS, 0, 0, 1.5), void], OURS)
+    assert (row.figure, row.highest, row.runs) == (1.5, 1.5, 1)
+    assert row_of([void], OURS).fault == "block 2: late"
+
+
+def test_a_busy_machine_is_told_of() -> None:
+    """Others that take part of the cores raise costs; a quiet machine is not mentioned."""
+    quiet = runs([15], [10], [100])
+    assert doubts(quiet) == ""
+    assert "others took 10% of the cores" in doubts([run(OURS, 0, 15, taken=0.1)])
+
+
+@pytest.mark.parametrize("width", [80, FULL_WIDTH])
+def test_the_table_fits(width: int) -> None:
+    """Nothing is cut off, the essential columns are always there."""
+    made = [
+        *runs([35.1], [17.8], [213.05]),
+        run("steelyard region-round-robin", 0, 1, "no request was answered"),
+    ]
+    output = StringIO()
+    console = Console(width=width, file=output)
+    console.print(table_of(rows_of(made), Kind.COST, width))
+    text = output.getvalue()
+    assert "…" not in text
+    assert "11.97 (11.97–11.97)" in text
+    assert ("requests/s" in text) is (width == FULL_WIDTH)
+    assert "INVALID" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Kind.COST, ["nginx", "10.0", "1.00 (1.00–1.00)", "0", "10.0–10.0", "500", "7.5 + 2.5"]),
+        (Kind.TAIL, ["nginx", "10.00", "1.00 (1.00–1.00)", "0", "10.00–10.00", "500", "0.00", "0%"]),
+        (Kind.MEMORY, ["nginx", "10", "1.00 (1.00–1.00)", "0", "10–10"]),
+    ],
+)
+def test_every_kind_of_figure_has_its_columns(kind: Kind, expected: list[str]) -> None:
+    found = cells(row_of([run(NGINX, 0, 10)], NGINX), kind)
+    assert found == expected
+    assert len(columns(kind)) == len(expected)

@@ -1,0 +1,298 @@
+"""Two worlds: where they agree, where a miss is shown as a miss, and what is not judged.
+
+Runs are made up: exponential latencies from a seeded stream, the same in both worlds, times what a test says.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from benchmarks.fidelity import sitting
+from benchmarks.fidelity.agreement import Agreement, Chapter, chapter_of
+from benchmarks.fidelity.page import write_page
+from benchmarks.fidelity.sitting import (
+    AGAIN,
+    MEASURED,
+    SIMULATED,
+    Sitting,
+    measure,
+    missing,
+    otherwise,
+    repeatedly,
+    scenario_of,
+    simulate_again,
+)
+from benchmarks.fidelity.tables import headline, lines_of
+from experiments.__main__ import cli
+from experiments.campaign import blocks
+from experiments.campaign.results import RUNS, load_results, save_result
+from experiments.campaign.scenario import Entry, Scenario
+from experiments.errors import BadInputError
+from experiments.load.samples import Place, Run, RunFacts, Samples, World
+
+COUNT = 12_000
+SCALE = {"random": 0.05, "round-robin": 0.03, "round-robin again": 0.03}
+Change = Callable[[str, int], dict[str, Any]]
+
+
+def unchanged(label: str, block: int) -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def scenario() -> Scenario:
+    """Two policies and the twin, three blocks."""
+    return scenario_of("homogeneous", ("random", "round-robin"), 3, quick=False)
+
+
+def made_up(
+    scenario: Scenario,
+    label: str,
+    block: int,
+    world: World,
+    factor: float = 1.0,
+    bias: float = 0.0,
+    fault: str = "",
+) -> Run:
+    """Latencies times `factor`; worker 0 gets `bias` more than a quarter of the requests."""
+    rng = np.random.default_rng([block, *label.encode()])
+    latency = rng.exponential(SCALE[label], COUNT) * factor
+    shares = np.array([0.25 + bias, *(3 * [0.25 - bias / 3])])
+    worker = np.repeat(np.arange(4), np.round(shares * COUNT).astype(int))[:COUNT]
+    due, zeros = np.arange(COUNT) / 120, np.zeros(COUNT, dtype=np.int64)
+    samples = Samples(due, due, due + latency, due + latency, zeros + 200, zeros, worker, zeros, zeros, zeros)
+    facts = RunFacts(
+        world=world,
+        label=label,
+        policy={"name": label},
+        mode="open",
+        requests=COUNT,
+        block=block,
+        order=0,
+        seed=block,
+        timeout=5.0,
+        places=tuple(Place(worker=f"here-{n}", region="here") for n in range(4)),
+        invalid_reasons=(fault,) if fault else (),
+    )
+    return Run(facts, samples)
+
+
+def write_world(scenario: Scenario, directory: Path, world: World, change: Change = unchanged) -> None:
+    campaign = blocks.prepare(scenario, "python -m benchmarks fidelity", directory, world=world)
+    for planned in campaign.plan:
+        run = made_up(scenario, planned.label, planned.block, world, **change(planned.label, planned.block))
+        save_result(run, planned, directory)
+
+
+def both(
+    scenario: Scenario, folder: Path, measured: Change = unchanged, simulated: Change = unchanged
+) -> Chapter:
+    """A chapter from files of both worlds."""
+    write_world(scenario, folder / MEASURED, "measured", measured)
+    write_world(scenario, folder / SIMULATED, "simulated", simulated)
+    return chapter_of(load_results(folder / MEASURED), load_results(folder / SIMULATED))
+
+
+def found(chapter: Chapter, label: str) -> dict[str, Agreement]:
+    (row,) = (row for row in chapter.rows if row.label == label)
+    return {one.quantity: one for one in row.agreements}
+
+
+def test_equal_worlds_agree_in_everything(scenario: Scenario, tmp_path: Path) -> None:
+    """The twin is no row of its own; who comes first is the same."""
+    chapter = both(scenario, tmp_path)
+    assert [row.label for row in chapter.rows] == ["random", "round-robin"]
+    assert all(one.is_met and one.distance == 0 for row in chapter.rows for one in row.agreements)
+    assert chapter.orders == (("round-robin", "random"), ("round-robin", "random"))
+    assert chapter.ranking_is_met is True
+    assert headline([chapter]) == "The two worlds agree: 7 of 7 figures judged, none missed"
+
+
+@pytest.mark.parametrize(
+    ("factor", "mean", "p99"), [(1.04, True, True), (0.93, False, True), (1.12, False, False)]
+)
+def test_a_distance_beyond_the_bound_is_a_miss(
+    scenario: Scenario, tmp_path: Path, factor: float, mean: bool, p99: bool
+) -> None:
+    """5 % of the mean, 10 % of the 99th percentile; the sign and the interval say which way and how surely."""
+    chapter = both(scenario, tmp_path, simulated=lambda label, block: {"factor": factor})
+    agreements = found(chapter, "random")
+    assert (agreements["mean"].is_met, agreements["p99"].is_met) == (mean, p99)
+    for quantity in ("mean", "p99"):
+        interval = agreements[quantity].interval
+        assert agreements[quantity].distance == pytest.approx(factor - 1)
+        assert interval is not None
+        assert interval.low == pytest.approx(factor)
+
+
+@pytest.mark.parametrize(("bias", "is_met"), [(0.01, True), (0.02, False)])
+def test_shares_are_compared_in_parts_of_an_even_share(
+    scenario: Scenario, tmp_path: Path, bias: float, is_met: bool
+) -> None:
+    """Of four workers 1 % of all requests is 4 % of a share, 2 % are 8 %."""
+    chapter = both(scenario, tmp_path, simulated=lambda label, block: {"bias": bias})
+    share = found(chapter, "random")["share"]
+    assert share.distance == pytest.approx(4 * bias, abs=0.001)
+    assert share.is_met is is_met
+
+
+def test_another_order_is_a_miss(scenario: Scenario, tmp_path: Path) -> None:
+    """Measured, random is two thirds slower; simulated it is the faster one. The contradiction is named."""
+    chapter = both(
+        scenario, tmp_path, simulated=lambda label, block: {"factor": 0.5 if label == "random" else 1.0}
+    )
+    assert chapter.ranking_is_met is False
+    (line,) = (line for met, line in lines_of([chapter]) if met is False and "/ round-robin" in line)
+    assert "MISSED  homogeneous: random / round-robin: 1.6" in line
+
+
+def test_nobody_is_ranked_inside_the_noise(scenario: Scenario, tmp_path: Path) -> None:
+    """If the twin differs from its original by more than the policies from each other, there is no order to miss."""
+    loud = {"random": 0.63, "round-robin": 1.0, "round-robin again": 1.4}
+    chapter = both(
+        scenario,
+        tmp_path,
+        measured=lambda label, block: {"factor": loud[label]},
+        simulated=lambda label, block: {"factor": 0.5 if label == "random" else 1.0},
+    )
+    assert chapter.ranking_is_met is None
+
+
+def test_only_blocks_count_whose_measured_run_is_valid(scenario: Scenario, tmp_path: Path) -> None:
+    """Block 1 was disturbed and ten times slower: nothing of it is left, nor of its simulation."""
+    disturbed: Change = lambda label, block: {"factor": 10.0, "fault": "late"} if block == 1 else {}  # noqa: E731
+    chapter = both(
+        scenario, tmp_path, measured=disturbed, simulated=lambda label, block: {"factor": 1 + block % 2}
+    )
+    assert [row.blocks for row in chapter.rows] == [2, 2]
+    assert found(chapter, "random")["mean"].distance == 0
+
+
+def test_without_a_valid_run_nothing_is_judged_and_the_reason_is_told(
+    scenario: Scenario, tmp_path: Path
+) -> None:
+    chapter = both(scenario, tmp_path, measured=lambda label, block: {"fault": "generator lag"})
+    assert {one.is_met for row in chapter.rows for one in row.agreements} == {None}
+    assert chapter.rows[0].fault == "no valid measured run: generator lag"
+    assert headline([chapter]) == "Nothing can be judged: no measured run is valid"
+
+
+def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> None:
+    """In words, in all three files; the figures are there in both widths; the same files give the same page."""
+    both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
+    write_page(tmp_path)
+    page = (tmp_path / "worlds.html").read_text(encoding="utf-8")
+    assert page.count('<td class="bad">MISSED</td>') == 4
+    assert "4 of 7 figures judged are missed." in page
+    assert "MISSED" in (tmp_path / "worlds.md").read_text(encoding="utf-8")
+    (chapter,) = json.loads((tmp_path / "worlds.json").read_text(encoding="utf-8"))
+    assert chapter["rows"][0]["agreements"][1]["is_met"] is False
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"agreement.png", "agreement.svg", "agreement-narrow.svg", "distributions.png"} <= names
+    write_page(tmp_path)
+    assert (tmp_path / "worlds.html").read_text(encoding="utf-8") == page
+
+
+def test_the_command_redraws_and_checks(scenario: Scenario, tmp_path: Path) -> None:
+    """Exit code 1 for a miss only where it is asked for."""
+    both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
+    arguments = ["worlds", "--out", str(tmp_path), "--redraw"]
+    plain = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert (plain.exception, plain.return_value) == (None, 0)
+    assert "MISSED  homogeneous, random: mean +20.0 %" in plain.output
+    assert CliRunner().invoke(cli, [*arguments, "--check"], standalone_mode=False).return_value == 1
+
+
+def test_a_sitting_goes_on_where_it_was_stopped(scenario: Scenario, tmp_path: Path) -> None:
+    """Whole runs stay; those that are missing or were interrupted are measured, invalid ones only to mend."""
+    faults = {0: "interrupted: 3 of 9 requests were sent", 1: "achieved 1.0/s is 1.0 % of 100.0/s offered"}
+    write_world(scenario, tmp_path, "measured", lambda label, block: {"fault": faults.get(block, "")})
+    campaign = load_results(tmp_path).campaign
+    next(iter(sorted((tmp_path / RUNS).glob("block-002*")))).unlink()
+    assert [run.block for run in missing(campaign, tmp_path)] == [0, 0, 0, 2]
+    assert [run.block for run in missing(campaign, tmp_path, mend=True)] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_a_directory_of_other_numbers_is_refused(scenario: Scenario, tmp_path: Path) -> None:
+    write_world(scenario, tmp_path, "measured")
+    other = scenario.model_copy(update={"slo": 9.0})
+    with pytest.raises(BadInputError, match="holds runs of other numbers"):
+        measure(other, Sitting((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
+
+
+def test_simulating_again_forgets_what_was_simulated_before(scenario: Scenario, tmp_path: Path) -> None:
+    """The plan is the measured one's, block by block and seed by seed."""
+    write_world(scenario, tmp_path / MEASURED, "measured")
+    campaign = load_results(tmp_path / MEASURED).campaign
+    asked = []
+
+    def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        asked.append((entry.label, block, order, seed))
+        return made_up(scenario, entry.label, block, "simulated")
+
+    for _ in range(2):
+        simulate_again(campaign, tmp_path / SIMULATED, Console(file=io.StringIO()), simulate)
+    assert asked == 2 * [(run.label, run.block, run.order, run.seed) for run in campaign.plan]
+    assert len(load_results(tmp_path / SIMULATED).runs) == len(campaign.plan)
+
+
+def test_what_chance_does_is_told_beside_a_miss(scenario: Scenario, tmp_path: Path) -> None:
+    """Two simulations that lie 8 % apart: a miss of 20 % stays one, and the reader knows."""
+    folder = tmp_path / scenario.name
+    both(scenario, folder, simulated=lambda label, block: {"factor": 1.2})
+    write_world(scenario, folder / AGAIN, "simulated", lambda label, block: {"factor": 1.2 * 1.08})
+    (chapter,) = write_page(tmp_path)
+    assert found(chapter, "random")["mean"].luck == pytest.approx(0.08)
+    assert found(chapter, "random")["mean"].is_met is False
+    lines = [line for _, line in lines_of([chapter])]
+    assert any("random: mean +20.0 % [+20, +20], by chance ± 8.0 %" in line for line in lines)
+
+
+def test_the_second_simulation_differs_by_its_label_alone(scenario: Scenario) -> None:
+    """And what comes out bears the name of the entry all the same."""
+    asked = []
+
+    def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        asked.append((entry.label, entry.policy, block, order, seed))
+        return made_up(scenario, "random", block, "simulated")
+
+    entry = scenario.entries[0]
+    assert otherwise(simulate, "otherwise", scenario, entry, 1, 0, 7).facts.label == "random"
+    assert asked == [("random otherwise", entry.policy, 1, 0, 7)]
+
+
+def test_a_simulated_run_is_many_in_one(scenario: Scenario) -> None:
+    """Their requests one behind the other; the facts are those of one."""
+
+    def simulate(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
+        number = int(entry.label.removeprefix("random "))
+        return made_up(scenario, "random", block, "simulated", factor=1.0 + number)
+
+    entry, one = scenario.entries[0], made_up(scenario, "random", 1, "simulated")
+    run = repeatedly(simulate, scenario, entry, 1, 0, 7)
+    assert (run.facts.label, run.facts.requests) == ("random", COUNT)
+    means = run.samples.latency.reshape(sitting.REPEATS, COUNT).mean(axis=1) / one.samples.latency.mean()
+    assert means == pytest.approx(np.arange(1, sitting.REPEATS + 1))
+    assert (run.samples.scheduled_at.reshape(-1, COUNT) == one.samples.scheduled_at).all()
+
+
+def test_the_six_scenarios_can_be_measured_with_five_policies() -> None:
+    for name in sitting.SCENARIOS:
+        made = scenario_of(name, sitting.known_policies(), None, quick=False)
+        assert (len(made.entries), made.blocks) == (6, sitting.BLOCKS)
+        assert made.twins == ("round-robin", "round-robin again")
+        assert scenario_of(name, sitting.known_policies(), None, quick=True).twins is None
+
+
+def test_nothing_to_draw_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="nothing has been measured and simulated here yet"):
+        write_page(tmp_path)

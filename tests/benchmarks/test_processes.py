@@ -1,0 +1,79 @@
+"""Two processes against one: what is judged, and one short sitting with real processes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.processes.latency import HALF, ONE, TWO, Stretch
+from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, Burst, absence
+from benchmarks.processes.verdict import gain_of, loss_of, verdicts
+from experiments.__main__ import cli
+from experiments.cpu_time import is_known_here
+
+ALONE = Burst(REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5)
+PAIR = Burst(REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, unit_cores=1.3, client_cores=0.7)
+
+
+def stretch(setup: str, p99: float, block: int = 0) -> Stretch:
+    return Stretch(setup, block, 100, p99 / 4, p99)
+
+
+def test_a_gain_is_the_median_of_ratios_within_blocks() -> None:
+    """A block in which everything was slow moves both of its runs, and not the ratio."""
+    slow = [replace(ALONE, block=1, ceiling=10.0), replace(PAIR, block=1, ceiling=17.0)]
+    odd = [replace(ALONE, block=2, ceiling=100.0), replace(PAIR, block=2, ceiling=30.0)]
+    assert gain_of([ALONE, PAIR, *slow, *odd], REQUESTS) == pytest.approx(1.7)
+    assert gain_of([ALONE, replace(PAIR, block=3)], REQUESTS) is None
+
+
+def test_latency_is_compared_with_the_same_load_per_process() -> None:
+    runs = [stretch(HALF.name, 100.0), stretch(ONE.name, 90.0), stretch(TWO.name, 104.0)]
+    assert loss_of(runs, TWO.name) == pytest.approx(1.04)
+    assert HALF.rate / HALF.processes == TWO.rate / TWO.processes
+    assert HALF.rate / HALF.workers == TWO.rate / TWO.workers == ONE.rate / ONE.workers
+
+
+@pytest.mark.parametrize(("ceiling", "p99", "met"), [(180.0, 105.0, [True] * 3), (179.0, 106.0, [False] * 3)])
+def test_bounds(ceiling: float, p99: float, met: list[bool]) -> None:
+    bursts = [ALONE, replace(PAIR, ceiling=ceiling)]
+    hands = [replace(run, part=HANDSHAKES, rate=run.ceiling, ceiling=0.0) for run in bursts]
+    found = verdicts([*bursts, *hands], [stretch(HALF.name, 100.0), stretch(TWO.name, p99)])
+    assert [is_met for is_met, _ in found] == met
+
+
+def test_who_has_failed_has_missed_the_bound() -> None:
+    found = verdicts(
+        [ALONE, PAIR, Burst(REQUESTS, 2, 1, fault="3 socket errors")],
+        [stretch(HALF.name, 100.0), replace(stretch(TWO.name, 90.0), fault="1 of 100 requests failed")],
+    )
+    assert [is_met for is_met, _ in found] == [False, False]
+    assert "3 socket errors" in found[0][1]
+
+
+def test_nothing_measured_is_not_judged() -> None:
+    assert verdicts([ALONE], [stretch(TWO.name, 1.0)])[0][0] is None
+    assert verdicts([], []) == []
+
+
+@pytest.mark.skipif(not is_known_here(), reason="reads processor time as Linux accounts for it")
+@pytest.mark.timeout(120)
+def test_a_quick_sitting(tmp_path: Path) -> None:
+    """Everybody is started, asked and ended; figures of so short a sitting are no verdict."""
+    file = tmp_path / "processes.json"
+    done = CliRunner().invoke(cli, ["processes", "--quick", "--json", str(file)], standalone_mode=False)
+    assert done.return_value == 0, done.output
+    found = json.loads(file.read_text(encoding="utf-8"))
+    bursts = found["bursts"]
+    assert [run["fault"] for run in bursts + found["stretches"] if run["fault"]] == []
+    assert {run["part"] for run in bursts} == {part for part in PARTS if not absence(part)}
+    busiest = {run["processes"]: run["busiest"] for run in bursts if run["part"] == REQUESTS}
+    assert busiest[1] == 1.0
+    assert 0.4 < busiest[2] < 0.9  # both work
+    assert {run["setup"]: run["requests"] for run in found["stretches"]} == {
+        setup.name: round(setup.rate) for setup in (HALF, ONE, TWO)
+    }

@@ -1,0 +1,109 @@
+"""Rolling: what a stage says, whom a session holds, and all three stages once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rolling.command import in_words
+from benchmarks.rolling.session import end, is_alive, is_caught, members, root_of, wait_for_end
+from benchmarks.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of
+from experiments import cpu_time
+from experiments.errors import FleetFailedError
+
+WELL = Stage("reload", requests=100, steps="3 reloads")
+LINUX = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are read on Linux only")
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_met"),
+    [
+        ({}, True),
+        ({"failed": 1, "failures": {"502": 1}}, False),
+        ({"wrong": 1}, False),
+        ({"fault": "died"}, False),
+        ({"absence": "unknown"}, None),
+        ({"absence": "unknown", "failed": 1}, False),
+    ],
+)
+def test_one_request_is_too_many(changed: dict[str, object], is_met: bool | None) -> None:
+    """What could not be done is not judged, unless requests failed all the same."""
+    stage = replace(WELL, **changed)  # type: ignore[arg-type]
+    assert stage.is_met is is_met
+    assert in_words(stage).startswith("reload: ")
+
+
+def test_a_quick_sitting_is_short() -> None:
+    assert (
+        sum(seconds_of(name, QUICK) for name in STAGES)
+        < 30
+        < sum(seconds_of(name, Tempo()) for name in STAGES)
+    )
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@LINUX
+async def test_who_is_left_of_a_session_is_found_and_ended() -> None:
+    """The root is who has no parent inside; when it goes, its child is the root."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    child = int(await process.stdout.readline())
+    assert set(members(process.pid)) == {process.pid, child}
+    assert root_of(process.pid) == process.pid
+    process.kill()
+    await wait_for_end(process.pid, 5.0)
+    assert root_of(process.pid) == child
+    await end(process.pid)
+    assert not is_alive(child)
+    with pytest.raises(FleetFailedError, match="nobody took"):
+        root_of(process.pid)
+    await process.communicate()
+
+
+@LINUX
+def test_a_caught_signal_is_seen() -> None:
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: None)
+    try:
+        assert is_caught(os.getpid(), signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        assert not is_caught(os.getpid(), signal.SIGUSR2)
+        signal.signal(signal.SIGUSR2, before)
+
+
+@LINUX
+async def test_waiting_for_an_end_has_an_end() -> None:
+    with pytest.raises(FleetFailedError, match=r"did not end within 0\.1 s"):
+        await wait_for_end(os.getpid(), 0.1)
+
+
+@LINUX
+@pytest.mark.timeout(120)
+def test_nobody_notices(tmp_path: Path) -> None:
+    """Workers restarted, the unit reloaded and replaced: no request fails, whatever the machine."""
+    file = tmp_path / "rolling.json"
+    command = [sys.executable, "-m", "experiments", "rolling", "--quick", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert [stage["name"] for stage in found] == list(STAGES)
+    for stage in found:
+        assert (stage["fault"], stage["failures"], stage["wrong"]) == ("", {}, 0)
+        assert stage["requests"] > 100

@@ -1,0 +1,220 @@
+"""Slow clients: the crowd's behaviour, the figures' arithmetic, and one tiny run through everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cost.peers import ours
+from benchmarks.slow_clients.command import introduction
+from benchmarks.slow_clients.crowd import OPENINGS, SlowClient, ending, kinds
+from benchmarks.slow_clients.runs import AGAIN, CROWDS, KINDS, QUIET, Plan, Run, memory_of, order_of
+from benchmarks.slow_clients.stalled import BOUND, Stalled
+from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
+from experiments import cpu_time
+
+OURS = "steelyard random"
+PLAN = Plan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)
+CALM = Run(OURS, QUIET, 0, requests=100, ok=100, p50=0.001, p99=0.002, cpu=0.1, memory=50 << 20)
+
+
+def beside(kind: str, **changed: object) -> Run:
+    """A run beside a crowd, as calm as the quiet one but for what is `changed`."""
+    return replace(CALM, kind=kind, **changed)  # type: ignore[arg-type]
+
+
+# --- the crowd
+
+
+def test_a_mixed_crowd_has_every_kind() -> None:
+    assert kinds("mixed", 4) == ["head", "body", "read", "head"]
+    assert kinds("body", 2) == ["body", "body"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "how"),
+    [
+        (b"HTTP/1.1 408 Request Timeout\r\n", "408"),
+        (b"HTTP/1.0 503 X", "503"),
+        (b"", "closed"),
+        (b"zz", "closed"),
+    ],
+)
+def test_an_unexpected_answer_is_named_by_its_status(answer: bytes, how: str) -> None:
+    assert ending(answer) == how
+
+
+@pytest.mark.parametrize("kind", OPENINGS)
+def test_a_slow_client_moves_one_byte_at_a_time(kind: str) -> None:
+    """It sends its opening at once and then a byte a move, or takes one; put out, it says how, and comes back."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(5)
+        client = SlowClient(server.getsockname()[1], kind)
+        first, _ = server.accept()
+        with first:
+            assert first.recv(4096) == OPENINGS[kind]
+            if kind == "read":
+                first.send(b"xyz")
+            assert client.move() == ""
+            if kind != "read":
+                assert first.recv(4096) == b"a"
+        ends = [client.move() for _ in range(4)]  # a reader takes what had come first
+        assert [end for end in ends if end] in (["closed"], ["reset"])
+        second, _ = server.accept()
+        with second:
+            assert second.recv(4096).startswith(OPENINGS[kind])
+        client.close()
+
+
+# --- figures
+
+
+def test_every_unit_meets_every_crowd_and_each_round_has_each_kind() -> None:
+    order = order_of(PLAN)
+    assert sorted((peer.name, crowd) for peer, crowd, _ in order) == sorted(
+        (peer.name, crowd) for peer in PLAN.peers for crowd in CROWDS
+    )
+    for _, crowd, rounds in order:
+        assert [sorted(kinds) for kinds in rounds] == [sorted((QUIET, AGAIN, crowd))] * PLAN.rounds
+    assert order == order_of(PLAN) != order_of(replace(PLAN, seed=8))
+
+
+def test_ratios_are_made_within_a_round_of_a_crowd() -> None:
+    """Twice the quiet p99 each time, though the machine was ten times slower for a while; others' rounds count not."""
+    slower = replace(CALM, round=1, p50=0.01, p99=0.02)
+    other = replace(CALM, crowd="read", p99=9.0)
+    runs = [CALM, slower, other, beside("head", p99=0.004), replace(slower, kind="head", p99=0.04)]
+    calm, head = rows_of(runs)
+    assert (calm.ratio_p99, head.ratio_p99, head.ratio_p50) == (1.0, 2.0, 1.0)
+    assert head.is_met
+
+
+def test_quiet_again_is_shown_and_not_judged() -> None:
+    """It is the noise, and nobody's merit or fault."""
+    again = beside(AGAIN, p99=0.02)
+    assert rows_of([CALM, again])[1].ratio_p99 == 10.0
+    assert verdicts(rows_of([CALM, again]), "steelyard") == []
+
+
+@pytest.mark.parametrize(
+    ("run", "is_met"),
+    [
+        (beside("read", p99=0.0040), True),
+        (beside("read", p99=0.0041), False),
+        (beside("read", ok=99), False),
+        (beside("read", fault="died"), False),
+    ],
+)
+def test_the_bound(run: Run, is_met: bool) -> None:
+    """100 % success and twice the quiet p99; a marked run misses it."""
+    assert [met for met, _ in verdicts(rows_of([CALM, run]), "steelyard")] == [is_met]
+
+
+@pytest.mark.parametrize("p99", [0.0009, 0.0041])
+def test_nothing_is_judged_where_nothing_makes_as_much_difference(p99: float) -> None:
+    """Quiet and quiet again are further apart than the bound: that was the machine. A failed request is no noise."""
+    calm, head = beside(AGAIN, p99=p99, lag=0.0), beside("head", p99=0.01)
+    ((met, said),) = verdicts(rows_of([CALM, calm, head]), "steelyard")
+    assert met is None
+    assert said.endswith("so this was not a quiet machine")
+    ((met, _),) = verdicts(rows_of([CALM, calm, replace(head, ok=99)]), "steelyard")
+    assert met is False
+
+
+def test_without_a_quiet_run_there_is_no_ratio() -> None:
+    (row,) = rows_of([beside("body")])
+    assert row.ratio_p99 is None
+    assert row.is_met is None
+    assert "–" in cells_of(row)
+
+
+def test_a_late_generator_makes_no_ratio() -> None:
+    """It has measured itself: the bound is not judged, unless a request failed."""
+    late = beside("body", lag=0.004)
+    assert [met for met, _ in verdicts(rows_of([CALM, late]), "steelyard")] == [None]
+    assert [met for met, _ in verdicts(rows_of([CALM, replace(late, ok=99)]), "steelyard")] == [False]
+
+
+def test_a_single_failure_is_not_rounded_away() -> None:
+    (row,) = rows_of([replace(CALM, requests=10_000_000, ok=9_999_999)])
+    assert cells_of(row)[2] == "99.999 %"
+
+
+def test_endings_are_added_up_and_shown() -> None:
+    runs = [beside("head", endings={"408": 3}), beside("head", round=1, endings={"408": 2, "reset": 1})]
+    (row,) = rows_of(runs)
+    assert cells_of(row)[-1] == "5 × 408, 1 × reset"
+
+
+def test_a_late_generator_is_told_of() -> None:
+    assert doubts([CALM]) == ""
+    assert "In 1 of 2 runs" in doubts([CALM, replace(CALM, lag=0.004)])
+
+
+def test_the_stalled_readers_bound() -> None:
+    assert Stalled("x", BOUND - 1, 0).met
+    assert str(Stalled("x", BOUND, 9 << 20)).startswith("MISSED: a stalled reader of 1 GiB costs x 2048 KiB")
+
+
+def test_the_introduction_says_what_is_measured() -> None:
+    assert "beside 20 slow clients (head, body, read, mixed) at a byte per 0.1 s" in introduction(PLAN)
+
+
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="memory is read on Linux only")
+def test_memory_is_that_of_a_process() -> None:
+    assert memory_of(os.getpid()) > 1 << 20
+
+
+# --- the command
+
+
+def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command and wait for its end."""
+    command = [sys.executable, "-m", "experiments", "slow-clients", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--clients", "0"), "'--clients': 0 is not in the range"),
+        (("--pace", "never"), "'--pace': 'never' must be a duration"),
+        (("--peers", "apache"), "--peers: unknown 'apache'"),
+        (("--policy", "p2x"), "unknown policy 'p2x'"),
+        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    """It names the option and what is allowed, before anything is started."""
+    done = slow_clients(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_shows_examples() -> None:
+    assert "Examples:\n    python -m benchmarks slow-clients " in slow_clients("--help").stdout
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
+def test_a_tiny_run_goes_through_every_kind() -> None:
+    """Twenty slow clients for a moment: normal traffic succeeds beside each kind, and nothing is marked."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "slow.json"
+        tiny = ("--clients", "20", "--pace", "100ms", "--rate", "50", "--duration", "400ms", "--rounds", "1")
+        done = slow_clients(*tiny, "--json", str(file))
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = json.loads(file.read_text(encoding="utf-8"))
+    assert {run["kind"] for run in found["runs"]} == set(KINDS)
+    assert {(run["fault"], run["ok"], run["requests"]) for run in found["runs"]} == {("", 20, 20)}
+    assert all(row["memory"] > 0 for row in found["rows"])
+    assert "p99/quiet" in done.stdout

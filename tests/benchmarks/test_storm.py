@@ -1,0 +1,387 @@
+"""Storms: the schedule, what a message proves, the figures' arithmetic, a worker's illnesses, and a small storm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.cost.disturbance import LOOK, Spans, disturbances, widened
+from benchmarks.storm.command import doubts, introduction, pace_of
+from benchmarks.storm.crew import Crew, Executions, told
+from benchmarks.storm.judgement import Figures, Recovery, figures_of, verdicts
+from benchmarks.storm.load import TIMEOUT, Account
+from benchmarks.storm.messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
+from benchmarks.storm.plan import FAULTS, QUICK, REGIONS, WORKERS, Episode, Pace, schedule
+from benchmarks.storm.runs import Plan, Storm
+from benchmarks.storm.setups import OTHERS, haproxy, nginx, ours, steelyard
+from benchmarks.storm.table import rows_of
+from experiments import cpu_time
+from experiments.ports import lasting_ports, lowest_ephemeral
+
+QUESTION = Question(7, is_post=True, body_size=300, answer_size=1000)
+HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
+PACE = Pace(rate=100.0, quiet=10.0, storm=20.0, episodes=1, lasts=2.0)
+
+# --- the schedule
+
+
+def test_every_region_meets_every_fault_once() -> None:
+    """Region by region; each fault strikes the first worker, the second, and both."""
+    storm = schedule(Pace(), 3)
+    regions = [episode.workers[0].partition("-")[0] for episode in storm]
+    assert list(dict.fromkeys(regions)) == list(REGIONS)
+    for fault in FAULTS:
+        struck = [episode.workers for episode in storm if episode.fault == fault]
+        assert len({workers[0].partition("-")[0] for workers in struck}) == len(REGIONS)
+        assert sorted("".join(worker[-1] for worker in workers) for workers in struck) == ["0", "01", "1"]
+
+
+def test_a_storm_follows_from_its_seed_and_fits_its_time() -> None:
+    storm = schedule(Pace(), 3)
+    assert storm == schedule(Pace(), 3) != schedule(Pace(), 4)
+    assert storm[0].at == Pace().quiet
+    gaps = [later.at - earlier.until for earlier, later in pairwise(storm)]
+    assert min(gaps) > 3.0
+    assert Pace().seconds - storm[-1].until > 3.0
+
+
+def test_a_short_storm_has_each_fault_once_and_every_region() -> None:
+    storm = schedule(QUICK, 1)
+    assert sorted(episode.fault for episode in storm) == sorted(FAULTS)
+    assert {episode.workers[0].partition("-")[0] for episode in storm} == set(REGIONS)
+
+
+# --- messages
+
+
+def test_no_two_requests_have_the_same_content() -> None:
+    asked = questions(500, 0.5, 1)
+    assert len({one.id for one in asked}) == 500
+    assert len({one.answer for one in asked}) == 500
+    assert all(LEAST <= len(one.answer) <= MOST for one in asked)
+    assert asked == questions(500, 0.5, 1)
+
+
+def test_a_post_carries_its_body() -> None:
+    message = QUESTION.message(80)
+    assert message.startswith(b"POST /storm/p0000007/1000 HTTP/1.1\r\n")
+    assert message.endswith(b"Content-Length: 300\r\n\r\n" + QUESTION.body)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "ending"),
+    [
+        (HEAD, QUESTION.answer, Ending.OK),
+        (HEAD, QUESTION.answer[:-1] + b"x", Ending.CORRUPT),
+        (HEAD, answer_of(b"p0000008", b"", 1000), Ending.CORRUPT),
+        (HEAD, answer_of(QUESTION.id, QUESTION.body[:-1], 1000), Ending.CORRUPT),
+        (HEAD.replace(b"p0000007", b"p0000008"), QUESTION.answer, Ending.CROSSED),
+        (HEAD.replace(b"200 OK", b"503 Busy"), b"busy\n", Ending.WORKER_503),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", b"", Ending.STATUS_503),
+        (b"HTTP/1.1 502 Bad\r\n\r\n", b"", Ending.STATUS_502),
+        (b"HTTP/1.1 504 Slow\r\n\r\n", b"", Ending.STATUS_504),
+        (b"HTTP/1.1 418 Tea\r\n\r\n", b"", Ending.OTHER_STATUS),
+        (b"HTTP/1.1 200 OK\r\n\r\n", QUESTION.answer, Ending.CORRUPT),
+    ],
+)
+def test_an_answer_is_judged_by_every_byte(head: bytes, body: bytes, ending: Ending) -> None:
+    """The body of the answer also shows which body the worker got."""
+    assert judged(QUESTION, head, body)[0] is ending
+
+
+# --- figures
+
+
+def account(**changed: object) -> Account:
+    """A request every 10 ms for 30 s, each fifth a POST, workers in turn, all answered in 10 ms."""
+    count = 3000
+    due = np.arange(count) / 100
+    rows = Account(
+        due=due,
+        sent=due,
+        ended=due + 0.01,
+        has_waited=np.zeros(count, dtype=np.bool_),
+        is_post=np.arange(count) % 5 == 0,
+        ending=np.zeros(count, dtype=np.int64),
+        worker=np.arange(count) % len(WORKERS),
+        strays=np.array([0]),
+    )
+    return replace(rows, **changed)  # type: ignore[arg-type]
+
+
+def stormy(
+    rows: Account, executed: Counter[bytes] | None = None, disturbed: Spans = (), **marks: Counter[bytes]
+) -> Figures:
+    """Figures of a storm in which north-0 is killed from 12 s to 14 s, every POST executed once."""
+    once = Counter({b"p%07d" % number: 1 for number in np.flatnonzero(rows.is_post)})
+    ran = Executions(once if executed is None else executed, **marks)
+    episode = Episode(12.0, 14.0, "killed", ("north-0",))
+    return figures_of(Storm("steelyard random", 0, (episode,), rows, ran, disturbed=disturbed), PACE)
+
+
+def met(figures: Figures) -> list[bool | None]:
+    return [one.is_met for one in verdicts([figures])]
+
+
+def test_a_calm_storm_meets_every_bound() -> None:
+    found = stormy(account())
+    assert met(found) == [True] * 5
+    assert (found.gets, found.posts) == (1600, 400)
+    assert found.recoveries == (Recovery("killed", "north-0", 0.0),)
+
+
+def test_success_counts_within_the_storm_only() -> None:
+    ending = account().ending.copy()
+    ending[[101, 1201, 1202, 1205]] = Ending.STATUS_502
+    found = stormy(account(ending=ending))
+    assert (found.gets_ok, found.posts_ok) == (1598, 399)
+    assert found.failures == {"GET": {"502": 2}, "POST": {"502": 1}}
+    assert met(found)[0] is False
+
+
+def test_a_post_that_was_executed_twice_is_found() -> None:
+    once = Counter({b"p%07d" % number: 1 for number in range(0, 3000, 5)})
+    found = stormy(account(), once + Counter({b"p0001000": 1}))
+    assert found.twice == 1
+    assert met(found)[1] is False
+
+
+def test_a_post_that_was_answered_must_have_been_executed() -> None:
+    """And one that was executed though its client was told of a failure is in doubt, no more."""
+    once = Counter({b"p%07d" % number: 1 for number in range(0, 3000, 5) if number != 1000})
+    ending = account().ending.copy()
+    ending[1005] = Ending.CLOSED
+    found = stormy(account(ending=ending), once)
+    assert (found.untrue, found.in_doubt, found.twice) == (1, 1, 0)
+    assert met(found)[2] is False
+
+
+@pytest.mark.parametrize("wrong", ["crossed", "corrupt", "stray", "damaged"])
+def test_whatever_crossed_is_found(wrong: str) -> None:
+    ending, strays, damaged = account().ending.copy(), np.array([0]), Counter[bytes]()
+    if wrong == "stray":
+        strays = np.array([1])
+    elif wrong == "damaged":
+        damaged[b"p0001000"] += 1
+    else:
+        ending[1501] = Ending[wrong.upper()]
+    found = stormy(account(ending=ending, strays=strays), damaged=damaged)
+    assert found.crossed == 1
+    assert met(found)[2] is False
+
+
+def without_north_0(until: float) -> Account:
+    """From 12 s until then the first worker gets nothing."""
+    rows = account()
+    is_out = (rows.due >= 12) & (rows.due < until) & (rows.worker == 0)
+    return account(worker=np.where(is_out, 1, rows.worker))
+
+
+def test_recovery_is_the_first_window_with_its_share() -> None:
+    """It returns at 14 s, and gets requests again from 16 s on."""
+    found = stormy(without_north_0(16.0))
+    assert 1.5 < found.recovery <= 2.0
+    assert met(found)[3] is True
+    assert met(stormy(without_north_0(18.5)))[3] is False
+
+
+def test_who_never_comes_back_has_not_recovered() -> None:
+    found = stormy(without_north_0(30.0))
+    assert found.recoveries[0].seconds is None
+    assert found.faults[0].recovery is None
+    assert "never" in verdicts([found])[3].words
+
+
+def test_p99_leaves_out_the_first_second_of_a_fault() -> None:
+    rows = account()
+    late = np.where((rows.due >= 12) & (rows.due < 13), 0.5, 0.01)
+    assert stormy(account(ended=rows.due + late)).ratio == pytest.approx(1.0)
+    later = np.where((rows.due >= 13) & (rows.due < 14), 0.5, 0.01)
+    assert met(stormy(account(ended=rows.due + later)))[4] is False
+
+
+def test_times_leave_out_what_the_host_has_disturbed() -> None:
+    """By when a request was due, not by how long it took; and what failed has failed all the same."""
+    rows = account()
+    struck = (rows.due >= 20) & (rows.due < 22)
+    ending = np.where(struck, Ending.STATUS_502, Ending.OK)
+    slow = account(ended=rows.due + np.where(struck, 0.5, 0.01), ending=ending)
+    assert met(stormy(slow))[4] is False
+    found = stormy(slow, disturbed=((19.95, 22.2),))
+    assert found.ratio == pytest.approx(1.0)
+    assert found.whole_p99[1] == TIMEOUT
+    assert list(found.undisturbed) == pytest.approx([1, 1 - 2.25 / 19], abs=0.01)
+    assert (met(found)[0], met(found)[4]) == (False, True)
+    assert stormy(slow, disturbed=((19.0, 20.0), (22.0, 23.0))).storm_p99 == TIMEOUT
+
+
+def test_lag_counts_where_the_host_did_not_disturb() -> None:
+    rows = account()
+    late = replace(rows, sent=rows.due + np.where((rows.due >= 20) & (rows.due < 22), 0.3, 0.0))
+    assert not stormy(late).is_timed
+    assert stormy(late, disturbed=((19.9, 22.1),)).is_timed
+
+
+@pytest.mark.parametrize("disturbed", [((0.0, 5.5),), ((14.0, 24.0),)])
+def test_too_little_that_is_left_judges_no_times(disturbed: Spans) -> None:
+    """Neither of the quiet nor of the storm."""
+    found = stormy(account(), disturbed=disturbed)
+    assert not found.is_timed
+    assert met(found) == [True] * 4 + [None]
+    assert "undisturbed for" in doubts([found])
+
+
+def test_a_disturbance_reaches_around_itself() -> None:
+    """From what was on its way until what had piled up is served; those that touch are one."""
+    spans = widened([(100.0, 100.1), (100.2, 100.3), (101.0, 101.1)], 90.0)
+    assert np.ravel(spans) == pytest.approx([9.95, 10.5, 10.95, 11.3])
+
+
+async def test_disturbances_are_found_where_the_account_moves() -> None:
+    """Once, between the second look and the third."""
+    readings, all_read = [5.0, 5.0, 5.01, 5.01], asyncio.Event()
+
+    def stolen(cores: Sequence[int]) -> float:
+        assert cores == [0, 1]
+        if len(readings) == 1:
+            all_read.set()
+        return readings.pop(0) if len(readings) > 1 else readings[0]
+
+    async with disturbances([0, 1], stolen) as found:
+        await all_read.wait()
+    ((since, until),) = found
+    assert until - since >= LOOK
+
+
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="accounts are Linux's")
+def test_stolen_time_is_read_from_the_kernel() -> None:
+    assert cpu_time.stolen_seconds(cpu_time.cores()) >= cpu_time.stolen_seconds([]) == 0
+    with pytest.raises(OSError, match="no core 9999"):
+        cpu_time.stolen_seconds([9999])
+
+
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
+async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
+    """It is a process before the kill, and listens when the time has come; another end of it is ours."""
+    async with Crew(tmp_path, cpu_time.cores()[-1]) as crew:
+        zero = time.monotonic()
+        episode = Episode(0.0, 0.2, "killed", ("north-0",))
+        await crew.stand_by([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
+        _, until = await crew.suffer(episode, zero)
+        assert until >= 0.2
+        await told(crew.ports[0], "/-/well")
+
+
+def test_failing_fast_is_not_fast() -> None:
+    rows = account()
+    ending = np.where((rows.due >= 13) & (rows.due < 14), Ending.STATUS_502, Ending.OK)
+    assert stormy(account(ending=ending)).storm_p99 == TIMEOUT
+
+
+def test_a_late_generator_judges_no_times_that_miss() -> None:
+    """But what failed has failed."""
+    rows = without_north_0(30.0)
+    late = replace(rows, sent=rows.due + 0.005)
+    assert met(stormy(late)) == [True, True, True, None, None]
+    ending = rows.ending.copy()
+    ending[1201] = Ending.CUT
+    assert met(stormy(replace(late, ending=ending)))[0] is False
+
+
+def test_a_run_that_failed_misses() -> None:
+    assert met(figures_of(Storm("steelyard random", 0, fault="died"), PACE)) == [False]
+
+
+def test_the_table_stands_side_by_side() -> None:
+    ending = account().ending.copy()
+    ending[1201] = Ending.CUT
+    cells = dict(
+        rows_of([[stormy(account())], [stormy(account(ending=ending))], [Figures("x", 0, fault="y")]])
+    )
+    assert cells["GET success"] == ["100.000 %", "99.937 %", "INVALID"]
+    assert cells["GET: cut short"] == ["–", "1", "–"]
+    assert cells["longest recovery"][0] == "0.00 s"
+
+
+# --- set-ups and the command
+
+
+def test_every_set_up_names_every_worker(tmp_path: Path) -> None:
+    ports = tuple(range(9001, 9007))
+    for text in (steelyard(8080, ports, "random"), nginx(8080, ports, tmp_path), haproxy(8080, ports)):
+        assert all(f"127.0.0.1:{port}" in text for port in ports)
+
+
+def test_the_introduction_shows_the_schedule() -> None:
+    plan = Plan((ours("random"), *OTHERS.values()), QUICK, 2, 7, 0, 1)
+    text = introduction(plan)
+    assert "150 requests per second, 20% POSTs" in text
+    assert all(str(episode) in text for episode in schedule(QUICK, 7))
+    assert pace_of(200.0, is_quick=False) == replace(Pace(), rate=200.0)
+
+
+def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command and wait for its end."""
+    command = [sys.executable, "-m", "experiments", "storm", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rate", "0"), "'--rate': 0.0 is not in the range"),
+        (("--peers", "apache"), "--peers: unknown 'apache'; known: nginx, haproxy, or none"),
+        (("--policy", "p2x"), "unknown policy 'p2x'"),
+        (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
+        (("--plots", "/proc/plots"), "--plots: /proc/plots"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
+    """It names the option and what is allowed, before anything is started."""
+    done = storm(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+INHERENT = {
+    "GET": {Ending.CUT},
+    "POST": {Ending.CUT, Ending.CLOSED, Ending.WORKER_503, Ending.STATUS_502, Ending.STATUS_504},
+}
+"""What may fail in a storm on any machine: an answer that had begun cannot be asked for again, a POST never can."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
+def test_a_short_storm(tmp_path: Path) -> None:
+    """Whatever the machine: no POST twice, nothing crossed, and every GET that could be repeated succeeds."""
+    file = tmp_path / "storm.json"
+    done = storm("--quick", "--json", str(file), "--plots", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    assert run["fault"] == ""
+    assert (run["twice"], run["crossed"], run["untrue"]) == (0, 0, 0)
+    assert [episode["fault"] for episode in run["episodes"]] == [one.fault for one in schedule(QUICK, 1)]
+    assert run["gets"] > 1000 < run["gets_ok"]
+    for method, allowed in INHERENT.items():
+        assert set(run["failures"][method]) <= {ending.words for ending in allowed}
+    assert (tmp_path / "steelyard-0.png").read_bytes().startswith(b"\x89PNG")
+    assert "POSTs executed twice: 0" in done.stdout
+
+
+def test_a_worker_that_comes_back_finds_its_port_free() -> None:
+    """No connection is ever made from it."""
+    ports = list(lasting_ports(6))
+    assert len(set(ports)) == 6
+    assert max(ports) < max(20_000, lowest_ephemeral())
