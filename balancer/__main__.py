@@ -26,7 +26,7 @@ from balancer.processes.supervisor import Supervisor
 from balancer.server import new_event_loop
 from balancer.settings.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.sidecar.command import sidecar
-from policies import registry
+from policies.routing import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
 

@@ -6,7 +6,7 @@ are translated into one of these where they appear, in `upstream.py`, so that no
 
 from __future__ import annotations
 
-from policies.facts import OutcomeKind
+from policies.routing.facts import OutcomeKind
 
 
 class ForwardingError(Exception):

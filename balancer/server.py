@@ -31,8 +31,8 @@ from balancer.settings.sections import LogConfig
 from balancer.settings.terms import terms_of
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from balancer.unit import AT_ONCE, Unit
-from policies.clock import Clock, MonotonicClock
-from policies.router import Router
+from policies.routing.clock import Clock, MonotonicClock
+from policies.routing.router import Router
 
 FAREWELL = 10.0
 """Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered

@@ -30,13 +30,13 @@ from balancer.requests.hedges import Hedges
 from balancer.requests.tunnel import Tunnels
 from balancer.requests.waiting import WaitQueue
 from balancer.settings.transports import transports_of
-from policies.canary import Canary
-from policies.clock import Clock
-from policies.facts import Endpoint
+from policies.insight.canary import Canary
+from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
-from policies.router import Router
-from policies.shadow import Shadow, Shadowed
-from policies.sticky import StickyCounts
+from policies.routing.affinity import StickyCounts
+from policies.routing.clock import Clock
+from policies.routing.facts import Endpoint
+from policies.routing.router import Router
 
 if TYPE_CHECKING:
     from balancer.clients.downstream import Downstream
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from balancer.settings.sections import PolicySpec
     from balancer.settings.sticky import StickyConfig
     from balancer.settings.terms import Terms
-    from policies.hedging import Hedging
+    from policies.overload.hedging import Hedging
 
 AT_ONCE: Final = -1.0
 """Seconds that nobody has been idle for less than."""

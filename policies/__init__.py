@@ -1,9 +1,5 @@
 """Policies: where a request should go. Standard library only; no I/O, no clock, no shared randomness."""
 
-from policies.assignment import Assignment
-from policies.available import Available
-from policies.clock import Clock, MonotonicClock
-from policies.ejection import EjectionRules
 from policies.errors import (
     AlreadySettled,
     BadPolicyOption,
@@ -14,15 +10,27 @@ from policies.errors import (
     UnknownEndpoint,
     UnknownPolicy,
 )
-from policies.explanation import Explanation, Trace
-from policies.facts import Endpoint, Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts, Standing
-from policies.fitness import Fitness
-from policies.panic import Panic
+from policies.health.health import Fitness
+from policies.health.outlier_detection import EjectionRules
+from policies.health.panic import Panic
+from policies.health.slow_start import SlowStart
+from policies.insight.explanation import Explanation, Trace
 from policies.policy import Policy, PolicyMaker
-from policies.registry import describe, from_spec, known, make
-from policies.router import Router
-from policies.slow_start import SlowStart
-from policies.state import EndpointState
+from policies.routing.assignment import Assignment
+from policies.routing.available import Available
+from policies.routing.clock import Clock, MonotonicClock
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import (
+    Endpoint,
+    Outcome,
+    OutcomeKind,
+    Region,
+    ReportedLoad,
+    RequestFacts,
+    Standing,
+)
+from policies.routing.registry import describe, from_spec, known, make
+from policies.routing.router import Router
 
 __all__ = [
     "AlreadySettled",

@@ -14,12 +14,12 @@ from math import ceil
 from random import Random
 
 from policies import hashing
-from policies.available import Available
 from policies.errors import BadPolicyOption
-from policies.explanation import Trace
-from policies.facts import RequestFacts
+from policies.insight.explanation import Trace
 from policies.options import at_least
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 from policies.two_choices import FAILING, LESS_LOADED, TIE, less_loaded_of_two
 
 LEAST = 12

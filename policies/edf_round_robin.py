@@ -9,11 +9,11 @@ from __future__ import annotations
 from operator import attrgetter
 from random import Random
 
-from policies.available import Available
-from policies.deadlines import Deadlines
-from policies.explanation import Trace
-from policies.facts import RequestFacts
-from policies.state import EndpointState
+from policies.edf import Deadlines
+from policies.insight.explanation import Trace
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 EARLIEST_DEADLINE = "earliest-deadline"
 """Who has waited longest, in periods of its own. The score is its weight."""

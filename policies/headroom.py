@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Final
 
-from policies.available import Available
-from policies.facts import Outcome, Region
-from policies.load import Ewma
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, Region
+from policies.stats.load import Ewma
 
 SMOOTHING: Final = 5.0
 """Seconds after which a report counts 1/e. Several round trips, so that a share that was moved shows before it is moved

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from random import Random
 
-from policies.available import Available
-from policies.explanation import Trace
-from policies.facts import RequestFacts
+from policies.insight.explanation import Trace
 from policies.options import at_least, between
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 EXPLORED = "explored"
 """Drawn by weight alone, so that everyone keeps a share. Scores are weights."""

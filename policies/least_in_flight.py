@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from policies.available import Available
 from policies.by_score import number_of_choices
 from policies.errors import BadPolicyOption
-from policies.explanation import ONLY_ONE, Trace
-from policies.facts import RequestFacts
-from policies.state import EndpointState
-from policies.turnover import Turnover
+from policies.insight.explanation import ONLY_ONE, Trace
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
+from policies.stats.recent_requests import Turnover
 from policies.two_choices import draw_two, less_loaded_of_two, note_loads, relative_load
 
 TIES = ("random", "rate")

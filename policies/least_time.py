@@ -16,10 +16,10 @@ from random import Random
 
 from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.errors import BadPolicyOption
-from policies.facts import Outcome, OutcomeKind
 from policies.options import between
-from policies.pages import Pages
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, OutcomeKind
+from policies.stats.per_endpoint import Pages
 
 UNTIL = ("first-byte", "last-byte")
 

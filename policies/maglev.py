@@ -14,7 +14,7 @@ from policies import hashing
 from policies.errors import BadPolicyOption
 from policies.keyed import Keyed
 from policies.options import between
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
 
 TABLE = 65_537
 """Places, a prime, as in the paper: a hundred endpoints each have as many as their weight says to within 1 %. Filling

@@ -20,9 +20,9 @@ from random import Random
 
 from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.errors import BadPolicyOption
-from policies.facts import Outcome, OutcomeKind
-from policies.pages import Pages
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, OutcomeKind
+from policies.stats.per_endpoint import Pages
 
 STALE = 3.0
 """Times τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from policies.available import Available
-from policies.facts import RequestFacts
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 
 class Policy(Protocol):

@@ -22,16 +22,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from policies.available import Available
 from policies.by_score import to_first_byte
 from policies.errors import BadPolicyOption
-from policies.explanation import Trace
-from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
-from policies.latency_by_load import LatencyByLoad
+from policies.insight.explanation import Trace
 from policies.options import at_least, between
-from policies.pages import Pages
 from policies.probe_pool import Probe, ProbePool, load_of
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
+from policies.stats.latency_by_load import LatencyByLoad
+from policies.stats.per_endpoint import Pages
 from policies.two_choices import less_loaded_of_two
 
 COLD = "cold-quickest"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from policies.available import Available
-from policies.explanation import Trace
-from policies.facts import RequestFacts
-from policies.state import EndpointState
+from policies.insight.explanation import Trace
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 AT_RANDOM = "at-random"
 """Drawn by weight, whatever the load. The score is the weight of who was drawn."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from policies.available import Available
-from policies.explanation import Around, pass_on
-from policies.facts import Outcome, Region, ReportedLoad, RequestFacts
+from policies.insight.explanation import Around, pass_on
 from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
 from policies.round_robin import RoundRobin
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, Region, ReportedLoad, RequestFacts
 
 REGION_IN_TURN = "region-in-turn"
 """The region whose turn is longest ago. Scores say which turn its last was."""

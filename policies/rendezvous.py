@@ -14,7 +14,7 @@ from random import Random
 from policies import hashing
 from policies.keyed import Keyed
 from policies.options import between
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
 
 SLOTS = 16_384
 """Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the

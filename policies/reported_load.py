@@ -18,15 +18,15 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from policies.available import Available
-from policies.deadlines import Deadlines
+from policies.edf import Deadlines
 from policies.errors import BadPolicyOption
-from policies.explanation import Trace
-from policies.facts import Outcome, ReportedLoad, RequestFacts
+from policies.insight.explanation import Trace
 from policies.options import at_least
-from policies.pace import Pace
-from policies.pages import Pages
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, ReportedLoad, RequestFacts
+from policies.stats.per_endpoint import Pages
+from policies.stats.rate import Pace
 
 BY_REPORTS = "by-reports"
 """Who has waited longest, in periods of its own. The score is its weight, as reports make it."""

@@ -14,7 +14,7 @@ from random import Random
 from policies import hashing
 from policies.keyed import Keyed
 from policies.options import between
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
 
 POINTS = 512
 """Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, as Envoy at

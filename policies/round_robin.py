@@ -11,10 +11,10 @@ from collections import defaultdict
 from operator import attrgetter
 from random import Random
 
-from policies.available import Available
-from policies.explanation import Trace
-from policies.facts import RequestFacts
-from policies.state import EndpointState
+from policies.insight.explanation import Trace
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 IN_TURN = "in-turn"
 """Whose turn it is, weights being equal."""

@@ -74,7 +74,7 @@ class Import:
 
 
 def module_name(path: Path) -> str:
-    """policies/router.py -> policies.router; policies/__init__.py -> policies."""
+    """policies/routing/router.py -> policies.routing.router; policies/__init__.py -> policies."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -139,10 +139,10 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("policies.router", "balancer.unit"),
+        ("policies.routing.router", "balancer.unit"),
         ("balancer.unit", "experiments.load.generator"),
         ("balancer.unit", "workers.service"),
-        ("workers.app", "policies.facts"),
+        ("workers.app", "policies.routing.facts"),
         ("experiments.load.generator", "balancer.requests.exchange"),
         ("experiments.load.generator", "workers.app"),
         ("experiments.load.generator", "benchmarks.cost.load"),
@@ -199,8 +199,8 @@ def test_the_core_does_no_io_and_runs_nothing_beside_itself() -> None:
 
 def test_one_module_of_the_core_knows_the_time() -> None:
     knowing = {f.importer for f in IMPORTS if room_of(f.importer) == "policies" and f.imported == "time"}
-    assert knowing == {"policies.clock"}
-    assert "class MonotonicClock" in SOURCES["policies.clock"].read_text(encoding="utf-8")
+    assert knowing == {"policies.routing.clock"}
+    assert "class MonotonicClock" in SOURCES["policies.routing.clock"].read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("module", [module for module in SOURCES if room_of(module) == "policies"])

@@ -27,7 +27,8 @@ from pydantic.fields import FieldInfo
 
 from balancer.settings.config import Settings, load
 from balancer.settings.sections import PolicySpec
-from policies import PolicyMaker, contract, registry
+from policies import PolicyMaker, contract
+from policies.routing import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS_WITH_COMMANDS = ("balancer", "workers", "experiments")

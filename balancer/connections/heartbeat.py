@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from balancer.connections.upstream import Response, Upstream
 from balancer.errors import UpstreamError
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 BODY_LIMIT: Final = 65_536
 """Bytes of an answer that are read so that the connection can be kept."""

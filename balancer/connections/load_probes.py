@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from balancer.connections.pools import Pools
     from balancer.connections.upstream import Response, Upstream
     from balancer.errors import ConnectFailed, UpstreamError
-    from policies.facts import ReportedLoad
-    from policies.router import Router
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
+    from policies.routing.facts import ReportedLoad
+    from policies.routing.router import Router
 
 BODY_LIMIT: Final = 65_536
 """Bytes of an answer that are read so that the connection can be kept; a longer one costs its connection."""

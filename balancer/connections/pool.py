@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from balancer.connections.limits import PoolLimits
     from balancer.connections.pools import Pools
     from balancer.tls.contexts import ClientTls
-    from policies.facts import Endpoint
+    from policies.routing.facts import Endpoint
 
 NATIVE: Final = "native"
 """The transport of this file: one request at a time on a connection, in HTTP/1.1."""

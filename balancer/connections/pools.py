@@ -16,7 +16,7 @@ from balancer.connections.limits import PoolLimits
 from balancer.connections.pool import NATIVE, Pool
 from balancer.connections.route import Routes
 from balancer.tls.contexts import UpstreamTls
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 
 class Client(Protocol):

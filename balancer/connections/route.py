@@ -18,7 +18,7 @@ from balancer.connections.phases import Phases
 from balancer.connections.route_watch import RouteWatch, Watched, WatchPlan
 from balancer.errors import ConnectFailed, WorkerUntrusted
 from balancer.tls.resumption import Resumption
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from balancer.connections.dialling import dial
 from balancer.connections.phases import Phases
 from balancer.errors import ConnectFailed
 from balancer.log.output import complain
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.connections.route import Route

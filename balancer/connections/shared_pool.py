@@ -22,7 +22,7 @@ from balancer.connections.pool import Lessee, Pool, bare
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1, HTTP2
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.connections.limits import PoolLimits

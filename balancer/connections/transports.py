@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from balancer.connections.errand import Carrier
     from balancer.connections.pools import Pools
     from balancer.tls.contexts import ClientTls
-    from policies.facts import Endpoint
+    from policies.routing.facts import Endpoint
 
 
 async def open_http2(pool: SharedPool, tls: ClientTls | None) -> Carrier:

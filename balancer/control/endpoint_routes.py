@@ -21,7 +21,7 @@ from balancer.settings.config import first_problem
 from balancer.settings.sections import MOST_WEIGHT, EndpointConfig, Section
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
-from policies.facts import Standing
+from policies.routing.facts import Standing
 
 if TYPE_CHECKING:
     from balancer.unit import Unit

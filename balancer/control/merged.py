@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from balancer.control.policy_report import summary
-from policies.load import Histogram
+from policies.stats.load import Histogram
 
 ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
 """True where it is so in one process."""

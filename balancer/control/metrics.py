@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from balancer.connections.load_probes import ProbeCounts
     from balancer.log.access_log import LogCounts
     from balancer.unit import ReloadCounts, Unit
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.load import Histogram
-    from policies.shadow import Shadow
+    from policies.insight.shadow import Shadow
+    from policies.stats.load import Histogram
 
 PREFIX = "steelyard"
 QUANTILES = (0.5, 0.9, 0.99)

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 PREFIX = "steelyard"
 

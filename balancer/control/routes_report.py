@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from balancer.connections.baseline import Baseline
     from balancer.connections.route import Route
     from balancer.unit import Unit
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

@@ -15,11 +15,11 @@ from balancer.control.policy_report import policy_status, process_policy_status,
 from balancer.control.queue_report import concurrency_status, level_status, queue_status
 from balancer.control.routes_report import events_status, names_status, route_status, watch_status
 from balancer.requests import exchange
-from policies.load import RATIO, SHORTEST
+from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 
 def unit_status(unit: Unit) -> dict[str, Any]:

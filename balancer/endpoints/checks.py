@@ -17,10 +17,10 @@ from balancer.connections.pool import Pool
 from balancer.connections.pools import Pools
 from balancer.connections.upstream import Response, Upstream
 from balancer.errors import ConnectFailed, UpstreamError
-from policies.checks import CheckRules, Verdict
-from policies.facts import Endpoint, OutcomeKind, Standing
-from policies.router import Router
-from policies.state import EndpointState
+from policies.health.active_checks import CheckRules, Verdict
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, OutcomeKind, Standing
+from policies.routing.router import Router
 
 BODY_LIMIT = 65_536
 """Bytes of an answer that are read so that the connection can be kept; a longer one costs its connection."""

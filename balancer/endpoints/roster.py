@@ -17,13 +17,13 @@ from balancer.settings.sections import EndpointConfig
 from balancer.settings.transports import transports_of
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint, some_of
-from policies.facts import Standing
+from policies.routing.facts import Standing
 
 if TYPE_CHECKING:
     from balancer.settings.terms import Terms
     from balancer.tls.contexts import UpstreamTls
     from balancer.unit import Unit
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 CONFIGURATION = "configuration"
 COMMAND = "command"

@@ -17,7 +17,7 @@ from threading import Event, Thread
 from balancer.errors import ForwardingError
 from balancer.log.lines import Context, Entry, Format
 from balancer.log.output import LogOutput
-from policies.clock import Clock
+from policies.routing.clock import Clock
 
 GATHERING = 0.05
 """Seconds for which the thread lets entries gather before it writes them."""

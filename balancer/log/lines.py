@@ -18,7 +18,7 @@ from balancer.clients.client import Client
 from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
 from balancer.messages.answers import error_body
 from balancer.messages.fields import found, lines_of
-from policies.facts import Endpoint, ReportedLoad
+from policies.routing.facts import Endpoint, ReportedLoad
 
 TARGET_LIMIT = 2048
 """Bytes of a request target that are kept: entries wait in memory, and a target may be as long as a head."""

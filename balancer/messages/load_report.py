@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.facts import ReportedLoad
+from policies.routing.facts import ReportedLoad
 
 MOST: Final = 1e6
 """Requests, seconds or shares; a worker that says more says nonsense."""

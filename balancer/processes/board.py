@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 from hashlib import blake2b
 
-from policies.evidence import Evidence
+from policies.stats.shared_latency import Evidence
 
 CAPACITY = 4096
 """Endpoints that a page has rows for; 288 KiB of addresses, of which what is used becomes memory."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from balancer.processes.board import Board
 from balancer.processes.listening import Listening
 from balancer.tls.contexts import Front
-from policies.shares import share
+from policies.overload.process_share import share
 
 if TYPE_CHECKING:
     from balancer.settings.config import Settings

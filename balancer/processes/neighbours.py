@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from balancer.processes.board import Board, key_of
-from policies.evidence import Evidence, pooled
-from policies.latency import TAU
-from policies.router import Router
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.router import Router
+from policies.stats.latency import TAU
+from policies.stats.shared_latency import Evidence, pooled
 
 PICKS = 1 / 8
 """Own picks per endpoint from one look to the next. A look costs as much as there are endpoints, so per pick it costs

@@ -20,7 +20,7 @@ from balancer.settings.config import ConfigError
 from balancer.settings.sections import EndpointConfig, PolicySpec
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
-from policies.facts import Standing
+from policies.routing.facts import Standing
 
 if TYPE_CHECKING:
     from balancer.settings.reload import Reloads

@@ -33,7 +33,7 @@ from balancer.recording.tape import (
     rows,
     told,
 )
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 MODE: Final = 0o600
 """Permissions of a new file: it says who asked for what, and is read by whoever runs the unit."""

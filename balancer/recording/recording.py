@@ -21,7 +21,7 @@ from balancer.settings.record import RecordConfig
 
 if TYPE_CHECKING:
     from balancer.unit import Unit
-    from policies.clock import Clock
+    from policies.routing.clock import Clock
 
 
 NONE: Final = RecordConfig()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from balancer.errors import ForwardingError, Unserved
 from balancer.messages.request_head import Request
 from balancer.requests.waiting import Waiter
-from policies.line import Place
+from policies.overload.wait_queue import Place
 
 if TYPE_CHECKING:
     from balancer.requests.gate import Gate

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from balancer.connections.upstream import Upstream
 from balancer.errors import ConnectFailed
 from balancer.log.lines import NOT_CONNECTED
-from policies.assignment import Assignment
-from policies.facts import Outcome, OutcomeKind, ReportedLoad
-from policies.router import Router
+from policies.routing.assignment import Assignment
+from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
+from policies.routing.router import Router
 
 if TYPE_CHECKING:
     from balancer.requests.forwarding import Forwarding
-    from policies.canary import Arm
+    from policies.insight.canary import Arm
 
 OK: Final = OutcomeKind.OK
 

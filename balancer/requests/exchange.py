@@ -26,7 +26,7 @@ from balancer.messages.upgrades import is_taken
 from balancer.requests.attempt import Attempt
 from balancer.requests.forwarding import REPEATABLE, Forwarding
 from balancer.requests.tunnel import Tunnel
-from policies.facts import OutcomeKind
+from policies.routing.facts import OutcomeKind
 
 OK: Final = OutcomeKind.OK
 ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS

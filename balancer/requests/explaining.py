@@ -13,14 +13,14 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from balancer.settings.explain import ExplainConfig
-from policies.explanation import Trace
+from policies.insight.explanation import Trace
 
 if TYPE_CHECKING:
     from balancer.clients.client import Client
     from balancer.messages.request_head import Request
-    from policies.assignment import Assignment
-    from policies.facts import RequestFacts
-    from policies.router import Router
+    from policies.routing.assignment import Assignment
+    from policies.routing.facts import RequestFacts
+    from policies.routing.router import Router
 
 LINE_LIMIT: Final = 1024
 """Characters of an explanation in a response: who considers hundreds of endpoints says no more than its beginning."""

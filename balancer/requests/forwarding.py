@@ -20,12 +20,12 @@ from balancer.requests.kept_body import KeptBody
 from balancer.requests.race import Contested, Race
 from balancer.requests.retries import IDEMPOTENT, has_other
 from policies.errors import NoEndpointAvailable
-from policies.facts import NOBODY, OutcomeKind, RequestFacts
+from policies.routing.facts import NOBODY, OutcomeKind, RequestFacts
 
 if TYPE_CHECKING:
     from balancer.clients.downstream import Downstream
     from balancer.unit import Unit
-    from policies.hedging import Hedging
+    from policies.overload.hedging import Hedging
 
 CHUNKED: Final = Framing.CHUNKED
 REPEATABLE: Final = IDEMPOTENT

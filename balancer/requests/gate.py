@@ -13,9 +13,9 @@ from typing import Final
 from balancer.errors import DeadlinePassed, Shed
 from balancer.messages.stated_fields import Stated, StatedFields
 from balancer.requests.waiting import TOO_LATE, WaitQueue
-from policies.load import WindowedMinimum
-from policies.router import Router
-from policies.shedding import Level, Pressure, excess, is_refused
+from policies.overload.admission import Level, Pressure, excess, is_refused
+from policies.routing.router import Router
+from policies.stats.load import WindowedMinimum
 
 BASE_WINDOW: Final = 60.0
 """Seconds of one bucket of the least delay between a stated start and the gate, as in LEDBAT (RFC 6817 § 3.4.2)."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from balancer.requests.attempt import Attempt
 from balancer.requests.race import Runner
-from policies.facts import OutcomeKind
-from policies.hedging import Hedging
+from policies.overload.hedging import Hedging
+from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.unit import Unit

@@ -17,7 +17,7 @@ from balancer.connections.upstream import ResponseSink
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.messages.response_head import Response
 from balancer.requests.attempt import Attempt
-from policies.facts import OutcomeKind
+from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.unit import Unit

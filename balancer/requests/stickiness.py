@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from balancer.messages.fields import first_value_of
 from balancer.messages.internal_fields import InternalFields
 from policies.policy import Policy
-from policies.sticky import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
+from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
 
 if TYPE_CHECKING:
     from balancer.clients.client import Client
     from balancer.messages.request_head import Request
     from balancer.messages.response_head import Response
     from balancer.settings.sticky import StickyConfig
-    from policies.assignment import Assignment
+    from policies.routing.assignment import Assignment
 
 Find = Callable[[bytes], "re.Match[bytes] | None"]
 

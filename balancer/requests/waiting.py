@@ -1,8 +1,8 @@
 """Requests that wait because every endpoint is full.
 
-Rule of this file: one queue for the whole unit; whose turn is next, `policies/line.py` says. A request is bound to an
-endpoint only when one has room, so nobody waits behind a slow endpoint while a fast one is free. The queue is bounded,
-and so is the time in it: who has waited too long is answered at once and never sent to a worker.
+There is one queue for all endpoints, ordered by `policies/overload/wait_queue.py`. A request gets an endpoint only when
+one has room, so it never waits behind a slow endpoint while a fast one is free. The length of the queue and the time in
+it are limited: a request that has waited too long is rejected and never sent to a worker.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from math import ceil, inf
 from typing import Final, Protocol
 
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
-from policies.line import Line, Place
-from policies.router import Router
+from policies.overload.wait_queue import Line, Place
+from policies.routing.router import Router
 
 LONGEST_RETRY: Final = 30
 """Seconds that a client is told to stay away, at most: an estimate reaches no further."""

@@ -59,8 +59,8 @@ from balancer.settings.sections import (
 from balancer.settings.sticky import StickyConfig
 from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
 from policies.errors import PoliciesError
-from policies.facts import Endpoint
-from policies.fitness import Fitness
+from policies.health.health import Fitness
+from policies.routing.facts import Endpoint
 
 ENVIRONMENT_PREFIX = "BALANCER_"
 

@@ -12,11 +12,11 @@ from pydantic import Field, field_validator, model_validator
 
 from balancer.endpoints.checks import CheckPlan
 from balancer.settings.sections import Seconds, Section
-from policies.checks import CheckRules
-from policies.ejection import EjectionRules
-from policies.fitness import Fitness
-from policies.panic import Panic
-from policies.slow_start import SlowStart
+from policies.health.active_checks import CheckRules
+from policies.health.health import Fitness
+from policies.health.outlier_detection import EjectionRules
+from policies.health.panic import Panic
+from policies.health.slow_start import SlowStart
 
 
 class ChecksConfig(Section):

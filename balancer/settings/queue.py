@@ -12,8 +12,8 @@ from pydantic import Field, StringConstraints, model_validator
 from balancer.messages.stated_fields import StatedFields
 from balancer.requests.gate import ONLY_LEVEL, GateRules
 from balancer.settings.sections import Name, Seconds, Section
-from policies.concurrency import ConcurrencyRules
-from policies.shedding import Level
+from policies.overload.admission import Level
+from policies.overload.concurrency_limit import ConcurrencyRules
 
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]
 

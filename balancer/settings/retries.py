@@ -11,8 +11,8 @@ from pydantic import Field
 
 from balancer.requests.retries import Retries
 from balancer.settings.sections import Section
-from policies.hedging import Hedging
-from policies.retry_budget import RetryBudget
+from policies.overload.hedging import Hedging
+from policies.overload.retry_budget import RetryBudget
 
 ErrorStatus = Annotated[int, Field(ge=500, le=599)]
 

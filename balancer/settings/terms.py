@@ -28,10 +28,10 @@ from balancer.settings.record import RecordConfig
 from balancer.settings.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.settings.sticky import StickyConfig
 from balancer.tls.contexts import ServerTls, UpstreamTls
-from policies.concurrency import ConcurrencyRules
-from policies.facts import Region
-from policies.fitness import Fitness
-from policies.hedging import Hedging
+from policies.health.health import Fitness
+from policies.overload.concurrency_limit import ConcurrencyRules
+from policies.overload.hedging import Hedging
+from policies.routing.facts import Region
 
 
 @dataclass(frozen=True, slots=True)

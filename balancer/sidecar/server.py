@@ -19,7 +19,7 @@ from balancer.sidecar.control import SidecarControl
 from balancer.sidecar.downstream import OriginDownstream
 from balancer.sidecar.origins import Origin, Origins
 from balancer.unit import AT_ONCE, Unit
-from policies.clock import Clock
+from policies.routing.clock import Clock
 
 LEAST_CONNECTIONS = 8
 """To each origin, however many there are."""

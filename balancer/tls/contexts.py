@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from balancer.settings.sections import EndpointConfig, TlsConfig, UpstreamTlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
 from balancer.tls.undecodable_names import mute_undecodable_names
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secrecy and authenticated encryption only (RFC 9325 § 4.2). Those of 1.3 are all of that kind."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.clock import Event
-from policies.facts import OutcomeKind, ReportedLoad
+from policies.routing.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
     from experiments.simulator.post import Post
-    from policies.assignment import Assignment
+    from policies.routing.assignment import Assignment
 
 ARRIVING: Final = 0
 SERVED: Final = 1

@@ -17,12 +17,12 @@ from experiments.simulator.oracles import make_policy
 from experiments.simulator.post import Post
 from experiments.simulator.unit import Unit
 from experiments.simulator.worker import Worker
-from policies.facts import Endpoint
-from policies.fitness import Fitness
-from policies.hedging import Hedging
-from policies.panic import Panic
-from policies.router import Router
-from policies.slow_start import SlowStart
+from policies.health.health import Fitness
+from policies.health.panic import Panic
+from policies.health.slow_start import SlowStart
+from policies.overload.hedging import Hedging
+from policies.routing.facts import Endpoint
+from policies.routing.router import Router
 from workers.service import Profile
 
 

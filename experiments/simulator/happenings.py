@@ -14,8 +14,8 @@ from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
 from experiments.simulator.unit import Unit
 from experiments.simulator.worker import Worker
-from policies.checks import Verdict
-from policies.state import EndpointState
+from policies.health.active_checks import Verdict
+from policies.routing.endpoint_state import EndpointState
 
 LOOK_EVERY = 2.0
 """Seconds from one look at an endpoint that could not be reached to the next, as in the balancer."""

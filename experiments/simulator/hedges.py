@@ -1,7 +1,7 @@
 """Who is late, and who is asked beside him.
 
-Rule of this file: the balancer's own rules and budget (`policies/hedging.py`), its wheel of 5 ms, its choice of the
-second; or, for theory, a hedge after a fixed time, at the next instant rather than the next tick.
+It uses the balancer's rules and budget (`policies/overload/hedging.py`), its wheel of 5 ms and its choice of the second;
+or, for theory, a hedge after a fixed time, at the next instant rather than the next tick.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event
-from policies.hedging import Hedging
+from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
     from experiments.simulator.unit import Unit

@@ -13,8 +13,8 @@ from math import inf
 from typing import Any, Literal
 
 from experiments.campaign.timeline import Step
-from policies.checks import CheckRules
-from policies.ejection import EjectionRules
+from policies.health.active_checks import CheckRules
+from policies.health.outlier_detection import EjectionRules
 from workers.service import Exponential, Profile
 
 Discipline = Literal["fifo", "shared"]

@@ -13,13 +13,13 @@ from balancer.connections.horizon import HorizonRules
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.idle import Idle
-from policies.facts import OutcomeKind
+from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from experiments.simulator.model import PoolModel
     from experiments.simulator.unit import Unit
     from experiments.simulator.worker import Worker
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 
 class Opening(Event):

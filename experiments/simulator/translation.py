@@ -21,7 +21,7 @@ from experiments.simulator.model import (
     RetryModel,
     WorkerModel,
 )
-from policies.checks import CheckRules
+from policies.health.active_checks import CheckRules
 from workers.service import parse_profile
 
 OVERHEAD: Final = 0.0005

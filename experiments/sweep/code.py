@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from policies import registry
+from policies.routing import registry
 
 ROOMS = ("policies", "balancer", "workers", "experiments")
 SHORT = 12

@@ -17,7 +17,7 @@ from experiments.campaign.scenario import Policy, require_unique
 from experiments.campaign.shelf import grouped, packaged
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
-from policies import registry
+from policies.routing import registry
 
 EVERYTHING = "all"
 OURS = "steelyard"

@@ -18,7 +18,7 @@ from experiments.campaign.shelf import first_complaint
 from experiments.errors import BadInputError
 from experiments.simulator.oracles import ORACLES, is_oracle
 from experiments.sweep.grid import POLICY_KNOB
-from policies import registry
+from policies.routing import registry
 
 Setting = tuple[tuple[str, Any], ...]
 """Knob and value, in the grid's order."""

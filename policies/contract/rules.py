@@ -11,12 +11,12 @@ from random import Random
 
 from policies.contract.broken import demand
 from policies.contract.trial import REGION, Answer, Trial, endpoints
-from policies.ejection import EjectionRules
-from policies.facts import OutcomeKind
-from policies.fitness import Fitness
+from policies.health.health import Fitness
+from policies.health.outlier_detection import EjectionRules
+from policies.health.slow_start import SlowStart
 from policies.policy import PolicyMaker
-from policies.slow_start import SlowStart
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import OutcomeKind
 
 
 def stays_within_the_set(make: PolicyMaker) -> None:

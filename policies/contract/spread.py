@@ -11,9 +11,9 @@ from random import Random
 
 from policies.contract.broken import demand
 from policies.contract.trial import REGION, ManualClock, Trial, endpoints
-from policies.facts import RequestFacts
 from policies.policy import PolicyMaker
-from policies.router import Router
+from policies.routing.facts import RequestFacts
+from policies.routing.router import Router
 
 BALANCERS = 300
 """So many are rebuilt at once. Of six equals each is first for 50 of them, give or take 6.5."""

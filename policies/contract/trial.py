@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 
-from policies.assignment import Assignment
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
-from policies.fitness import Fitness
+from policies.health.health import Fitness
 from policies.policy import PolicyMaker
-from policies.router import Router
-from policies.state import EndpointState
+from policies.routing.assignment import Assignment
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
 
 REGION = "here"
 

@@ -24,7 +24,7 @@ from balancer.connections.pool import Pool
 from balancer.server import Server, new_event_loop
 from balancer.settings.config import Settings
 from balancer.unit import Unit
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for something has failed. No bound of ours: the machine may be busy."""

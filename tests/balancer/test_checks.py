@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.endpoints.checks import CheckPlan
-from policies.checks import CheckRules
-from policies.facts import Standing
+from policies.health.active_checks import CheckRules
+from policies.routing.facts import Standing
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
 from tests.balancer.test_control import local, status

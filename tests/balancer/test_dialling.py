@@ -15,7 +15,7 @@ from balancer.connections.phases import Phases
 from balancer.connections.resolver import Addresses, LookupFailed
 from balancer.connections.route import Route, Routes, RoutesPlan
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
-from policies.facts import Endpoint
+from policies.routing.facts import Endpoint
 from tests.balancer.test_happy_eyeballs import settle
 from tests.balancer.virtual import VirtualLoop
 

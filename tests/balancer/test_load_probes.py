@@ -12,10 +12,10 @@ import pytest
 
 from balancer.connections.load_probes import ProbePlan
 from balancer.settings.sections import PolicySpec
-from policies import registry
-from policies.available import Available
-from policies.facts import Outcome, ReportedLoad, RequestFacts
-from policies.state import EndpointState
+from policies.routing import registry
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, ReportedLoad, RequestFacts
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering, get, response
 
 REPORT = (b"X-Worker-In-Flight: 3", b"X-Worker-Utilization: 0.5")

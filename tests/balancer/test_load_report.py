@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from balancer.messages.load_report import reported_load
-from policies.facts import ReportedLoad
+from policies.routing.facts import ReportedLoad
 
 
 def test_a_whole_report() -> None:

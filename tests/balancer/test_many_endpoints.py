@@ -8,7 +8,7 @@ import pytest
 
 from balancer.settings.sections import EndpointConfig
 from balancer.unit import Unit
-from policies.facts import Standing
+from policies.routing.facts import Standing
 from tests.balancer.wireless import Wireless
 from tests.steps import growth
 

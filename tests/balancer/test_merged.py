@@ -12,7 +12,7 @@ from balancer.control.merged import merged, merged_metrics, merged_status
 from balancer.control.metrics import metrics_text
 from balancer.control.policy_report import summary
 from balancer.control.status import latency_status, process_status, unit_status
-from policies.load import Histogram
+from policies.stats.load import Histogram
 from tests.balancer.conftest import Stage, get, response
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from balancer.processes.board import Board
 from balancer.processes.neighbours import LONGEST, SHORTEST, SLICE, Neighbours
-from policies import registry
-from policies.assignment import Assignment
-from policies.concurrency import ConcurrencyRules
 from policies.contract import ManualClock
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
-from policies.fitness import Fitness
-from policies.router import Router
-from policies.shares import share
-from policies.slow_start import SlowStart
+from policies.health.health import Fitness
+from policies.health.slow_start import SlowStart
+from policies.overload.concurrency_limit import ConcurrencyRules
+from policies.overload.process_share import share
+from policies.routing import registry
+from policies.routing.assignment import Assignment
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
 
 FACTS = RequestFacts(region="r")
 

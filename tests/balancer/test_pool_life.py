@@ -8,7 +8,7 @@ import pytest
 
 from balancer.connections.backoff import FAILURES
 from balancer.control.status import unit_status
-from policies.facts import Standing
+from policies.routing.facts import Standing
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
 from tests.balancer.wireless import Escaped, Peer, Wireless
 

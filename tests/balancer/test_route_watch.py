@@ -8,7 +8,7 @@ import pytest
 
 from balancer.connections.phases import Phases
 from balancer.connections.route_watch import MOST_EVENTS, RouteWatch, Watched, WatchPlan, network_of
-from policies.facts import Endpoint, Standing
+from policies.routing.facts import Endpoint, Standing
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_control import local, status
 from tests.balancer.wireless import Peer, Wireless

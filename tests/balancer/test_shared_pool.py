@@ -21,7 +21,7 @@ from balancer.connections.upstream import Upstream
 from balancer.control.status import unit_status
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import ClientTls
-from policies.facts import Endpoint, Standing
+from policies.routing.facts import Endpoint, Standing
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
 from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2
 from tests.balancer.test_control import status

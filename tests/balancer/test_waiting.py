@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
 from balancer.requests.waiting import LONGEST_RETRY, WaitQueue
 from balancer.requests.waiting import Waiter as AnyWaiter
-from policies.assignment import Assignment
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.least_in_flight import LeastInFlight
-from policies.line import Place
-from policies.router import Router
+from policies.overload.wait_queue import Place
+from policies.routing.assignment import Assignment
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
 from tests.balancer.conftest import ManualClock
 from tests.balancer.diligence import tries
 

@@ -31,7 +31,7 @@ from experiments.live.switchback import (
 from experiments.live.unit import HttpUnit, UnitFailed
 from experiments.live.verdict import conclude
 from experiments.terminal import write_json
-from policies.load import RATIO, SHORTEST, Histogram
+from policies.stats.load import RATIO, SHORTEST, Histogram
 
 POLICIES: dict[str, dict[str, Any]] = {"slow": {"name": "slow"}, "fast": {"name": "fast", "choices": 2}}
 

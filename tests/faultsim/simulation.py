@@ -20,8 +20,8 @@ from balancer.control.plane import ControlPlane
 from balancer.server import build
 from balancer.settings.config import Settings
 from balancer.settings.sections import PolicySpec
-from policies.facts import Endpoint
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint
 from tests.balancer.wireless import CLIENTS, Control
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from random import Random
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
-from policies.available import Available
 from policies.contract import ManualClock
-from policies.ejection import EjectionRules
-from policies.fitness import Fitness
-from policies.panic import Panic
+from policies.health.health import Fitness
+from policies.health.outlier_detection import EjectionRules
+from policies.health.panic import Panic
 from policies.policy import Policy
+from policies.routing.available import Available
 
 
 class Named:

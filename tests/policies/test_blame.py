@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from policies import registry
-from policies.assignment import Assignment
 from policies.contract import REGION, ManualClock, Trial, endpoints
-from policies.facts import Outcome, OutcomeKind, RequestFacts
-from policies.fitness import Fitness
-from policies.latency import FORGET_AFTER
-from policies.router import Router
-from policies.state import LOOK_AFTER, EndpointState
+from policies.health.health import Fitness
+from policies.routing import registry
+from policies.routing.assignment import Assignment
+from policies.routing.endpoint_state import LOOK_AFTER, EndpointState
+from policies.routing.facts import Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
+from policies.stats.latency import FORGET_AFTER
 
 ILL = f"{REGION}-0"
 

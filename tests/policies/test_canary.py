@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from policies.available import Available
-from policies.canary import Canary
-from policies.explanation import Trace
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.insight.canary import Canary
+from policies.insight.explanation import Trace
+from policies.insight.shadow import TOO_OFTEN, Shadow, Shadowed
 from policies.least_in_flight import LeastInFlight
 from policies.random_choice import RandomChoice
 from policies.round_robin import RoundRobin
-from policies.router import Router
-from policies.shadow import TOO_OFTEN, Shadow, Shadowed
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
 
 ENDPOINTS = [Endpoint(f"w{number}", f"http://h:{number}", "r") for number in range(4)]
 

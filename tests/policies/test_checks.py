@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from policies.checks import JITTER, CheckRules, Verdict
+from policies.health.active_checks import JITTER, CheckRules, Verdict
 
 RULES = CheckRules(interval=5.0, fast_interval=2.0, rise=2, fall=3)
 

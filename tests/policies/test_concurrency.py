@@ -16,12 +16,12 @@ from statistics import mean
 
 import pytest
 
-from policies.assignment import Assignment
-from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.contract import ManualClock
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.least_in_flight import LeastInFlight
-from policies.router import Router
+from policies.overload.concurrency_limit import Concurrency, ConcurrencyRules
+from policies.routing.assignment import Assignment
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
 
 SERVICE = 0.1
 WAITING = 50

@@ -6,9 +6,9 @@ from math import exp, inf
 
 import pytest
 
-from policies.evidence import NOTHING, Evidence, pooled
-from policies.latency import TAU, LatencyModel
-from policies.load import Histogram, WindowedMinimum
+from policies.stats.latency import TAU, LatencyModel
+from policies.stats.load import Histogram, WindowedMinimum
+from policies.stats.shared_latency import NOTHING, Evidence, pooled
 
 
 def model(*latencies: float, at: float = 100.0, ahead: int = 0) -> LatencyModel:

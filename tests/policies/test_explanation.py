@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from policies import Available, Endpoint, EndpointState, RequestFacts, Router, Trace, make, registry
+from policies import Available, Endpoint, EndpointState, RequestFacts, Router, Trace, make
 from policies.contract import REGION, ManualClock, Trial, endpoints
-from policies.ejection import EjectionRules
-from policies.facts import OutcomeKind
-from policies.sticky import ByRendezvous, Sticky
+from policies.health.outlier_detection import EjectionRules
+from policies.routing import registry
+from policies.routing.affinity import ByRendezvous, Sticky
+from policies.routing.facts import OutcomeKind
 from tests.policies.pools import Pool, ill
 
 OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}

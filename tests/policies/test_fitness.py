@@ -6,11 +6,12 @@ from random import Random
 
 import pytest
 
-from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Standing, registry
-from policies.ejection import Cause, EjectionRules
-from policies.facts import NOBODY
-from policies.fitness import Fitness
-from policies.panic import Panic
+from policies import Endpoint, Outcome, OutcomeKind, RequestFacts, Standing
+from policies.health.health import Fitness
+from policies.health.outlier_detection import Cause, EjectionRules
+from policies.health.panic import Panic
+from policies.routing import registry
+from policies.routing.facts import NOBODY
 from tests.policies.pools import Pool, ill
 
 OK, RESET, REFUSED = OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.REFUSED

@@ -15,15 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import OutcomeKind, Standing, registry
-from policies.allowance import Census, allowance
+from policies import OutcomeKind, Standing
 from policies.contract import Trial, endpoints
-from policies.ejection import EjectionRules
-from policies.facts import Endpoint
-from policies.fitness import Fitness
-from policies.panic import Panic, is_unreachable, is_wanted
-from policies.slow_start import SlowStart
-from policies.state import EndpointState
+from policies.health.ejection_limit import Census, allowance
+from policies.health.health import Fitness
+from policies.health.outlier_detection import EjectionRules
+from policies.health.panic import Panic, is_unreachable, is_wanted
+from policies.health.slow_start import SlowStart
+from policies.routing import registry
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint
 from tests.policies.pools import Pool
 
 RULES = EjectionRules()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.available import Available
-from policies.facts import Endpoint
-from policies.hedging import BURST, START, Hedging
-from policies.state import EndpointState
+from policies.overload.hedging import BURST, START, Hedging
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint
 
 
 def states(**regions: int) -> list[EndpointState]:

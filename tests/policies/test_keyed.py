@@ -13,7 +13,7 @@ import pytest
 
 from policies import BadPolicyOption, Endpoint, RequestFacts, Router, SlowStart, Trace, hashing, make
 from policies.contract import ManualClock, Trial, endpoints
-from policies.fitness import Fitness
+from policies.health.health import Fitness
 from policies.maglev import is_prime
 
 KEYED = ("ring-hash", "maglev", "rendezvous")

@@ -8,8 +8,8 @@ from math import isfinite
 import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind
-from policies.latency import FAILURE_COST, FORGET_AFTER
-from policies.norms import Norms
+from policies.stats.latency import FAILURE_COST, FORGET_AFTER
+from policies.stats.latency_prior import Norms
 
 
 def state(name: str = "a", region: str = "here", norms: Norms | None = None) -> EndpointState:

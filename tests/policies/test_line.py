@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.errors import LineFull
-from policies.line import INTERVAL, SHARE, SLACK, TARGET, Line, Place
-from policies.pace import Pace
+from policies.overload.wait_queue import INTERVAL, SHARE, SLACK, TARGET, Line, Place
+from policies.stats.rate import Pace
 from tests.balancer.diligence import tries
 
 

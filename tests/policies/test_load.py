@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.load import FAINT, LONGEST, SHORTEST, Ewma, Histogram, WindowedMinimum
+from policies.stats.load import FAINT, LONGEST, SHORTEST, Ewma, Histogram, WindowedMinimum
 
 
 def test_ewma_of_nothing_is_none() -> None:

@@ -7,14 +7,15 @@ from random import Random
 
 import pytest
 
-from policies import Available, EndpointState, RequestFacts, Router, Standing, registry
+from policies import Available, EndpointState, RequestFacts, Router, Standing
 from policies.contract import ManualClock, endpoints
 from policies.errors import UnknownEndpoint
-from policies.facts import Endpoint
-from policies.fitness import Fitness
-from policies.panic import Panic
-from policies.slow_start import SlowStart
-from policies.sticky import ByToken
+from policies.health.health import Fitness
+from policies.health.panic import Panic
+from policies.health.slow_start import SlowStart
+from policies.routing import registry
+from policies.routing.affinity import ByToken
+from policies.routing.facts import Endpoint
 from tests.policies.test_contract import maker
 from tests.steps import growth
 

@@ -14,11 +14,11 @@ from random import Random
 import pytest
 
 from policies import contract
-from policies.available import Available
 from policies.contract import ContractBroken
-from policies.facts import Outcome, RequestFacts
 from policies.policy import Policy, PolicyMaker
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, RequestFacts
 from policies.two_choices import relative_load
 
 Rule = Callable[[PolicyMaker], None]

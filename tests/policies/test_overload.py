@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from policies.line import Line
+from policies.overload.wait_queue import Line
 
 SERVERS, SERVICE = 20, 0.1
 CAPACITY = SERVERS / SERVICE

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from policies import ReportedLoad, RequestFacts, Router, registry
+from policies import ReportedLoad, RequestFacts, Router
 from policies.contract import REGION, ManualClock, Trial, endpoints
-from policies.explanation import Trace
-from policies.state import EndpointState
+from policies.insight.explanation import Trace
+from policies.routing import registry
+from policies.routing.endpoint_state import EndpointState
 
 FACTS = RequestFacts(region=REGION)
 

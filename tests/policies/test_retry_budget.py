@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.retry_budget import SLICES, RetryBudget
+from policies.overload.retry_budget import SLICES, RetryBudget
 
 EVENTS = st.lists(
     st.tuples(st.floats(0.0, 4.0), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60

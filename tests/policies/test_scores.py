@@ -17,10 +17,10 @@ from policies.contract import REGION, ManualClock, Trial, endpoints, most_first
 from policies.errors import BadPolicyOption
 from policies.least_in_flight import LeastInFlight
 from policies.least_time import LeastTime
-from policies.pages import Pages
 from policies.peak_ewma import Cost, PeakEwma
 from policies.policy import Policy, PolicyMaker
-from policies.turnover import Turnover
+from policies.stats.per_endpoint import Pages
+from policies.stats.recent_requests import Turnover
 
 FACTS = RequestFacts(region=REGION)
 E = exp(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.shedding import Level, Pressure, excess, is_refused
+from policies.overload.admission import Level, Pressure, excess, is_refused
 
 BULK = Level("bulk", queue=0.25, in_flight=0.9)
 

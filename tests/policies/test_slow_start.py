@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
-from policies import Available, EndpointState, Policy, RequestFacts, Router, Standing, registry
+from policies import Available, EndpointState, Policy, RequestFacts, Router, Standing
 from policies.contract import ManualClock, Trial, endpoints
-from policies.fitness import Fitness
+from policies.health.health import Fitness
+from policies.health.slow_start import SlowStart
 from policies.round_robin import MOST_PASSED, RoundRobin
-from policies.slow_start import SlowStart
+from policies.routing import registry
 
 WINDOW = 20.0
 FACTS = RequestFacts()

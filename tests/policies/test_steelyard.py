@@ -9,7 +9,7 @@ import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
-from policies.explanation import Trace
+from policies.insight.explanation import Trace
 from policies.steelyard import EXPLORED, Steelyard, expected_cost
 
 HOME = RequestFacts(region="near")

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from policies.contract import ManualClock
-from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.random_choice import RandomChoice
-from policies.router import Router
-from policies.sticky import DEPTH, ByRendezvous, ByToken, Placement, Sticky
+from policies.routing.affinity import DEPTH, ByRendezvous, ByToken, Placement, Sticky
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies.routing.router import Router
 
 
 def endpoints(count: int, weight: float = 1.0, limit: int | None = None) -> list[Endpoint]:

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from policies.allowance import Census, LastSuccesses, allowance, region_allowance
-from policies.ejection import Cause, Ejection, EjectionRules, give_back
-from policies.facts import Outcome, Standing
-from policies.latency_ejection import slow_ones
-from policies.panic import Panic, is_wanted
-from policies.slow_start import SlowStart
+from policies.health.ejection_limit import Census, LastSuccesses, allowance, region_allowance
+from policies.health.latency_outliers import slow_ones
+from policies.health.outlier_detection import Cause, Ejection, EjectionRules, give_back
+from policies.health.panic import Panic, is_wanted
+from policies.health.slow_start import SlowStart
+from policies.routing.facts import Outcome, Standing
 
 if TYPE_CHECKING:
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 NEVER = EjectionRules(failures=0, success_rate=0.0)
 

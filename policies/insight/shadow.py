@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
-from policies.available import Available
-from policies.chorus import hooks_of, take_on
-from policies.explanation import Around
-from policies.facts import RequestFacts
+from policies.insight.combined_hooks import hooks_of, take_on
+from policies.insight.explanation import Around
 from policies.policy import Policy
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 TOO_OFTEN = 100
 """Faults after which a shadow is asked no more: it would cost time and tell nothing."""

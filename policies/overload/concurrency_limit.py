@@ -23,7 +23,7 @@ from __future__ import annotations
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
-from policies.facts import Outcome, OutcomeKind
+from policies.routing.facts import Outcome, OutcomeKind
 
 WINDOW: Final = 1.0
 """Seconds of a window, at least; twice the latency where that is more, so that each shows what the last change did."""

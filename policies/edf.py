@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heapreplace
 from random import Random
 
-from policies.available import Available
-from policies.facts import RequestFacts
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 MOST_PASSED = 64
 """After so many turns of those who are away, whoever is there is drawn by weight: when most are away, no pick may cost

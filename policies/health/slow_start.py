@@ -12,7 +12,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 LEAST = 0.1
 """The share to begin with: enough to warm up a cache, and to learn what the endpoint takes."""

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from policies.facts import Region, Standing
+from policies.routing.facts import Region, Standing
 
 if TYPE_CHECKING:
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 LOST_AFTER = 5.0
 """Seconds without any success after which a region whose members fail is lost."""

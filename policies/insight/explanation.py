@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from policies.facts import RequestFacts
-from policies.latency import FORGET_AFTER
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
+from policies.stats.latency import FORGET_AFTER
 
 PICKED: Final = "picked"
 """The policy says no more."""

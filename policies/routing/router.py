@@ -12,18 +12,18 @@ from math import inf
 from random import Random
 from typing import Final
 
-from policies.assignment import Assignment
-from policies.clock import Clock
-from policies.concurrency import ConcurrencyRules
 from policies.errors import AlreadySettled, NoEndpointAvailable
-from policies.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
-from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
-from policies.fitness import Fitness
-from policies.in_force import InForce
+from policies.health.health import Fitness
+from policies.insight.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
 from policies.least_in_flight import LeastInFlight
-from policies.membership import Membership
+from policies.overload.concurrency_limit import ConcurrencyRules
 from policies.policy import Policy
-from policies.state import EndpointState
+from policies.routing.active_policy import InForce
+from policies.routing.assignment import Assignment
+from policies.routing.clock import Clock
+from policies.routing.endpoint_set import Membership
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 
 _OK: Final = OutcomeKind.OK
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from policies.facts import Region, Standing
+from policies.routing.facts import Region, Standing
 
 if TYPE_CHECKING:
-    from policies.allowance import Census
-    from policies.state import EndpointState
+    from policies.health.ejection_limit import Census
+    from policies.routing.endpoint_state import EndpointState
 
 
 class Panic:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from policies.available import Available
-from policies.concurrency import Concurrency, ConcurrencyRules
 from policies.errors import DuplicateEndpoint, UnknownEndpoint, some_of
-from policies.facts import Endpoint, Standing
-from policies.fitness import Fitness
-from policies.norms import Norms
-from policies.state import EndpointState
+from policies.health.health import Fitness
+from policies.overload.concurrency_limit import Concurrency, ConcurrencyRules
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, Standing
+from policies.stats.latency_prior import Norms
 
 
 class Membership:

@@ -12,10 +12,10 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from policies.facts import Region
+from policies.routing.facts import Region
 
 if TYPE_CHECKING:
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 LEAST = 0.05
 """Seconds of wait below which nobody is slow, whatever the others do: the times of an idle pool are all noise."""

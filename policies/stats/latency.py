@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from math import exp
 
-from policies.evidence import NOTHING, Evidence
-from policies.load import FAINT, WindowedMinimum
+from policies.stats.load import FAINT, WindowedMinimum
+from policies.stats.shared_latency import NOTHING, Evidence
 
 TAU = 3.0
 """Seconds after which a sample counts 1/e. Several WAN round trips, so that a control loop on it is stable;

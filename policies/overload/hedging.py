@@ -17,10 +17,10 @@ from math import exp, inf
 from statistics import median_low
 from typing import Final
 
-from policies.available import Available
-from policies.facts import Region
-from policies.load import Ewma
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Region
+from policies.stats.load import Ewma
 
 STEP: Final = 0.1
 """How far one request moves a wait, in logarithms: twenty late ones multiply it by seven, and it varies by a few per

@@ -13,11 +13,11 @@ from math import log
 from typing import Protocol
 
 from policies import hashing
-from policies.available import Available
-from policies.explanation import Around
-from policies.facts import RequestFacts
+from policies.insight.explanation import Around
 from policies.policy import Policy
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import RequestFacts
 
 SLOTS = 16_384
 """Keys share slots, and a slot's order of endpoints is worked out once: a request then costs the same for any number

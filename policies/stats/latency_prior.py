@@ -7,10 +7,10 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from policies.facts import Region
+from policies.routing.facts import Region
 
 if TYPE_CHECKING:
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 
 class Norms:

@@ -6,8 +6,8 @@ on, which is within a request or two of a sliding window and costs two compariso
 
 from __future__ import annotations
 
-from policies.pages import Pages
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.stats.per_endpoint import Pages
 
 
 class Count:

@@ -5,8 +5,8 @@ Rule of this file: it is made by the router and settled by it, once.
 
 from __future__ import annotations
 
-from policies.facts import Endpoint, RequestFacts
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, RequestFacts
 
 
 class Assignment:

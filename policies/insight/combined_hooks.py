@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from policies.policy import Policy
-from policies.state import EndpointState
+from policies.routing.endpoint_state import EndpointState
 
 TOLD = ("observe", "observe_probe", "members_changed", "tick")
 """Hooks that return nothing."""

@@ -19,13 +19,13 @@ from __future__ import annotations
 from math import exp, inf
 from typing import Final, Protocol
 
-from policies.concurrency import Concurrency
-from policies.ejection import Record
-from policies.facts import Endpoint, Outcome, OutcomeKind, Standing
-from policies.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
-from policies.load import Histogram
-from policies.norms import Norms
-from policies.shares import share
+from policies.health.outlier_detection import Record
+from policies.overload.concurrency_limit import Concurrency
+from policies.overload.process_share import share
+from policies.routing.facts import Endpoint, Outcome, OutcomeKind, Standing
+from policies.stats.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
+from policies.stats.latency_prior import Norms
+from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED

@@ -13,13 +13,13 @@ from hashlib import blake2b
 from random import Random
 from typing import Final
 
-from policies.available import Available
-from policies.chorus import take_on
-from policies.explanation import Around
-from policies.facts import Outcome, OutcomeKind, RequestFacts
-from policies.load import Histogram
+from policies.insight.combined_hooks import take_on
+from policies.insight.explanation import Around
 from policies.policy import Policy
-from policies.state import EndpointState
+from policies.routing.available import Available
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Outcome, OutcomeKind, RequestFacts
+from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
 _WHOLE: Final = float(1 << 64)

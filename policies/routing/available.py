@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policies.facts import Region
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
+    from policies.routing.facts import Region
 
 _order = attrgetter("order")
 

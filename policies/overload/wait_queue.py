@@ -20,7 +20,7 @@ from math import inf
 from typing import Final, Generic, TypeVar
 
 from policies.errors import LineFull
-from policies.pace import Pace
+from policies.stats.rate import Pace
 
 SHARE: Final = 8
 """One turn in so many goes to those below: a level under flood leaves the others an eighth."""

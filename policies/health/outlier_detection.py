@@ -14,10 +14,10 @@ from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
-from policies.facts import Outcome, OutcomeKind
+from policies.routing.facts import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
-    from policies.state import EndpointState
+    from policies.routing.endpoint_state import EndpointState
 
 JITTER = 0.1
 """Part of an ejection by which it may be shorter, so that those who went together do not come back together."""

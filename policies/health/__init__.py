@@ -1,0 +1,1 @@
+"""Health of endpoints: active checks, outlier detection, panic mode and slow start."""

@@ -1,0 +1,1 @@
+"""Insight into decisions: explanations, shadow policies and canaries."""

@@ -1,0 +1,1 @@
+"""Routing: endpoint state, the set of endpoints, the router, and the registry of policies."""
