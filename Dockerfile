@@ -34,7 +34,7 @@ USER 65532:65532
 EXPOSE 8080
 # Alive, not ready: a place that replaces sick containers should not do so because all workers are down.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
-  CMD ["python", "-m", "balancer.probe", "--alive"]
+  CMD ["python", "-m", "balancer.healthcheck", "--alive"]
 # Exec form: the unit is the first process and gets SIGTERM itself.
 ENTRYPOINT ["balancer"]
 CMD ["serve", "--config", "/etc/steelyard/balancer.toml"]

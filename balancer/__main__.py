@@ -13,18 +13,18 @@ from typing import Any
 
 import click
 
-from balancer.control.endpoint_commands import endpoints
-from balancer.control.status_command import control, status
-from balancer.endpoints.watched_file import WatchedFile
+from balancer.admin.endpoint_commands import endpoints
+from balancer.admin.status_command import control, status
+from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
+from balancer.membership.file_source import WatchedFile
 from balancer.printable import one_line
-from balancer.probing.command import probe
-from balancer.processes.life import serve
-from balancer.processes.member import Member
-from balancer.processes.supervisor import Supervisor
+from balancer.probe.command import probe
+from balancer.process.lifecycle import serve
+from balancer.process.member import Member
+from balancer.process.supervisor import Supervisor
 from balancer.server import new_event_loop
-from balancer.settings.config import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.sidecar.command import sidecar
 from policies.routing import registry
 

@@ -9,26 +9,26 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from balancer.clients.acceptor import Acceptor
-from balancer.clients.arrival import Arrivals
-from balancer.clients.deadlines import SLICE, Sweep
-from balancer.clients.descriptors import allowance, descriptor_limit, descriptors_in_use
-from balancer.clients.downstream import Downstream
-from balancer.control.plane import ControlPlane
-from balancer.endpoints.watched_name import WatchedName
+from balancer.admin.application import ControlPlane
+from balancer.config.listen import ListenAddress
+from balancer.config.load import Settings
+from balancer.config.reload import Prepared, Reloads
+from balancer.config.runtime import terms_of
+from balancer.config.sections import LogConfig
+from balancer.downstream.acceptor import Acceptor
+from balancer.downstream.connection import Downstream
+from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
+from balancer.downstream.preamble import Arrivals
+from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.log.access_log import AccessLog, wall_offset
-from balancer.log.lines import FORMATS
+from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
-from balancer.processes.channel import Channel
-from balancer.processes.evenness import Evenness
-from balancer.processes.listening import listening
-from balancer.processes.member import Member
-from balancer.processes.neighbours import Neighbours
-from balancer.settings.config import Settings
-from balancer.settings.listen import ListenAddress
-from balancer.settings.reload import Prepared, Reloads
-from balancer.settings.sections import LogConfig
-from balancer.settings.terms import terms_of
+from balancer.membership.dns_source import WatchedName
+from balancer.process.channel import Channel
+from balancer.process.connection_balance import Evenness
+from balancer.process.listening import listening
+from balancer.process.member import Member
+from balancer.process.siblings import Neighbours
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from balancer.unit import AT_ONCE, Unit
 from policies.routing.clock import Clock, MonotonicClock

@@ -14,22 +14,22 @@ from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from balancer.clients.networks import is_within
-from balancer.connections.load_probes import LoadProbes
-from balancer.connections.pools import Pools
-from balancer.connections.route import Routes
-from balancer.endpoints.checks import Checks
-from balancer.endpoints.discovery import Discovery
-from balancer.endpoints.roster import Roster, without_reuse
+from balancer.config.transports import transports_of
+from balancer.downstream.networks import is_within
 from balancer.errors import ForwardingError
+from balancer.exchange.admission import Gate
+from balancer.exchange.explaining import Explaining, Explanations
+from balancer.exchange.hedges import Hedges
+from balancer.exchange.tunnel import Tunnels
+from balancer.exchange.wait_queue import WaitQueue
 from balancer.log.journal import Journal, journal_of
+from balancer.membership.active_checks import Checks
+from balancer.membership.discovery import Discovery
+from balancer.membership.registry import Roster, without_reuse
 from balancer.recording.recording import Recording
-from balancer.requests.explaining import Explaining, Explanations
-from balancer.requests.gate import Gate
-from balancer.requests.hedges import Hedges
-from balancer.requests.tunnel import Tunnels
-from balancer.requests.waiting import WaitQueue
-from balancer.settings.transports import transports_of
+from balancer.upstream.load_probes import LoadProbes
+from balancer.upstream.pools import Pools
+from balancer.upstream.route import Routes
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
@@ -39,14 +39,14 @@ from policies.routing.facts import Endpoint
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.clients.downstream import Downstream
+    from balancer.config.runtime import Terms
+    from balancer.config.sections import PolicySpec
+    from balancer.config.sticky import StickyConfig
+    from balancer.downstream.connection import Downstream
+    from balancer.exchange.affinity import ResponseEdits, Stickiness
+    from balancer.exchange.request_key import KeyOf
     from balancer.log.access_log import AccessLog
     from balancer.recording.recorder import Recorder
-    from balancer.requests.request_key import KeyOf
-    from balancer.requests.stickiness import ResponseEdits, Stickiness
-    from balancer.settings.sections import PolicySpec
-    from balancer.settings.sticky import StickyConfig
-    from balancer.settings.terms import Terms
     from policies.overload.hedging import Hedging
 
 AT_ONCE: Final = -1.0

@@ -17,7 +17,7 @@ DEBIAN = "/usr/share/python-wheels"
 
 def unit_in_words() -> str:
     """Which form of the forwarding unit is installed here."""
-    spec = find_spec("balancer.requests.exchange")
+    spec = find_spec("balancer.exchange.exchange")
     is_pure = spec is None or (spec.origin or "").endswith(".py")
     return "the pure source ('make bench' measures the compiled build)" if is_pure else "the compiled build"
 

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from balancer.control.client import ControlClient, ControlError
+from balancer.admin.client import ControlClient, ControlError
 from experiments.errors import FleetFailedError
 
 CONTROL_WITHIN = 5.0

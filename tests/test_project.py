@@ -25,8 +25,8 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from balancer.settings.config import Settings, load
-from balancer.settings.sections import PolicySpec
+from balancer.config.load import Settings, load
+from balancer.config.sections import PolicySpec
 from policies import PolicyMaker, contract
 from policies.routing import registry
 

@@ -1,1 +1,1 @@
-"""The access log: what a request was as a line, and how lines reach a file without delaying anybody."""
+"""Access log: entries, formats, and output in a thread."""

@@ -15,7 +15,7 @@ from random import Random
 from threading import Event, Thread
 
 from balancer.errors import ForwardingError
-from balancer.log.lines import Context, Entry, Format
+from balancer.log.formats import Context, Entry, Format
 from balancer.log.output import LogOutput
 from policies.routing.clock import Clock
 

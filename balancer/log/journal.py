@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from balancer.errors import ForwardingError
     from balancer.log.access_log import AccessLog
-    from balancer.log.lines import Entry
+    from balancer.log.formats import Entry
     from balancer.recording.recorder import Recorder
 
 

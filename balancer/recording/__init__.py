@@ -1,1 +1,1 @@
-"""What came in and how long it took, kept in a small file so that it can be played again."""
+"""Recordings of live traffic in a compact file, for replay and simulation."""

@@ -17,9 +17,9 @@ from threading import Event, Thread
 from typing import Any, Final
 
 from balancer.errors import ForwardingError, LogFailed
-from balancer.log.lines import Entry, outcome, phases
+from balancer.log.formats import Entry, outcome, phases
 from balancer.log.output import FLAGS
-from balancer.recording.tape import (
+from balancer.recording.format import (
     END,
     ENDPOINT,
     ENDS,

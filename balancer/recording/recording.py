@@ -12,12 +12,12 @@ from math import inf
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
+from balancer.config.record import RecordConfig
 from balancer.errors import LogFailed, RecordingRefused
 from balancer.log.access_log import wall_offset
-from balancer.log.lines import Entry, forwarded_for
+from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
 from balancer.recording.recorder import About, Recorder
-from balancer.settings.record import RecordConfig
 
 if TYPE_CHECKING:
     from balancer.unit import Unit

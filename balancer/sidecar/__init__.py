@@ -1,1 +1,1 @@
-"""Outbound mode: an application's calls to others, sent to this machine, and from here over kept connections."""
+"""Sidecar mode: one local listener that forwards an application's outbound calls."""

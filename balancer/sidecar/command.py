@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from balancer.processes.life import attend
+from balancer.config.load import ConfigError
+from balancer.config.sidecar import LISTEN, SidecarConfig, load_sidecar, origins_from
+from balancer.process.lifecycle import attend
 from balancer.server import new_event_loop
-from balancer.settings.config import ConfigError
-from balancer.settings.sidecar import LISTEN, SidecarConfig, load_sidecar, origins_from
 from balancer.sidecar.server import SidecarServer
 
 EPILOG = """\b

@@ -18,15 +18,15 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from balancer.control.merged import merged_metrics
-from balancer.control.metrics import PREFIX, metrics_text
-from balancer.control.plane import ControlPlane
-from balancer.control.routes_report import events_status, names_status, watch_status
-from balancer.control.status import build, endpoint_status, log_status, reload_status
+from balancer.admin.application import ControlPlane
+from balancer.admin.merge import merged_metrics
+from balancer.admin.metrics import PREFIX, metrics_text
+from balancer.admin.routes_report import events_status, names_status, watch_status
+from balancer.admin.status import build, endpoint_status, log_status, reload_status
 
 if TYPE_CHECKING:
-    from balancer.control.sockets import ControlSockets
-    from balancer.settings.reload import Reloads
+    from balancer.admin.sockets import ControlSockets
+    from balancer.config.reload import Reloads
     from balancer.sidecar.origins import Origin, Origins
     from balancer.unit import Unit
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.clients.downstream import CONTROL_PREFIX, Downstream
+from balancer.config.sidecar import MARKER
+from balancer.downstream.connection import CONTROL_PREFIX, Downstream
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
@@ -17,14 +18,13 @@ from balancer.errors import (
     ShuttingDown,
     Unserved,
 )
-from balancer.messages.answers import error_response
-from balancer.messages.request_head import Request
-from balancer.messages.request_reader import RequestReader
-from balancer.settings.sidecar import MARKER
+from balancer.http1.own_responses import error_response
+from balancer.http1.request_head import Request
+from balancer.http1.request_reader import RequestReader
 from balancer.sidecar.heads import Heads
 
 if TYPE_CHECKING:
-    from balancer.control.plane import ControlPlane
+    from balancer.admin.application import ControlPlane
     from balancer.sidecar.origins import Origins
     from balancer.unit import Unit
 

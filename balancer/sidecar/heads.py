@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from balancer.messages.fields import END_OF_HEAD, found, lines_of, without
-from balancer.messages.request_fields import RequestFields
-from balancer.messages.request_head import Request
+from balancer.http1.fields import END_OF_HEAD, found, lines_of, without
+from balancer.http1.request_fields import RequestFields
+from balancer.http1.request_head import Request
 from balancer.sidecar.origins import Origin, Origins
 
 _HOST: Final = lines_of(b"host")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from balancer.clients.deadlines import Sweep
-from balancer.endpoints.watched_name import WatchedName
+from balancer.config.load import Settings
+from balancer.config.reload import Prepared
+from balancer.config.runtime import Terms, terms_of
+from balancer.config.sidecar import OriginConfig, SidecarConfig
+from balancer.downstream.timeouts import Sweep
+from balancer.membership.dns_source import WatchedName
 from balancer.server import Server, build
-from balancer.settings.config import Settings
-from balancer.settings.reload import Prepared
-from balancer.settings.sidecar import OriginConfig, SidecarConfig
-from balancer.settings.terms import Terms, terms_of
 from balancer.sidecar.control import SidecarControl
 from balancer.sidecar.downstream import OriginDownstream
 from balancer.sidecar.origins import Origin, Origins

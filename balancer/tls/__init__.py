@@ -1,1 +1,1 @@
-"""TLS on both sides: contexts from the configuration, and the transport that speaks it."""
+"""TLS for clients and workers: contexts, session resumption and the transport."""

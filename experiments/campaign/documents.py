@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from balancer.settings.documents import TOO_DEEP, is_deep
+from balancer.config.documents import TOO_DEEP, is_deep
 from experiments.errors import BadInputError
 
 LARGEST = 1 << 20

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from balancer.settings.fitness import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig
-from balancer.settings.pool import PoolConfig
-from balancer.settings.queue import ConcurrencyConfig, QueueConfig
-from balancer.settings.retries import HedgingConfig, RetryConfig
-from balancer.settings.sections import LimitsConfig, TimeoutsConfig
+from balancer.config.health import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig
+from balancer.config.pool import PoolConfig
+from balancer.config.queue import ConcurrencyConfig, QueueConfig
+from balancer.config.retries import HedgingConfig, RetryConfig
+from balancer.config.sections import LimitsConfig, TimeoutsConfig
 from experiments.campaign.model import Model
 
 Said = Mapping[str, Any]

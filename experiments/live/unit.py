@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from balancer.control.client import ControlClient
+from balancer.admin.client import ControlClient
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0

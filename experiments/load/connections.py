@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from balancer.connections.upstream import Upstream, connect
+from balancer.upstream.connection import Upstream, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 10.0

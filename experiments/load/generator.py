@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from balancer.connections.upstream import Response, Upstream
+from balancer.upstream.connection import Response, Upstream
 from experiments.load.alarm import open_alarm
 from experiments.load.connections import Connections
 from experiments.load.ledger import Ledger

@@ -10,7 +10,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from balancer.connections.upstream import Response, Upstream, connect
+from balancer.upstream.connection import Response, Upstream, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 150.0

@@ -13,7 +13,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from balancer.messages.internal_fields import InternalFields
+from balancer.http1.internal_fields import InternalFields
 from experiments.reproduce.header_sets import INTERNAL, SETS, block_of, fields_of
 from experiments.reproduce.medians import interval
 

@@ -1,7 +1,7 @@
 """Who is late, and who is asked beside him.
 
-It uses the balancer's rules and budget (`policies/overload/hedging.py`), its wheel of 5 ms and its choice of the second;
-or, for theory, a hedge after a fixed time, at the next instant rather than the next tick.
+It uses the balancer's rules and budget (`policies/overload/hedging.py`), its wheel of 5 ms and its choice of the
+second endpoint; or, for theory, a hedge after a fixed time, at the next instant rather than the next tick.
 """
 
 from __future__ import annotations

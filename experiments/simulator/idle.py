@@ -1,9 +1,9 @@
 """Idle connections of one balancer to one worker, and for how long they are trusted.
 
-Rule of this file: as the balancer's own pool (`balancer/connections/rested.py`), by the same horizon: an unknown worker
-is trusted for a few seconds, one that passes the horizon stays as a lookout, and its end is what is learned from. The
-pool sweeps four times a second; here somebody looks when it matters. What the worker has closed is known at once, so
-the race of a request with a close is not run.
+It follows the balancer's pool (`balancer/upstream/idle_connections.py`) with the same idle-timeout estimate: an unknown
+worker is trusted for a few seconds, and the end of one connection that is kept beyond the estimate extends it. The pool
+sweeps four times a second; the simulator looks when a connection is needed. A close by the worker is known at once, so
+the race of a request with a close does not occur.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.connections.horizon import REST, Horizon, HorizonRules
+from balancer.upstream.idle_timeout import REST, Horizon, HorizonRules
 
 JUDGED_EVERY: Final = 1.0
 """Seconds between two judgements of the horizon."""

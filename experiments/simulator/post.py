@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from balancer.connections.horizon import HorizonRules
+from balancer.upstream.idle_timeout import HorizonRules
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.idle import Idle

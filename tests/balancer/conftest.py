@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from balancer.clients.deadlines import Sweep
-from balancer.connections.pool import Pool
+from balancer.config.load import Settings
+from balancer.downstream.timeouts import Sweep
 from balancer.server import Server, new_event_loop
-from balancer.settings.config import Settings
 from balancer.unit import Unit
+from balancer.upstream.pool import Pool
 from policies.routing.endpoint_state import EndpointState
 
 PATIENCE = 20.0

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import balancer
-from balancer.messages import fields
-from balancer.requests.request_key import key_of
-from balancer.settings.key import KeyConfig
+from balancer.config.key import KeyConfig
+from balancer.exchange.request_key import key_of
+from balancer.http1 import fields
 from tests.balancer.backtracking import Counted
 from tests.balancer.wireless import Wireless
 

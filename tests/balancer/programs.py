@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
-from balancer.control.location import found_socket
+from balancer.admin.socket_path import found_socket
 from tests.balancer.conftest import ScriptedWorker, Wire, get
 
 PATIENCE = 30.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from balancer.clients.downstream import Downstream
+from balancer.downstream.connection import Downstream
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, post_chunked, response
 from tests.balancer.test_control import TOKEN
 

@@ -16,7 +16,7 @@ import pytest
 
 from balancer.errors import LogFailed, QueueTimeout
 from balancer.log.access_log import AccessLog
-from balancer.log.lines import Context, Entry, json_line
+from balancer.log.formats import Context, Entry, json_line
 from balancer.log.output import LogOutput
 from tests.balancer.conftest import Stage, Wire, get, post, response
 from tests.balancer.test_failures import dies_after, dies_at_once
@@ -156,7 +156,7 @@ async def test_waiting_for_room_is_queueing(stage: Stage, watched: Watched) -> N
 
 async def test_the_policy_that_routed_it(stage: Stage, watched: Watched) -> None:
     """Changed while one is on its way: each line names the one that chose."""
-    from balancer.settings.sections import PolicySpec
+    from balancer.config.sections import PolicySpec
 
     worker = await stage.worker(response())
     await watched.serve(worker, policy="random")

@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from balancer.clients.ahead import BATCH, BATCH_SIZE, WINDOW
-from balancer.log.lines import Entry, phases
-from balancer.messages.request_head import Request
+from balancer.downstream.pipelined import BATCH, BATCH_SIZE, WINDOW
+from balancer.http1.request_head import Request
+from balancer.log.formats import Entry, phases
 from tests.balancer.readers import Read, requests_seen, responses_seen
 from tests.balancer.wireless import Peer, Wireless
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.clients.proxy_protocol import SIGNATURE
+from balancer.downstream.proxy_protocol import SIGNATURE
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from balancer.connections.bounded_reader import LONGEST_READ, READ, next_size
+from balancer.upstream.bounded_reader import LONGEST_READ, READ, next_size
 from tests.balancer.conftest import Stage, Wire, get, response
 
 MIB = 1 << 20

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from balancer.control.merged import merged_status
-from balancer.control.status import process_status
-from balancer.settings.sections import PolicySpec
+from balancer.admin.merge import merged_status
+from balancer.admin.status import process_status
+from balancer.config.sections import PolicySpec
 from tests.balancer.conftest import Message, Stage, get, response
 
 POLICY = {

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from balancer.clients.downstream import Downstream
-from balancer.control.turn import ControlTurn
-from balancer.requests.exchange import Exchange
+from balancer.admin.exchange import ControlTurn
+from balancer.downstream.connection import Downstream
+from balancer.exchange.exchange import Exchange
 from tests.balancer.conftest import Stage, Wire, get, quiet_loop
 from tests.balancer.steps import STEPS, Scene
 

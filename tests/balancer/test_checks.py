@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from balancer.endpoints.checks import CheckPlan
+from balancer.membership.active_checks import CheckPlan
 from policies.health.active_checks import CheckRules
 from policies.routing.facts import Standing
 from tests.balancer.certificates import Shelf

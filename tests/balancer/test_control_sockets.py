@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli
-from balancer.clients.networks import unmapped
-from balancer.control.location import found_socket, made_directory
-from balancer.control.plane import CLIENT_LIMIT
-from balancer.control.sockets import bind_unix, open_control
+from balancer.admin.application import CLIENT_LIMIT
+from balancer.admin.socket_path import found_socket, made_directory
+from balancer.admin.sockets import bind_unix, open_control
+from balancer.config.control import ControlConfig
+from balancer.config.load import ConfigError, Settings
+from balancer.downstream.networks import unmapped
 from balancer.errors import ListenFailed
-from balancer.settings.config import ConfigError, Settings
-from balancer.settings.control import ControlConfig
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, Start, starting
 from tests.balancer.test_control import TOKEN
@@ -163,7 +163,7 @@ def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None:
-    from balancer.settings.config import load
+    from balancer.config.load import load
 
     file = tmp_path / "balancer.toml"
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in control.items())

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from balancer.connections.dialling import dial
-from balancer.connections.known_name import NameRules
-from balancer.connections.names import NamesPlan
-from balancer.connections.phases import Phases
-from balancer.connections.resolver import Addresses, LookupFailed
-from balancer.connections.route import Route, Routes, RoutesPlan
 from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved
+from balancer.upstream.connect_phases import Phases
+from balancer.upstream.dial import dial
+from balancer.upstream.names import NamesPlan
+from balancer.upstream.resolved_name import NameRules
+from balancer.upstream.resolver import Addresses, LookupFailed
+from balancer.upstream.route import Route, Routes, RoutesPlan
 from policies.routing.facts import Endpoint
 from tests.balancer.test_happy_eyeballs import settle
 from tests.balancer.virtual import VirtualLoop

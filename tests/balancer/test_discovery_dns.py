@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from balancer.endpoints.watched_name import WatchedName, endpoint_id
-from balancer.settings.discovery import is_server, split_server
+from balancer.config.discovery import is_server, split_server
+from balancer.membership.dns_source import WatchedName, endpoint_id
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.name_server import SERVFAIL, NameServer

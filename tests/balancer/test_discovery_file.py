@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from balancer.__main__ import cli
+from balancer.config.load import ConfigError, Settings, first_problem
 from balancer.server import Server
-from balancer.settings.config import ConfigError, Settings, first_problem
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.test_control import local, status
 from tests.balancer.test_reload import endpoint

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.processes.board import Board
-from balancer.processes.evenness import Evenness
+from balancer.process.connection_balance import Evenness
+from balancer.process.shared_counters import Board
 
 
 def several(*clients: int | None) -> list[Evenness]:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import requests
 
-from balancer.settings.sidecar import SidecarConfig
+from balancer.config.sidecar import SidecarConfig
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, response

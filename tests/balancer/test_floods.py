@@ -10,8 +10,8 @@ import struct
 
 import pytest
 
-from balancer.connections.http2_frames import IDLE_LIMIT
-from balancer.messages.response_head import INTERIM_LIMIT
+from balancer.http1.response_head import INTERIM_LIMIT
+from balancer.http2.frames import IDLE_LIMIT
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.talkers import Play, over_http1, over_http2
 from tests.balancer.test_http2 import before_frames, fault_of, headers

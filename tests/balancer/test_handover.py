@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from balancer.errors import ListenFailed
-from balancer.processes.handover import LISTENING, Inherited
+from balancer.process.socket_handover import LISTENING, Inherited
 from tests.balancer.conftest import Stage, Wire, get, response
 from tests.balancer.programs import Load, Start, starting, workers
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from balancer.clients.client import Client
+from balancer.downstream.client import Client
 from balancer.errors import MalformedResponse, RequestRejected
-from balancer.messages.fields import Framing
-from balancer.messages.request_head import Request, outgoing_request
-from balancer.messages.response_head import StatusLines, incoming_response, outgoing_response
+from balancer.http1.fields import Framing
+from balancer.http1.request_head import Request, outgoing_request
+from balancer.http1.response_head import StatusLines, incoming_response, outgoing_response
 
 STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")
 PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from balancer.control.metrics import metrics_text
-from balancer.control.status import unit_status
-from balancer.requests.attempt import Attempt
-from balancer.requests.exchange import Exchange
-from balancer.requests.hedges import TICK
-from balancer.requests.race import Race
+from balancer.admin.metrics import metrics_text
+from balancer.admin.status import unit_status
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.exchange import Exchange
+from balancer.exchange.hedged_attempts import Race
+from balancer.exchange.hedges import TICK
 from tests.balancer.conftest import (
     Script,
     ScriptedWorker,

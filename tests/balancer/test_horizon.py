@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from balancer.connections.horizon import CLASSES, REST, TRUSTED, Horizon, HorizonRules, beginning, class_of
+from balancer.upstream.idle_timeout import CLASSES, REST, TRUSTED, Horizon, HorizonRules, beginning, class_of
 
 NOW = 1000.0
 

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli, main
-from balancer.messages.load_report import reported_load
-from balancer.settings.config import ConfigError, load
-from balancer.settings.documents import DEEPEST, LARGEST
-from balancer.settings.sections import EndpointConfig
+from balancer.config.documents import DEEPEST, LARGEST
+from balancer.config.load import ConfigError, load
+from balancer.config.sections import EndpointConfig
+from balancer.http1.load_report import reported_load
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.name_server import SRV, NameServer, name_bytes
 from tests.balancer.test_discovery_dns import NAME, known, looked, names, only, serve

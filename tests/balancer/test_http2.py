@@ -18,10 +18,10 @@ from hpack import Encoder
 from hyperframe.frame import ContinuationFrame, DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame
 from hyperframe.frame import SettingsFrame as Settings
 
-from balancer.connections.errand import Errand
-from balancer.connections.http2_terms import PING_AFTER, PING_WAIT
-from balancer.connections.upstream import ResponseSink
 from balancer.errors import StreamRefused
+from balancer.http2.settings import PING_AFTER, PING_WAIT
+from balancer.upstream.connection import ResponseSink
+from balancer.upstream.stream import Errand
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.talkers import Http2, Play, Script, over_http2, values

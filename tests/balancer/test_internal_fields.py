@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.clients.client import Client
-from balancer.messages.internal_fields import InternalFields
-from balancer.messages.request_head import outgoing_request
-from balancer.messages.response_head import ResponseHeads
+from balancer.downstream.client import Client
+from balancer.http1.internal_fields import InternalFields
+from balancer.http1.request_head import outgoing_request
+from balancer.http1.response_head import ResponseHeads
 
 INTERNAL = InternalFields(["X-Shard", "x-shard-key", "steel-int-*"])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from balancer.requests.exchange import KEPT_BACK
+from balancer.exchange.exchange import KEPT_BACK
 from tests.balancer.conftest import Script, Stage, Wire, answering, get, post, response
 
 SMALL = response(b"x" * 1000, b"X-From: first")

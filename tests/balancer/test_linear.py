@@ -12,7 +12,7 @@ from math import inf
 
 import pytest
 
-from balancer.messages.response_head import HEAD_LIMIT
+from balancer.http1.response_head import HEAD_LIMIT
 from tests.balancer.adversary import Parts, made_of, parts
 from tests.balancer.backtracking import Counted, TooManySteps
 from tests.balancer.expressions import IS_COMPILED, Expression, bound, expressions, made, names_in, nodes

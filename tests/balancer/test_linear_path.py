@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hpack import Decoder
 
-from balancer.clients.client import Client
-from balancer.connections.http2_terms import new_connection
-from balancer.messages.request_head import Request
-from balancer.messages.response_head import INTERIM_LIMIT
+from balancer.downstream.client import Client
+from balancer.http1.request_head import Request
+from balancer.http1.response_head import INTERIM_LIMIT
+from balancer.http2.settings import new_connection
 from tests.balancer.conftest import Stage, get
 from tests.balancer.expressions import IS_COMPILED, watch
 from tests.balancer.talkers import Play, over_http1, over_http2, values

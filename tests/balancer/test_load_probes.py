@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from balancer.connections.load_probes import ProbePlan
-from balancer.settings.sections import PolicySpec
+from balancer.config.sections import PolicySpec
+from balancer.upstream.load_probes import ProbePlan
 from policies.routing import registry
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.messages.load_report import reported_load
+from balancer.http1.load_report import reported_load
 from policies.routing.facts import ReportedLoad
 
 

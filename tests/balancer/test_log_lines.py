@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.clients.client import Client
+from balancer.downstream.client import Client
 from balancer.errors import (
     CLIENT_LEFT,
     ConnectFailed,
@@ -21,7 +21,8 @@ from balancer.errors import (
     RequestRejected,
     ResponseTimeout,
 )
-from balancer.log.lines import (
+from balancer.http1.own_responses import error_body
+from balancer.log.formats import (
     HEAD_LIMIT,
     NEW,
     NOT_CONNECTED,
@@ -38,7 +39,6 @@ from balancer.log.lines import (
     requested,
     text_line,
 )
-from balancer.messages.answers import error_body
 from policies.routing.facts import Endpoint
 
 HEAD = b"GET /work HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n\r\n"

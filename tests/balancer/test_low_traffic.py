@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from balancer.connections.accounts import PoolCounts
-from balancer.connections.pool import Pool
+from balancer.upstream.connection_counts import PoolCounts
+from balancer.upstream.pool import Pool
 from tests.balancer.conftest import get, post
 from tests.balancer.far import Far
 

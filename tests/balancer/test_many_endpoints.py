@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from balancer.settings.sections import EndpointConfig
+from balancer.config.sections import EndpointConfig
 from balancer.unit import Unit
 from policies.routing.facts import Standing
 from tests.balancer.wireless import Wireless

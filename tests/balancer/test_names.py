@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.connections.known_name import NameRules
-from balancer.connections.lookup import DnsLook, SystemLook, is_literal
-from balancer.connections.names import AT_ONCE, Names, NamesPlan
-from balancer.connections.resolver import Addresses, LookupFailed
+from balancer.upstream.lookup import DnsLook, SystemLook, is_literal
+from balancer.upstream.names import AT_ONCE, Names, NamesPlan
+from balancer.upstream.resolved_name import NameRules
+from balancer.upstream.resolver import Addresses, LookupFailed
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.name_server import AAAA, SERVFAIL, A, NameServer
 from tests.balancer.test_control import status

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from balancer.processes.board import Board
-from balancer.processes.neighbours import LONGEST, SHORTEST, SLICE, Neighbours
+from balancer.process.shared_counters import Board
+from balancer.process.siblings import LONGEST, SHORTEST, SLICE, Neighbours
 from policies.contract import ManualClock
 from policies.health.health import Fitness
 from policies.health.slow_start import SlowStart

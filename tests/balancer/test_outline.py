@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from balancer.errors import MalformedResponse
-from balancer.messages.body import ChunkedBody, SizedBody
-from balancer.messages.outline import head_of, outline_of, trailers_of
+from balancer.http1.body import ChunkedBody, SizedBody
+from balancer.http1.field_list import head_of, outline_of, trailers_of
 
 HEAD = b"POST /a?b c HTTP/1.1\r\nX-A: 1\r\nHost: example.org\r\nx-a:\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
 

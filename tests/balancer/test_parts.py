@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from balancer.clients.acceptor import bind
-from balancer.clients.descriptors import (
+from balancer.downstream.acceptor import bind
+from balancer.downstream.descriptor_limit import (
     MOST_CLIENTS,
     Allowance,
     allowance,
@@ -17,7 +17,7 @@ from balancer.clients.descriptors import (
     descriptors_in_use,
 )
 from balancer.errors import ListenFailed, QueueFull, RequestRejected
-from balancer.messages.answers import error_response
+from balancer.http1.own_responses import error_response
 from tests.balancer.conftest import Stage, Wire, get, response
 
 

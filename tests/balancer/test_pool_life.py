@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from balancer.connections.backoff import FAILURES
-from balancer.control.status import unit_status
+from balancer.admin.status import unit_status
+from balancer.upstream.backoff import FAILURES
 from policies.routing.facts import Standing
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
 from tests.balancer.wireless import Escaped, Peer, Wireless

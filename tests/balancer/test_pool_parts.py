@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from balancer.connections.accounts import ERROR, US, WORKER, PoolCounts
-from balancer.connections.backoff import FAILURES, FIRST, Backoff
-from balancer.connections.peak import WINDOW, Peak
-from balancer.connections.phases import Phases
-from balancer.messages.keep_alive import keep_alive_timeout
+from balancer.http1.keep_alive import keep_alive_timeout
+from balancer.upstream.backoff import FAILURES, FIRST, Backoff
+from balancer.upstream.connect_phases import Phases
+from balancer.upstream.connection_counts import ERROR, US, WORKER, PoolCounts
+from balancer.upstream.peak import WINDOW, Peak
 
 
 def test_a_few_failures_are_no_trouble() -> None:

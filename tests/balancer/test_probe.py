@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.probe import main
+from balancer.healthcheck import main
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, response
 
@@ -78,4 +78,4 @@ async def test_a_unit_that_speaks_tls(stage: Stage, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("--alife",), ("http://a/", "http://b/")])
 async def test_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert await probed(*words) == 2
-    assert capsys.readouterr().err.startswith("probe: must be: python -m balancer.probe")
+    assert capsys.readouterr().err.startswith("probe: must be: python -m balancer.healthcheck")

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from balancer.__main__ import main
+from balancer.config.load import load
+from balancer.config.sections import UpstreamTlsConfig
 from balancer.errors import UpstreamError
-from balancer.probing.advice import advice
-from balancer.probing.conversation import head_in
-from balancer.probing.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
-from balancer.probing.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
-from balancer.probing.survey import Bounds, Survey
-from balancer.probing.target import BadTarget, target_of
-from balancer.settings.config import load
-from balancer.settings.sections import UpstreamTlsConfig
+from balancer.probe.advice import advice
+from balancer.probe.connection import head_in
+from balancer.probe.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
+from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
+from balancer.probe.survey import Bounds, Survey
+from balancer.probe.target import BadTarget, target_of
 from balancer.tls.contexts import UpstreamTls
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, Stage, Wire, answering, response

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.settings.config import ConfigError, load
+from balancer.config.load import ConfigError, load
 from tests.balancer.conftest import Message, Stage, Wire, get, response
 from tests.balancer.programs import PATIENCE, Load, Program, Start, process_of, starting, workers
 

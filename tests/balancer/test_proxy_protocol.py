@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from balancer.clients.proxy_protocol import LONGEST_LINE, SIGNATURE, BadProxyHeader, ProxyHeader, parse
+from balancer.downstream.proxy_protocol import LONGEST_LINE, SIGNATURE, BadProxyHeader, ProxyHeader, parse
 
 V4, V6 = "192.168.0.1", "2001:db8::1"
 LONGEST_V6 = b"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"

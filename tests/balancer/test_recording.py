@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from balancer.config.record import RecordConfig
 from balancer.errors import LogFailed
 from balancer.recording.recorder import About, Recorder
-from balancer.settings.record import RecordConfig
 from tests.balancer.conftest import Message, Stage, get, post, response
 from tests.balancer.test_log_lines import entry
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from balancer.settings.config import ConfigError, load
+from balancer.config.load import ConfigError, load
 from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.test_control import TOKEN, local, status
 

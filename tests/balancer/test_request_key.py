@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.clients.client import Client
-from balancer.messages.request_head import outgoing_request
-from balancer.requests.request_key import key_of
-from balancer.settings.config import Settings, first_problem
-from balancer.settings.key import KeyConfig
+from balancer.config.key import KeyConfig
+from balancer.config.load import Settings, first_problem
+from balancer.downstream.client import Client
+from balancer.exchange.request_key import key_of
+from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import Stage, get, response
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.connections.phases import Phases
-from balancer.connections.route_watch import MOST_EVENTS, RouteWatch, Watched, WatchPlan, network_of
+from balancer.upstream.connect_phases import Phases
+from balancer.upstream.route_watch import MOST_EVENTS, RouteWatch, Watched, WatchPlan, network_of
 from policies.routing.facts import Endpoint, Standing
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_control import local, status

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from hyperframe.frame import GoAwayFrame
 
-from balancer.connections.backoff import FAILURES
-from balancer.connections.errand import Carrier
-from balancer.connections.http2_terms import PING_AFTER, PING_WAIT
-from balancer.connections.limits import PoolLimits
-from balancer.connections.pools import Pools
-from balancer.connections.shared_pool import SharedPool
-from balancer.connections.upstream import Upstream
-from balancer.control.status import unit_status
+from balancer.admin.status import unit_status
 from balancer.errors import ConnectFailed
+from balancer.http2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
+from balancer.upstream.backoff import FAILURES
+from balancer.upstream.connection import Upstream
+from balancer.upstream.multiplexed_pool import SharedPool
+from balancer.upstream.pool_limits import PoolLimits
+from balancer.upstream.pools import Pools
+from balancer.upstream.stream import Carrier
 from policies.routing.facts import Endpoint, Standing
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
 from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2

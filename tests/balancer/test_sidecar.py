@@ -15,10 +15,10 @@ import trustme
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic.fields import FieldInfo
 
+from balancer.config.load import ConfigError
+from balancer.config.sections import Section
+from balancer.config.sidecar import OriginConfig, SidecarConfig, load_sidecar, origins_from
 from balancer.errors import RequestRejected
-from balancer.settings.config import ConfigError
-from balancer.settings.sections import Section
-from balancer.settings.sidecar import OriginConfig, SidecarConfig, load_sidecar, origins_from
 from balancer.sidecar.origins import Origin, Origins
 from balancer.sidecar.server import SidecarServer
 from tests.balancer.certificates import Shelf

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.clients.client import Client
-from balancer.messages.chunks import passing_trailers
-from balancer.messages.internal_fields import InternalFields
-from balancer.messages.request_head import outgoing_request
-from balancer.settings.config import Settings, first_problem
+from balancer.config.load import Settings, first_problem
+from balancer.downstream.client import Client
+from balancer.http1.chunks import passing_trailers
+from balancer.http1.internal_fields import InternalFields
+from balancer.http1.request_head import outgoing_request
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 from tests.balancer.talkers import Play, over_http1, over_http2, values
 from tests.balancer.test_transports import TRANSPORTS, echo, run

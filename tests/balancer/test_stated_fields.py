@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.clients.client import Client
-from balancer.messages.request_head import RequestHeads
-from balancer.messages.stated_fields import StatedFields
+from balancer.downstream.client import Client
+from balancer.http1.request_head import RequestHeads
+from balancer.http1.request_hints import StatedFields
 
 FIELDS = StatedFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.settings.config import first_problem
-from balancer.settings.sticky import StickyConfig
+from balancer.config.load import first_problem
+from balancer.config.sticky import StickyConfig
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, Stage, Wire, get, post, response
 from tests.balancer.test_control import local, status

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from balancer.clients.deadlines import SLICE, Sweep
+from balancer.downstream.timeouts import SLICE, Sweep
 from tests.balancer.conftest import Message, Stage, Wire, answering, get, post, response
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from balancer.control.metrics import metrics_text
-from balancer.control.status import unit_status
+from balancer.admin.metrics import metrics_text
+from balancer.admin.status import unit_status
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
-from balancer.requests.waiting import LONGEST_RETRY, WaitQueue
-from balancer.requests.waiting import Waiter as AnyWaiter
+from balancer.exchange.wait_queue import LONGEST_RETRY, WaitQueue
+from balancer.exchange.wait_queue import Waiter as AnyWaiter
 from policies.least_in_flight import LeastInFlight
 from policies.overload.wait_queue import Place
 from policies.routing.assignment import Assignment

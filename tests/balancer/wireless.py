@@ -18,14 +18,14 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Self, cast
 
-from balancer.clients.client import Client
-from balancer.clients.deadlines import Sweep
-from balancer.clients.downstream import Downstream
-from balancer.control.access import Entrance
-from balancer.control.plane import ControlPlane
-from balancer.messages.request_head import Request
+from balancer.admin.access import Entrance
+from balancer.admin.application import ControlPlane
+from balancer.config.load import Settings
+from balancer.downstream.client import Client
+from balancer.downstream.connection import Downstream
+from balancer.downstream.timeouts import Sweep
+from balancer.http1.request_head import Request
 from balancer.server import build
-from balancer.settings.config import Settings
 from tests.balancer.virtual import Escaped, VirtualLoop
 
 _END = b""

@@ -18,8 +18,8 @@ import yaml
 from click.testing import CliRunner
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from balancer.probe import PATIENCE
-from balancer.settings.config import load
+from balancer.config.load import load
+from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import one, stages
 from workers.__main__ import cli as workers_cli
 from workers.settings import Settings as WorkerSettings
@@ -142,7 +142,7 @@ def test_who_is_stopped_has_time_to_finish() -> None:
 def test_health_is_asked_of_everybody_by_the_image_itself() -> None:
     """By the probe, without curl; the unit is ready when its workers are, and who asks waits longer than the probe."""
     for name, service in COMPOSE.services.items():
-        assert service.healthcheck.test[:4] == ["CMD", "python", "-m", "balancer.probe"]
+        assert service.healthcheck.test[:4] == ["CMD", "python", "-m", "balancer.healthcheck"]
         assert seconds(service.healthcheck.timeout) > PATIENCE
         port = re.findall(r":(\d+)/healthz", service.healthcheck.test[-1])
         assert port == ([] if name == "balancer" else [options_of(service)["--port"]])

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.probe import PATIENCE
+from balancer.healthcheck import PATIENCE
 from tests.deploy.dockerfile import ByHand, context, instructions, one, stages
 from tests.deploy.programs import Program, free_port
 

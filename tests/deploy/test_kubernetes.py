@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from balancer.control.turn import LIVE, READY
-from balancer.settings.config import load
+from balancer.admin.exchange import LIVE, READY
+from balancer.config.load import load
 from tests.deploy.dockerfile import one, stages
 from tests.deploy.kinds import problems
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from balancer.settings.config import Settings
+from balancer.config.load import Settings
 
 UNIT = Path(__file__).resolve().parent.parent.parent / "deploy" / "systemd" / "steelyard.service"
 PROGRAM = "/opt/steelyard/bin/balancer"

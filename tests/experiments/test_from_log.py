@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from balancer.clients.client import Client
+from balancer.downstream.client import Client
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
-from balancer.log.lines import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
+from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
 from experiments.errors import BadInputError
 from experiments.load.samples import Kind
 from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of

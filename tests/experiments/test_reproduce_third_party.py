@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from balancer.connections.resolver import LookupFailed, Resolver
+from balancer.upstream.resolver import LookupFailed, Resolver
 from experiments.report.canvas import to_png
 from experiments.reproduce.calls import Made
 from experiments.reproduce.name_server import answer_to, name_server

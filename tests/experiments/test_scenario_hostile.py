@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from balancer.settings.documents import DEEPEST
+from balancer.config.documents import DEEPEST
 from experiments.campaign.documents import LARGEST
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.playable import complaints

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from balancer.settings.config import Settings
+from balancer.config.load import Settings
 from tests.faultsim.plan import Ask, Caller, Damage, Fault, Plan, Reply
 
 SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (

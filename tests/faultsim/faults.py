@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from balancer.settings.sections import EndpointConfig, PolicySpec
+from balancer.config.sections import EndpointConfig, PolicySpec
 from policies.errors import PoliciesError
 from tests.faultsim.plan import Fault
 

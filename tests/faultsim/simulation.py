@@ -13,13 +13,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
-from balancer.clients.deadlines import Sweep
-from balancer.clients.downstream import Downstream
-from balancer.connections.pool import Pool
-from balancer.control.plane import ControlPlane
+from balancer.admin.application import ControlPlane
+from balancer.config.load import Settings
+from balancer.config.sections import PolicySpec
+from balancer.downstream.connection import Downstream
+from balancer.downstream.timeouts import Sweep
 from balancer.server import build
-from balancer.settings.config import Settings
-from balancer.settings.sections import PolicySpec
+from balancer.upstream.pool import Pool
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Endpoint
 from tests.balancer.wireless import CLIENTS, Control

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from balancer.connections.horizon import REST, TRUSTED, Horizon, HorizonRules
-from balancer.connections.rested import Rested
-from balancer.connections.upstream import Upstream
+from balancer.upstream.connection import Upstream
+from balancer.upstream.idle_connections import Rested
+from balancer.upstream.idle_timeout import REST, TRUSTED, Horizon, HorizonRules
 from experiments.simulator.idle import Idle
 
 LONGEST = 30.0
@@ -33,7 +33,7 @@ class Connection:
 
 @dataclass
 class RealPool:
-    """The idle half of `balancer/connections/pool.py`: `Rested` as it is, and the few lines of the pool around it."""
+    """The idle half of `balancer/upstream/pool.py`: `Rested` as it is, and the few lines of the pool around it."""
 
     keeps: float
     now: float = 0.0

@@ -1,0 +1,1 @@
+"""Administration under /-/: access, status, metrics, endpoint and policy commands."""

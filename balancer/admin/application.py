@@ -1,0 +1,303 @@
+"""The control plane: an aiohttp application for every request whose path begins with /-/.
+
+It reads the unit and gives it orders, and is never on a forwarded request's way. Requests reach it over a Unix socket,
+over a TCP address of its own, and, with the token, on the port that serves traffic: Heroku gives a process one port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import HttpVersion11, web
+from pydantic import ValidationError
+
+from balancer.admin.access import Entrance, has_token, is_admitted
+from balancer.admin.connection import ControlDownstream
+from balancer.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
+from balancer.admin.exchange import BODY_LIMIT, READY
+from balancer.admin.live_routes import LiveRoutes
+from balancer.admin.merge import merged_metrics, merged_status
+from balancer.admin.metrics import metrics_text
+from balancer.admin.policy_report import policy_status, process_policy_status
+from balancer.admin.sockets import ControlSockets
+from balancer.admin.status import process_status, reload_status, unit_status
+from balancer.config.load import ConfigError, first_problem
+from balancer.config.sections import PolicySpec
+from balancer.downstream.client import Client
+from balancer.http1.request_head import Request
+from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
+from balancer.process.channel import ENTRANCE, Channel, is_inner
+from balancer.process.channel import Handler as Route
+from balancer.process.runtime_overrides import ORDERS, StandingOrders
+from policies.errors import PoliciesError
+
+if TYPE_CHECKING:
+    from balancer.config.reload import Reloads
+    from balancer.unit import Unit
+
+DRAIN_TIME = 1.0
+"""Seconds that aiohttp reads on after an answer that did not wait for the request's body."""
+
+CLIENT_LIMIT = 64
+"""Connections to `control.listen` that have not been admitted yet; more are reset."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ControlPlane:
+    """The application, once for each entrance, and the sockets that it listens on."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        reloads: Reloads,
+        token: bytes | None = None,
+        channel: Channel | None = None,
+        sockets: ControlSockets | None = None,
+    ) -> None:
+        self._unit = unit
+        self._reloads = reloads
+        self.token = token
+        self._channel = channel
+        self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
+        self._sockets = sockets or ControlSockets()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._clients: set[ControlDownstream] = set()
+        self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
+
+    def _runner(self, entrance: Entrance) -> web.AppRunner:
+        app = web.Application(middlewares=[self._guard], client_max_size=BODY_LIMIT)
+        app[ENTRANCE] = entrance
+        app.add_routes(self._routes())
+        return web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, auto_decompress=False, lingering_time=DRAIN_TIME
+        )
+
+    def _routes(self) -> list[web.RouteDef]:
+        policy: Route = self._policy
+        put_policy: Route = self._put_policy
+        reload: Route = self._reload
+        routes = [
+            *self._probes(),
+            web.get("/-/status", self._status),
+            web.get("/-/metrics", self._metrics),
+        ]
+        if self._channel is not None and self._orders is not None:
+            whole, everywhere = self._channel.whole, self._channel.everywhere
+            policy, put_policy, reload = whole(policy), everywhere(put_policy), everywhere(reload)
+            routes.append(web.get(ORDERS, self._orders.tell))
+        return [
+            *routes,
+            web.get("/-/policy", policy),
+            web.put("/-/policy", put_policy),
+            web.post("/-/reload", reload),
+            *EndpointRoutes(self._unit, self._channel).routes(),
+            *LiveRoutes(self._unit, self._channel).routes(),
+        ]
+
+    def _probes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/-/live", self._live),
+            *(web.get(path.decode(), self._ready) for path in sorted(READY)),
+        ]
+
+    async def start(self) -> None:
+        """Listen; one of several processes does first what the others have been told."""
+        for runner in self._runners.values():
+            await runner.setup()
+        if self._channel is not None and self._orders is not None:
+            await self._channel.start(self._runners[Entrance.PROCESS])
+            await self._orders.catch_up()
+        loop, sockets = asyncio.get_running_loop(), self._sockets
+        if sockets.unix is not None:
+            server = self._runners[Entrance.SOCKET].server
+            keeps_file: dict[str, Any] = {}
+            if sys.version_info >= (3, 13) and isinstance(
+                loop, asyncio.SelectorEventLoop
+            ):  # uvloop keeps it anyway
+                keeps_file["cleanup_socket"] = False
+            self._servers.append(
+                await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)
+            )
+        if sockets.tcp is not None:
+            self._servers.append(
+                await loop.create_server(lambda: ControlDownstream(self._unit, self), sock=sockets.tcp)
+            )
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        self._sockets.close()
+
+    async def stop(self) -> None:
+        """Finish and close what is open."""
+        self.close()
+        for runner in self._runners.values():
+            await runner.cleanup()
+        if self._channel is not None:
+            self._channel.stop()
+
+    def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
+        """Answer `request`, a whole HTTP message that was admitted by its head, on `transport`, and close it."""
+        server = self._runners[Entrance.TRAFFIC].server
+        if server is None:
+            transport.close()
+            return
+        protocol = server()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(request)
+
+    # --- who may
+
+    def admits(self, head: bytes, entrance: Entrance) -> bool:
+        """Whether a request that a client's connection has read may go on, by its head."""
+        return is_admitted(head, entrance, self.token)
+
+    def enter(self, client: ControlDownstream) -> bool:
+        """Whether there is room for one more connection to `control.listen`."""
+        if len(self._clients) >= CLIENT_LIMIT:
+            return False
+        self._clients.add(client)
+        return True
+
+    def leave(self, client: ControlDownstream) -> None:
+        """It is closed, or was admitted and handed over."""
+        self._clients.discard(client)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Others see 404, whatever they ask for."""
+        began_at = self._unit.now()
+        if not self._may(request):
+            handler = not_found
+        elif "Content-Encoding" in request.headers:
+            handler = unsupported_encoding
+        try:
+            if self._orders is not None:
+                await self._orders.admit(request)
+            response = await handler(request)
+        except web.HTTPException as error:
+            self._log(control_entry(request, error, began_at, self._unit.now()), request)
+            raise
+        self._log(control_entry(request, response, began_at, self._unit.now()), request)
+        return response
+
+    def _may(self, request: web.Request) -> bool:
+        if self.token is None or request.app[ENTRANCE] is not Entrance.SOCKET:
+            return True  # another process of the unit asks, or the request was admitted by its head
+        given = request.headers.getall("Authorization", [])
+        return has_token([value.encode("utf-8", "surrogateescape") for value in given], self.token)
+
+    def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
+        """Log a request on the traffic port that was answered without the application."""
+        now = self._unit.now()
+        self._log(Entry(
+            now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
+            request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, 0,
+        ))  # fmt: skip
+
+    def _log(self, entry: Entry, request: web.Request | None = None) -> None:
+        log = self._unit.access_log
+        if request is not None and is_inner(request):
+            return
+        if log is not None and log.logs_control and log.takes(entry.status, None):
+            log.add(entry)
+
+    # --- routes
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an endpoint to forward to, and the unit is not draining."""
+        return not self._unit.is_draining and any(state.is_fit for state in self._unit.router.states)
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.json_response({"healthy": self.is_ready}, status=200 if self.is_ready else 503)
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.json_response({"live": True})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        if self._channel is None:
+            return web.json_response(unit_status(self._unit))
+        own = process_status(self._unit)
+        if is_inner(request):
+            return web.json_response(own)
+        told = [own, *map(json.loads, await self._channel.gather(request.path))]
+        return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, content_type = metrics_text(self._unit)
+        if self._channel is not None and not is_inner(request):
+            texts = [body, *await self._channel.gather(request.path)]
+            body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _policy(self, request: web.Request) -> web.Response:
+        return web.json_response(self._policy_status())
+
+    def _policy_status(self) -> dict[str, Any]:
+        alone = self._channel is None
+        return policy_status(self._unit) if alone else process_policy_status(self._unit)
+
+    async def _put_policy(self, request: web.Request) -> web.Response:
+        """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
+        `?check` in the target it is only looked whether that could be put in force."""
+        try:
+            spec = PolicySpec.model_validate(await json_of(request))
+            if "check" in request.query:
+                spec.make(Random(0))
+            else:
+                self._unit.use_policy(spec)
+        except Refused as error:
+            return problem(error.status, f"policy: {error}")
+        except ValidationError as error:
+            return web.json_response({"error": first_problem(error)}, status=422)
+        except PoliciesError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        return web.json_response(self._policy_status())
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        """The whole configuration again, as on SIGHUP; no body."""
+        try:
+            await self._reloads.run()
+        except ConfigError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        return web.json_response(reload_status(self._unit))
+
+
+def _factory(server: web.Server | None) -> web.Server:
+    assert server is not None  # its runner was set up
+    return server
+
+
+async def not_found(request: web.Request) -> web.StreamResponse:
+    """The answer to a request that is not allowed."""
+    return web.Response(status=404, text="404: Not Found")
+
+
+async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
+    """Compressed bodies are not read: a megabyte may be a gigabyte."""
+    return problem(415, "Content-Encoding: a control request's body must be plain JSON")
+
+
+def control_entry(
+    request: web.Request, response: web.StreamResponse, began_at: float, ended_at: float
+) -> Entry:
+    """For the access log, without the phases of a request that is forwarded."""
+    host = b"\r\nHost: %b\r\n" % request.host.encode("latin-1", "replace")
+    target = request.raw_path.encode("latin-1", "replace")[:TARGET_LIMIT]
+    client = Client((request.remote or "unknown").encode(), b"", request.scheme.encode())
+    return Entry(
+        ended_at, None, response.status, request.method.encode(), target, b"", host,
+        request.version < HttpVersion11, client, None, 0, NOT_CONNECTED, (0.0, began_at), 0.0, 0.0, None,
+        request.content_length or 0, response.content_length or 0,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""A client of a running unit's control plane: over its Unix socket if there is one, else over HTTP with the token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from typing import Any
+from urllib.parse import urlsplit
+
+from balancer.admin.socket_path import found_socket
+from balancer.printable import one_line
+
+UNIX_SCHEME = "unix:"
+
+TIMEOUT = 10.0
+"""Seconds for the unit's answer."""
+
+
+LARGEST = 64 << 20
+"""Bytes of the unit's answer."""
+
+
+class ControlError(Exception):
+    """A control request failed; the message is one line."""
+
+
+class Unreachable(ControlError):
+    """There is no answer, or none of a unit's control plane."""
+
+
+class ControlClient:
+    """The control plane of the unit at `unit`: the URL that it serves, or unix:/path of its control socket."""
+
+    def __init__(self, unit: str, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        self.unit = unit.rstrip("/")
+        self.path = unit.removeprefix(UNIX_SCHEME) if unit.startswith(UNIX_SCHEME) else found_socket(unit)
+        self._token = token
+        self._timeout = timeout
+
+    def document(self, method: str, target: str, body: Any = None) -> Any:
+        """The JSON document of the answer. Raises `ControlError` where it is none, or a refusal."""
+        status, text = self.request(method, target, body)
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            document = None
+            if 200 <= status < 300:
+                raise Unreachable(one_line(f"no answer from {self.unit}: no JSON: {error}")) from None
+        if 200 <= status < 300:
+            return document
+        if isinstance(document, dict) and isinstance(document.get("error"), str):
+            raise ControlError(one_line(document["error"]))
+        if status == 404:
+            raise Unreachable(
+                f"no control plane at {self.unit}: its control socket was not found on this machine, and it takes "
+                "control requests elsewhere only with its token; see --token"
+            )
+        raise Unreachable(f"{self.unit} answers {status}")
+
+    def request(self, method: str, target: str, body: Any = None) -> tuple[int, bytes]:
+        """Status and body of the answer to a request for `target`, with `body` as JSON. Raises `Unreachable`."""
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection = self._connection()
+            try:
+                connection.request(method, target, data, headers)
+                answer = connection.getresponse()
+                text = answer.read(LARGEST + 1)
+                if len(text) > LARGEST:
+                    raise ValueError(f"more than {LARGEST >> 20} MiB")
+                return answer.status, text
+            finally:
+                connection.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise Unreachable(one_line(f"no answer from {self.unit}: {problem}")) from None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.path is not None:
+            return UnixConnection(self.path, self._timeout)
+        parts = urlsplit(self.unit)
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=self._timeout, context=context
+            )
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError("must be http://host:port, https://host:port or unix:/path")
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._timeout)
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over the Unix socket at `path`."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect. Raises OSError."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

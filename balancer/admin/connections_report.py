@@ -1,0 +1,113 @@
+"""What is told of connections to workers, in status and metrics.
+
+Rule of this file: as in `status.py` and `metrics.py`, everything is read at the moment of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from balancer.upstream.connection_counts import AGES
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+    from balancer.upstream.connection_counts import PoolCounts
+    from balancer.upstream.connection_info import Listed
+    from balancer.upstream.pool import Pool
+
+PREFIX = "steelyard"
+OF_ENDPOINT = ["endpoint", "region"]
+
+EVENTS = (
+    "opened",
+    "reused",
+    "cold",
+    "failed",
+    "spared",
+    "closed",
+    "lost_idle",
+    "died",
+    "heartbeats",
+    "heartbeats_failed",
+)
+PHASES = ("namelookup", "connect", "appconnect")
+LISTED = 8
+"""Connections of one endpoint that are told of one by one, the oldest."""
+
+BOUNDS = [*(f"{age:g}" for age in AGES), "+Inf"]
+
+
+def connections_status(pool: Pool, now: float) -> dict[str, Any]:
+    """Those to one endpoint. Durations in seconds; `setup` is means of what each phase had come to, from the beginning,
+    and `horizon` how long an idle one may be used again, which is `learned` or assumed."""
+    counts = pool.counts
+    return {
+        "idle": pool.idle,
+        "leased": pool.leased,
+        "opening": pool.opening,
+        "streams": pool.streams,
+        **{event: getattr(counts, event) for event in EVENTS},
+        "closed_by": closed_by(counts),
+        "lost_ages": dict(zip(BOUNDS, counts.lost_ages, strict=True)),
+        "setup": {phase: round(getattr(counts, phase) / max(1, counts.opened), 6) for phase in PHASES},
+        "horizon": float(round(pool.rested.limit, 3)),
+        "learned": pool.horizon.is_learned,
+        "in_trouble": pool.backoff.is_in_trouble,
+        "last_fault": pool.last_fault,
+        "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
+    }
+
+
+def connection_status(listed: Listed, now: float) -> dict[str, Any]:
+    """One of them; `idle` is None while it serves."""
+    since = listed.idle_since
+    return {
+        "name": listed.name,
+        "age": float(round(now - listed.opened_at, 3)),
+        "idle": float(round(now - since, 3)) if since is not None else None,
+        "requests": listed.requests,
+        "streams": listed.streams,
+        "setup": {phase: round(seconds, 6) for phase, seconds in asdict(listed.phases).items()},
+    }
+
+
+def closed_by(counts: PoolCounts) -> dict[str, int]:
+    """Who has closed how many."""
+    return {"worker": counts.closed_by_worker, "us": counts.closed_by_us, "error": counts.closed_by_error}
+
+
+def connection_families(unit: Unit) -> Iterator[Metric]:
+    """Counters, horizons and ages, by endpoint."""
+    events = CounterMetricFamily(
+        f"{PREFIX}_endpoint_connection_events", "What happened to connections", labels=[*OF_ENDPOINT, "event"]
+    )
+    closed = CounterMetricFamily(
+        f"{PREFIX}_endpoint_connections_closed", "Connections by who closed them", labels=[*OF_ENDPOINT, "by"]
+    )
+    setup = CounterMetricFamily(
+        f"{PREFIX}_endpoint_setup_seconds", "Time to each phase, summed up", labels=[*OF_ENDPOINT, "phase"]
+    )
+    horizon = GaugeMetricFamily(
+        f"{PREFIX}_endpoint_horizon_seconds", "Idle age up to which one is leased", labels=OF_ENDPOINT
+    )
+    ages = HistogramMetricFamily(
+        f"{PREFIX}_endpoint_idle_close_seconds", "Idle age at the worker's close", labels=OF_ENDPOINT
+    )
+    for state in unit.router.states:
+        labels, pool = [state.id, state.region], unit.pools.by_id[state.id]
+        counts = pool.counts
+        for event in EVENTS:
+            events.add_metric([*labels, event], getattr(counts, event))
+        for by, number in closed_by(counts).items():
+            closed.add_metric([*labels, by], number)
+        for phase in PHASES:
+            setup.add_metric([*labels, phase], getattr(counts, phase))
+        horizon.add_metric(labels, pool.rested.limit)
+        rows = list(zip(BOUNDS, accumulate(counts.lost_ages), strict=True))
+        ages.add_metric(labels, buckets=rows, sum_value=counts.lost_seconds)
+    yield from (events, closed, setup, horizon, ages)

@@ -1,0 +1,141 @@
+"""A control request on a client's connection: probes and refusals are answered here, the rest goes to the application.
+
+Who may is decided from the head. A body is gathered only for a request with the token, up to `BODY_LIMIT`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from balancer.admin.access import Entrance
+from balancer.downstream.client import Client
+from balancer.errors import ForwardingError, RequestRejected
+from balancer.http1.fields import found, lines_of, without
+from balancer.http1.request_head import Request
+
+if TYPE_CHECKING:
+    from balancer.admin.application import ControlPlane
+
+BODY_LIMIT: Final = 1 << 20
+"""Bytes of a control request's body; it is read whole before the hand-over."""
+
+REFRAMED: Final = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
+
+LIVE: Final = b"/-/live"
+READY: Final = frozenset((b"/-/ready", b"/-/health"))
+"""What load balancers and orchestrators ask: answered to everybody, with no more than yes or no."""
+
+_CONTENT_ENCODING: Final = lines_of(b"content-encoding")
+_EXPECT: Final = lines_of(b"expect")
+
+_NOT_FOUND: Final = b"404: Not Found"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Connection(Protocol):
+    """The client connection as far as a control request needs it."""
+
+    transport: asyncio.Transport
+    client: Client
+    head_at: float
+
+    @property
+    def entrance(self) -> Entrance: ...
+    def detach(self) -> asyncio.Transport: ...
+    def turn_ended(self, stays: bool) -> None: ...
+    def count_error(self, error: ForwardingError) -> None: ...
+    def write_error(
+        self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool
+    ) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ControlTurn:
+    """A request whose path begins with /-/, answered when its turn has come; its connection closes after it."""
+
+    def __init__(self, connection: Connection, control: ControlPlane, request: Request) -> None:
+        self._connection = connection
+        self._control = control
+        self._request = request
+        self.head = request.raw
+        self._path = request.target.partition(b"?")[0]
+        self._is_probe = request.method in (b"GET", b"HEAD") and (self._path == LIVE or self._path in READY)
+        self._is_allowed = not self._is_probe and control.admits(request.raw, connection.entrance)
+        self._body = bytearray()
+        self._is_up = False
+        self._is_complete = not request.fields.has_body
+
+    @property
+    def _block(self) -> bytes:
+        return self.head[self.head.find(b"\r\n") : -2]
+
+    def start(self) -> None:
+        self._is_up = True
+        if self._is_probe:
+            is_well = self._path == LIVE or self._control.is_ready
+            name = b"live" if self._path == LIVE else b"healthy"
+            body = b'{"%b": %b}' % (name, b"true" if is_well else b"false")
+            self._answer(b"200 OK" if is_well else b"503 Service Unavailable", b"application/json", body)
+        elif not self._is_allowed:
+            self._answer(b"404 Not Found", b"text/plain; charset=utf-8", _NOT_FOUND)
+        elif any(found(_CONTENT_ENCODING, self._block)):
+            problem = b'{"error": "Content-Encoding: a control request\'s body must be plain JSON"}'
+            self._answer(b"415 Unsupported Media Type", b"application/json", problem)
+        else:
+            if not self._is_complete and not self._body and any(found(_EXPECT, self._block)):
+                self._connection.transport.write(_CONTINUE)
+            self._hand_over()
+
+    def request_body(self, data: bytes) -> None:
+        if not self._is_allowed:
+            return
+        self._body += data
+        if len(self._body) > BODY_LIMIT:
+            self._body.clear()
+            self._connection.abort()
+
+    def request_ended(self, trailers: bytes) -> None:
+        self._is_complete = True
+        if self._is_allowed:
+            self._hand_over()
+
+    def pause_response(self) -> None:
+        """The answer is the application's, or a few hundred bytes."""
+
+    def resume_response(self) -> None:
+        """The answer is the application's, or a few hundred bytes."""
+
+    def abandon(self) -> None:
+        """Nothing was begun."""
+
+    def reject(self, error: RequestRejected) -> None:
+        """The body is malformed or too long."""
+        self._connection.count_error(error)
+        self._connection.write_error(error, b"", stays=False, is_head=False)
+        self._connection.turn_ended(stays=False)
+
+    def check(self, now: float) -> None:
+        """The client's own timeouts bound it."""
+
+    def _answer(self, status: bytes, content_type: bytes, body: bytes) -> None:
+        self._is_allowed = False  # what still comes of a body is dropped
+        head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (
+            status, content_type, len(body),
+        )  # fmt: skip
+        request = self._request
+        self._connection.transport.write(head if request.method == b"HEAD" else head + body)
+        self._control.log_answer(request, self._connection.client, self._connection.head_at, int(status[:3]))
+        self._connection.turn_ended(stays=False)
+
+    def _hand_over(self) -> None:
+        if self._is_up and self._is_complete:
+            self._control.take_over(self._connection.detach(), self._message())
+
+    def _message(self) -> bytes:
+        """The request as one message, to be answered and then closed."""
+        return b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
+            without(REFRAMED, self.head[:-2]),
+            len(self._body),
+            bytes(self._body),
+        )

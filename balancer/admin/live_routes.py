@@ -1,0 +1,98 @@
+"""/-/record and whatever else looks at live traffic for a while, on demand.
+
+Rule of this file: what is begun here ends by itself or is ended here; off, it costs a request nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+from aiohttp import web
+from pydantic import Field
+
+from balancer.admin.endpoint_routes import Refused, alone, body_of, problem
+from balancer.admin.status import latency_status
+from balancer.config.sections import Seconds, Section
+from balancer.errors import LogFailed, RecordingRefused
+from balancer.process.channel import Channel
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+
+
+class RecordOrder(Section):
+    """POST /-/record."""
+
+    seconds: Seconds | None = Field(default=None, description="until it ends by itself. None: by DELETE")
+
+
+class ExplainOrder(Section):
+    """POST /-/explain."""
+
+    seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
+        default=60.0, description="until it ends by itself"
+    )
+    keep: int = Field(default=100, ge=1, le=1000, description="last picks that are kept")
+
+
+class LiveRoutes:
+    """What is looked at in `unit`, for aiohttp."""
+
+    def __init__(self, unit: Unit, channel: Channel | None = None) -> None:
+        self._unit = unit
+        self._channel = channel
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        """What to add to the application; what one process of several does, or says, all of them do and say."""
+        ask, tell = alone, alone
+        if self._channel is not None:
+            ask, tell = self._channel.whole, self._channel.everywhere
+        return [
+            web.get("/-/explain", ask(self._explain)),
+            web.post("/-/explain", tell(self._start_explaining)),
+            web.delete("/-/explain", tell(self._stop_explaining)),
+            web.get("/-/latency", ask(self._latency)),
+            web.get("/-/record", ask(self._record)),
+            web.post("/-/record", tell(self._start_recording)),
+            web.delete("/-/record", tell(self._stop_recording)),
+        ]
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        """The last picks, and why; while it is on, and after it was until it is begun anew."""
+        return web.json_response(self._unit.explanations.told())
+
+    async def _start_explaining(self, request: web.Request) -> web.Response:
+        """Body: `seconds`, `keep`, or nothing. While it is on it begins anew."""
+        try:
+            order = await body_of(request, ExplainOrder) if request.can_read_body else ExplainOrder()
+        except Refused as error:
+            return problem(error.status, str(error))
+        self._unit.explanations.start(order.seconds, order.keep)
+        return web.json_response(self._unit.explanations.status(), status=201)
+
+    async def _stop_explaining(self, request: web.Request) -> web.Response:
+        self._unit.explanations.stop()
+        return web.json_response(self._unit.explanations.status())
+
+    async def _latency(self, request: web.Request) -> web.Response:
+        """Every bucket of every histogram, for whoever takes the difference of two readings."""
+        return web.json_response(latency_status(self._unit))
+
+    async def _record(self, request: web.Request) -> web.Response:
+        return web.json_response(self._unit.recording.status())
+
+    async def _start_recording(self, request: web.Request) -> web.Response:
+        """Body: `seconds`, or nothing."""
+        try:
+            order = await body_of(request, RecordOrder) if request.can_read_body else RecordOrder()
+            self._unit.recording.start(order.seconds)
+        except (Refused, RecordingRefused) as error:
+            return problem(error.status, str(error))
+        except LogFailed as error:
+            return problem(409, str(error))
+        return web.json_response(self._unit.recording.status(), status=201)
+
+    async def _stop_recording(self, request: web.Request) -> web.Response:
+        self._unit.recording.stop()
+        return web.json_response(self._unit.recording.status())

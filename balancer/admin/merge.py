@@ -1,0 +1,155 @@
+"""What the processes of one unit say of themselves, as one.
+
+Rule of this file: by kind, not by name, so that what is added to the status or the metrics is merged without a word
+here. Whole numbers count something and are added; other numbers measure something, and the largest is told; something
+is so where it is so everywhere; lists of things that have a name are merged thing by thing. The exceptions are
+`ANYWHERE`, `ALIKE`, `EACH`, `RATES`, `LEAST` and `LARGEST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from balancer.admin.policy_report import summary
+from policies.stats.load import Histogram
+
+ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
+"""True where it is so in one process."""
+
+ALIKE = frozenset({"max_in_flight", "options", "spec"})
+"""The same in every process, or that of the first."""
+
+EACH = frozenset({"done", "refused", "endpoints"})
+"""Whole numbers of what each process does or sees by itself, so that a sum would count it several times: reloads, and
+the endpoints that a source of discovery names."""
+
+RATES = frozenset({"pace"})
+"""Numbers of something per second, which are added."""
+
+NAMES = ("id", "source", "name")
+"""What things in a list are told apart by."""
+
+LEAST = frozenset(
+    f"steelyard_{name}"
+    for name in (
+        *("endpoint_available", "endpoint_healthy", "endpoint_share"),
+        *("configuration_good", "discovery_good"),
+    )
+)
+"""Gauges that are no sums: so where it is so everywhere."""
+
+LARGEST = frozenset(
+    f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads", "route_departed")
+)
+"""And what is so where it is so anywhere, or done by each. Gauges of seconds are measures, too."""
+
+OF_PROCESS = ("pid", "uptime", "clients", "in_flight", "queued", "connections", "requests")
+"""What is told of each process."""
+
+
+def merged(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One document of several of the same shape."""
+    whole: dict[str, Any] = _merged("", list(told))
+    return whole
+
+
+def merged_status(told: Sequence[dict[str, Any]], processes: int, pid: int) -> dict[str, Any]:
+    """/-/status of the whole unit, from that of each process that answers; `pid` is the supervisor's."""
+    whole = merged(told)
+    whole["pid"] = pid
+    rows = sorted(({name: one[name] for name in OF_PROCESS} for one in told), key=lambda row: str(row["pid"]))
+    whole["processes"] = {"configured": processes, "answering": rows}
+    return whole
+
+
+def _merged(name: str, values: list[Any]) -> Any:
+    values = [value for value in values if value is not None]
+    if not values:
+        return None
+    first = values[0]
+    if name in ALIKE or isinstance(first, str):
+        return first
+    if isinstance(first, bool):
+        return any(values) if name in ANYWHERE else all(values)
+    if isinstance(first, int | float):
+        return _merged_numbers(name, values)
+    if isinstance(first, dict):
+        if "counts" in first and "total" in first:
+            return summary(_pooled(values))
+        names = dict.fromkeys(name for value in values for name in value)
+        return {name: _merged(name, [value.get(name) for value in values]) for name in names}
+    return _merged_lists(values)
+
+
+def _merged_numbers(name: str, values: list[Any]) -> Any:
+    if name in EACH:
+        return max(values)
+    is_sum = name in RATES or all(isinstance(value, int) for value in values)
+    return sum(values) if is_sum else max(values)
+
+
+def _pooled(histograms: list[dict[str, Any]]) -> Histogram:
+    """One of several that are told as their `counts` and `total`."""
+    counts = [sum(column) for column in zip(*(one["counts"] for one in histograms), strict=True)]
+    return Histogram.of(counts, sum(one["total"] for one in histograms))
+
+
+def _merged_lists(lists: list[list[Any]]) -> list[Any]:
+    """Things with a name, one by one; words, each of them once; columns of numbers, place by place; anything else as
+    the first has it."""
+    members = [member for one in lists for member in one]
+    if members and all(isinstance(member, str) for member in members):
+        return list(dict.fromkeys(members))
+    for key in NAMES:
+        if members and all(isinstance(member, dict) and key in member for member in members):
+            named = dict.fromkeys(member[key] for member in members)
+            return [_merged("", [member for member in members if member[key] == one]) for one in named]
+    if members and all(type(member) is int for member in members) and len({*map(len, lists)}) == 1:
+        return [sum(column) for column in zip(*lists, strict=True)]
+    return lists[0]
+
+
+def merged_metrics(texts: Iterable[str]) -> bytes:
+    """/-/metrics of the whole unit, from that of each process."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(texts))
+    return generate_latest(registry)
+
+
+class _Merged(Collector):
+    """Families of several processes, sample by sample."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = list(texts)
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, in the order in which they are first met."""
+        families: dict[str, list[Metric]] = {}
+        for text in self._texts:
+            for family in text_string_to_metric_families(text):
+                families.setdefault(family.name, []).append(family)
+        for name, told in families.items():
+            yield _family(name, told)
+
+
+def _family(name: str, told: list[Metric]) -> Metric:
+    values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
+    for sample in (sample for family in told for sample in family.samples):
+        values.setdefault((sample.name, tuple(sample.labels.items())), []).append(sample.value)
+    whole = Metric(name, told[0].documentation, told[0].type)
+    is_measure = name in LARGEST or (told[0].type == "gauge" and name.endswith("_seconds"))
+    merge = min if name in LEAST else max if is_measure else sum
+    for (sample_name, labels), numbers in values.items():
+        whole.add_sample(sample_name, dict(labels), merge(numbers))
+    return whole

@@ -1,0 +1,250 @@
+"""/-/metrics: the counters of the data path in Prometheus' text format.
+
+Rule of this file: drawn at scrape time; nothing is counted twice, and the hot path knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from balancer.admin.connections_report import connection_families
+from balancer.admin.policy_report import policy_families
+from balancer.admin.queue_report import queue_families
+from balancer.admin.routes_report import route_families
+
+if TYPE_CHECKING:
+    from balancer.log.access_log import LogCounts
+    from balancer.unit import ReloadCounts, Unit
+    from balancer.upstream.load_probes import ProbeCounts
+    from policies.routing.endpoint_state import EndpointState
+
+PREFIX = "steelyard"
+OF_ENDPOINT = ["endpoint", "region"]
+
+
+def metrics_text(unit: Unit) -> tuple[bytes, str]:
+    """The text and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(UnitCollector(unit))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class UnitCollector(Collector):
+    """A unit as Prometheus sees it."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: everything is read when it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, from the unit's counters as they stand."""
+        yield from self._unit_families()
+        yield from self._endpoint_gauges()
+        yield from self._endpoint_counters()
+        yield from fitness_families(self._unit)
+        yield from route_families(self._unit)
+        yield self._latency()
+
+    def _unit_families(self) -> Iterator[Metric]:
+        unit, counts = self._unit, self._unit.counts
+        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(unit.downstreams))
+        yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
+        yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
+        yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
+        denied = unit.retries.budget.denied
+        yield CounterMetricFamily(f"{PREFIX}_retries_denied", "Retries beyond the budget", denied)
+        yield from self._hedges()
+        yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
+        yield CounterMetricFamily(
+            f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
+        )
+        yield from self._tunnels()
+        yield from reload_families(unit.reload_counts)
+        yield from self._discovery()
+        sticky = CounterMetricFamily(
+            f"{PREFIX}_sticky", "Requests that belong to an endpoint", labels=["placed"]
+        )
+        sticky.add_metric(["kept"], unit.sticky_counts.kept)
+        sticky.add_metric(["moved"], unit.sticky_counts.moved)
+        yield sticky
+        yield reason_family(unit)
+        yield from policy_families(unit)
+        yield record_family(unit)
+        yield probe_family(unit.load_probes.counts)
+        yield from queue_families(unit)
+        yield from panic_families(unit)
+        errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
+        if unit.access_log is not None:
+            yield log_family(unit.access_log.counts)
+        for reason, number in counts.errors.items():
+            errors.add_metric([reason], number)
+        yield errors
+
+    def _hedges(self) -> Iterator[Metric]:
+        hedges, counts = self._unit.hedges, self._unit.counts
+        if hedges is None:
+            return
+        hedging = hedges.hedging
+        yield CounterMetricFamily(
+            f"{PREFIX}_hedges", "Late requests sent to a second endpoint", counts.hedged
+        )
+        yield CounterMetricFamily(f"{PREFIX}_hedges_won", "Hedges that answered first", counts.hedges_won)
+        yield GaugeMetricFamily(f"{PREFIX}_hedge_losers", "Attempts that came second", len(hedges.losers))
+        withheld = CounterMetricFamily(
+            f"{PREFIX}_hedges_withheld", "Late requests that were not hedged", labels=["reason"]
+        )
+        withheld.add_metric(["budget"], hedging.denied)
+        withheld.add_metric(["all_slow"], hedging.withheld)
+        yield withheld
+        late = GaugeMetricFamily(f"{PREFIX}_late_after_seconds", "Wait for a first byte", labels=["region"])
+        for region, seconds in hedging.usual.items():
+            late.add_metric([region], seconds)
+        yield late
+
+    def _discovery(self) -> Iterator[Metric]:
+        unit = self._unit
+        named = GaugeMetricFamily(f"{PREFIX}_discovered", "Endpoints of a source", labels=["source"])
+        good = GaugeMetricFamily(f"{PREFIX}_discovery_good", "1: the last look was good", labels=["source"])
+        for source in unit.discovery.sources:
+            named.add_metric([source.source], unit.roster.count(source.source))
+            good.add_metric([source.source], source.problem is None)
+        yield from (named, good)
+
+    def _tunnels(self) -> Iterator[Metric]:
+        tunnels = self._unit.tunnels
+        yield GaugeMetricFamily(f"{PREFIX}_tunnels", "Upgraded connections open", len(tunnels))
+        yield CounterMetricFamily(f"{PREFIX}_tunnels_opened", "Upgraded connections", tunnels.opened)
+        passed = CounterMetricFamily(
+            f"{PREFIX}_tunnel_bytes", "Bytes through tunnels, from and to clients", labels=["direction"]
+        )
+        passed.add_metric(["in"], tunnels.bytes_in)
+        passed.add_metric(["out"], tunnels.bytes_out)
+        yield passed
+
+    def _endpoint_gauges(self) -> Iterator[Metric]:
+        in_flight = GaugeMetricFamily(
+            f"{PREFIX}_endpoint_in_flight", "Requests in flight", labels=OF_ENDPOINT
+        )
+        available = GaugeMetricFamily(f"{PREFIX}_endpoint_available", "1: takes requests", labels=OF_ENDPOINT)
+        connections = GaugeMetricFamily(
+            f"{PREFIX}_endpoint_connections", "Connections held", labels=[*OF_ENDPOINT, "state"]
+        )
+        for state in self._unit.router.states:
+            pool = self._unit.pools.by_id[state.id]
+            in_flight.add_metric(_labels(state), state.in_flight_here)
+            available.add_metric(_labels(state), state.available)
+            for name, number in (("idle", pool.idle), ("leased", pool.leased), ("opening", pool.opening)):
+                connections.add_metric([*_labels(state), name], number)
+        yield from (in_flight, available, connections)
+
+    def _endpoint_counters(self) -> Iterator[Metric]:
+        outcomes = CounterMetricFamily(
+            f"{PREFIX}_endpoint_outcomes", "Attempts by how they ended", labels=[*OF_ENDPOINT, "outcome"]
+        )
+        for state in self._unit.router.states:
+            for kind, number in state.outcomes.items():
+                outcomes.add_metric([*_labels(state), kind.value], number)
+        yield outcomes
+        yield from connection_families(self._unit)
+
+    def _latency(self) -> Metric:
+        latency = HistogramMetricFamily(
+            f"{PREFIX}_endpoint_latency_seconds", "Sent to last byte, successes", labels=OF_ENDPOINT
+        )
+        for state in self._unit.router.states:
+            rows = [
+                ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
+                for bound, number in state.histogram.cumulative()
+            ]
+            latency.add_metric(_labels(state), buckets=rows, sum_value=state.histogram.total)
+        return latency
+
+
+def panic_families(unit: Unit) -> Iterator[Metric]:
+    """Where health is ignored, and how much was routed so; "" is the whole pool."""
+    panic, router = unit.router.fitness.panic, unit.router
+    now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
+    now.add_metric([""], panic.is_everywhere)
+    for region in sorted({state.region for state in router.states}):
+        now.add_metric([region], region in panic.regions)
+    yield now
+    yield CounterMetricFamily(f"{PREFIX}_panics", "Times that panic began", panic.times)
+    routed = panic.requests(router.routed)
+    yield CounterMetricFamily(f"{PREFIX}_panic_requests", "Requests routed in panic", routed)
+
+
+def fitness_families(unit: Unit) -> Iterator[Metric]:
+    """Who is healthy, ejected or warming up, and what its checks have found."""
+    healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
+    ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)
+    share = GaugeMetricFamily(f"{PREFIX}_endpoint_share", "Part of its weight in force", labels=OF_ENDPOINT)
+    ejections = CounterMetricFamily(f"{PREFIX}_endpoint_ejections", "Ejections", labels=OF_ENDPOINT)
+    checks = CounterMetricFamily(
+        f"{PREFIX}_endpoint_checks", "Active checks by result", labels=[*OF_ENDPOINT, "result"]
+    )
+    for state in unit.router.states:
+        labels = _labels(state)
+        healthy.add_metric(labels, state.healthy)
+        ejected.add_metric(labels, state.is_ejected)
+        share.add_metric(labels, state.share)
+        ejections.add_metric(labels, state.record.count)
+        watch = unit.checks.by_id.get(state.id)
+        for result in ("passed", "failed"):
+            checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
+    yield from (healthy, ejected, share, ejections, checks)
+
+
+def record_family(unit: Unit) -> Metric:
+    """What became of the requests of the last recording."""
+    family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
+    told = unit.recording.status()
+    for result in ("written", "dropped"):
+        family.add_metric([result], told[result])
+    return family
+
+
+def probe_family(counts: ProbeCounts) -> Metric:
+    """What became of the questions for load."""
+    family = CounterMetricFamily(f"{PREFIX}_load_probes", "Load asked for out of band", labels=["result"])
+    for result in ("answered", "silent", "failed", "skipped"):
+        family.add_metric([result], getattr(counts, result))
+    return family
+
+
+def reason_family(unit: Unit) -> Metric:
+    """Why requests went where they went, counted while picks are explained."""
+    family = CounterMetricFamily(f"{PREFIX}_pick_reasons", "Reasons of explained picks", labels=["reason"])
+    for reason, number in unit.explanations.reasons.items():
+        family.add_metric([reason], number)
+    return family
+
+
+def log_family(counts: LogCounts) -> Metric:
+    """What became of the entries of the access log."""
+    family = CounterMetricFamily(f"{PREFIX}_log_entries", "Entries of the access log", labels=["result"])
+    for result in ("written", "dropped", "lost"):
+        family.add_metric([result], getattr(counts, result))
+    return family
+
+
+def reload_families(counts: ReloadCounts) -> Iterator[Metric]:
+    """How often the configuration was read again, and whether it was good the last time."""
+    reloads = CounterMetricFamily(f"{PREFIX}_reloads", "Configuration read again", labels=["result"])
+    reloads.add_metric(["done"], counts.done)
+    reloads.add_metric(["refused"], counts.refused)
+    yield reloads
+    is_good = counts.problem is None
+    yield GaugeMetricFamily(f"{PREFIX}_configuration_good", "1: the last reload was not refused", is_good)
+
+
+def _labels(state: EndpointState) -> list[str]:
+    return [state.id, state.region]

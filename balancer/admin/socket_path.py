@@ -1,0 +1,84 @@
+"""Paths of control sockets: where a unit puts its own, and where a client on this machine looks for it.
+
+A control socket is named after the port that the unit serves, in a directory that only the unit's user may enter.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from balancer.downstream.networks import is_this_machine
+
+SYSTEM_DIRECTORY = Path("/run/steelyard")
+"""`RuntimeDirectory=steelyard` of the systemd unit."""
+
+PATH_LIMIT = 107
+"""Bytes of a Unix socket's path on Linux (unix(7)); macOS allows 103."""
+
+
+def socket_name(port: int) -> str:
+    """File name of the control socket of the unit that serves `port`."""
+    return f"{port}.sock"
+
+
+def own_directory() -> Path:
+    """Directory for the control sockets of this user's units: systemd's runtime directory, the session's, or one below
+    the directory for temporary files."""
+    if runtime := os.environ.get("RUNTIME_DIRECTORY"):  # systemd.exec(5): a list separated by colons
+        return Path(runtime.partition(":")[0])
+    return next(_user_directories())
+
+
+def made_directory() -> Path:
+    """`own_directory`, made where it is missing. Raises OSError, also if another user could enter it."""
+    directory = own_directory()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_private(directory):
+        raise PermissionError(0, f"{directory} must be a directory of this user with mode 0700")
+    return directory
+
+
+def is_private(directory: Path) -> bool:
+    """Whether `directory` belongs to this user and nobody else may write to it or look into it.
+
+    systemd makes its runtime directory with mode 0755; then nobody else may write to it, and the socket's own mode
+    keeps others out.
+    """
+    found = os.lstat(directory)
+    forbidden = 0o022 if os.environ.get("RUNTIME_DIRECTORY") else 0o077
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & forbidden
+
+
+def found_socket(url: str) -> str | None:
+    """Path of the control socket of the unit on this machine that serves `url`; None where there is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+    if not is_this_machine(host) and host not in ("0.0.0.0", "::"):
+        return None
+    for directory in (*_user_directories(), SYSTEM_DIRECTORY):
+        path = directory / socket_name(port)
+        if _is_trusted(directory) and path.is_socket():
+            return str(path)
+    return None
+
+
+def _user_directories() -> Iterator[Path]:
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime) / "steelyard"
+    yield Path(tempfile.gettempdir()) / f"steelyard-{os.getuid()}"
+
+
+def _is_trusted(directory: Path) -> bool:
+    """Whether a socket in `directory` is this user's, or was put there by the system's administrator."""
+    try:
+        return directory == SYSTEM_DIRECTORY or is_private(directory)
+    except OSError:
+        return False

@@ -1,0 +1,135 @@
+"""The listening sockets of the control plane: a Unix socket for this user, and a TCP address where one is configured.
+
+They are opened before a unit of several processes forks, shared by all of them, and passed on to the program that
+replaces this one (SIGUSR2).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from balancer.admin.socket_path import made_directory, socket_name
+from balancer.config.listen import ListenAddress
+from balancer.downstream.acceptor import bind
+from balancer.errors import ListenFailed
+
+if TYPE_CHECKING:
+    from balancer.config.control import ControlConfig
+
+UNIX_LABEL = "control.socket"
+TCP_LABEL = "control.listen"
+"""Names under which the sockets are passed to the program that replaces this one."""
+
+BACKLOG = 64
+
+Inherited = Callable[[str], socket.socket | None]
+"""The socket that was passed on under a label, if any."""
+
+
+@dataclass(slots=True)
+class ControlSockets:
+    """What the control plane listens on. `path` is that of the Unix socket, `inode` its file's number."""
+
+    unix: socket.socket | None = None
+    path: str = ""
+    inode: int = 0
+    tcp: socket.socket | None = None
+
+    def labelled(self, listen: str | None) -> list[tuple[str, socket.socket]]:
+        """Label and socket of each, to be passed on; `listen` is the configured TCP address."""
+        found = ((UNIX_LABEL, self.unix), (f"{TCP_LABEL} {listen}", self.tcp))
+        return [(label, sock) for label, sock in found if sock is not None and sock.fileno() >= 0]
+
+    def remove(self) -> None:
+        """Take the Unix socket's name away, unless another unit has put its own there."""
+        with suppress(OSError):
+            if self.path and os.stat(self.path).st_ino == self.inode:
+                os.unlink(self.path)
+
+    def close(self) -> None:
+        """Accept nothing more."""
+        for sock in (self.unix, self.tcp):
+            if sock is not None:
+                sock.close()
+
+
+def open_control(
+    config: ControlConfig,
+    port: int,
+    complain: Callable[[str], None],
+    inherited: Inherited = lambda label: None,
+) -> ControlSockets:
+    """The sockets that `config` asks for, of the unit that serves `port`.
+
+    Raises `ListenFailed` for an address or a path that the configuration names. The default path is no reason not to
+    serve: what is wrong with it is said once, to `complain`.
+    """
+    sockets = ControlSockets()
+    try:
+        if config.listen is not None:
+            address = ListenAddress.parse(config.listen)
+            passed = inherited(f"{TCP_LABEL} {config.listen}")
+            sockets.tcp = passed or bind(address.host, address.port, TCP_LABEL)
+        if config.socket != "off":
+            sockets.unix = inherited(UNIX_LABEL) or _open_unix(config.socket, port, complain)
+        if sockets.unix is not None:
+            sockets.path = sockets.unix.getsockname()
+            sockets.inode = os.stat(sockets.path).st_ino
+    except ListenFailed:
+        sockets.close()
+        raise
+    return sockets
+
+
+def _open_unix(wanted: str, port: int, complain: Callable[[str], None]) -> socket.socket | None:
+    path = wanted
+    try:
+        if wanted == "auto":
+            path = str(made_directory() / socket_name(port))
+        return bind_unix(path)
+    except OSError as error:
+        problem = f"control.socket: cannot listen on {path}: {error.strerror or error}"
+        if wanted != "auto":
+            raise ListenFailed(problem) from None
+        complain(problem)
+        return None
+
+
+def bind_unix(path: str) -> socket.socket:
+    """A listening Unix socket that only this user may connect to. Raises OSError.
+
+    A socket file that nothing listens on, of a program that was killed, is replaced.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        umask = os.umask(0o177)
+        try:
+            sock.bind(path)
+        finally:
+            os.umask(umask)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def _remove_stale(path: str) -> None:
+    if not Path(path).is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError(0, "another program listens on it")

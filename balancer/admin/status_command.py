@@ -1,0 +1,79 @@
+"""`balancer status` and `balancer control`: look at a running unit, and send it any control request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from balancer.admin.endpoint_commands import line_of
+from balancer.admin.options import UnitClient, unit_options
+from balancer.printable import printable
+
+
+@click.command("status")
+@unit_options
+@click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
+def status(unit: str, token: str | None, is_json: bool) -> None:
+    """Show what a running unit does: its policy, requests, errors and endpoints.
+
+    \b
+    Examples:
+      balancer status
+      balancer status --unit http://127.0.0.1:9000 --json
+    """
+    client = UnitClient(unit, token)
+    document = client.ask("GET", "/-/status")
+    if is_json:
+        click.echo(json.dumps(document, indent=2))
+    else:
+        client.show(lambda: lines_of(document))
+
+
+def lines_of(document: dict[str, Any]) -> list[str]:
+    """The status of a unit or a sidecar, for a terminal."""
+    errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
+    state = "draining" if document["draining"] else "serving"
+    lines = [
+        f"steelyard {document['version']} ({document['build']}) {state} for {document['uptime']:.0f} s",
+        f"clients {document['clients']}, in flight {document['in_flight']}, queued {document.get('queued', 0)}, "
+        f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}",
+    ]
+    if "policy" in document:
+        lines.append(f"policy {document['policy']['name']}, fallback picks {document['policy']['demoted']}")
+        lines += [line_of(each) for each in document["endpoints"]]
+    for origin in document.get("origins", ()):
+        lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
+    return lines
+
+
+@click.command("control")
+@click.argument("method", type=click.Choice(["get", "put", "post", "patch", "delete"], case_sensitive=False))
+@click.argument("path")
+@click.argument("body", required=False)
+@unit_options
+def control(method: str, path: str, body: str | None, unit: str, token: str | None) -> None:
+    """Send a control request to a running unit and print the answer; exit 1 if it is refused.
+
+    PATH is what follows /-/ and BODY is JSON; a word that is no JSON is taken as a string.
+
+    \b
+    Examples:
+      balancer control get metrics
+      balancer control put policy '{"name": "latency-weighted", "explore": 0.05}'
+      balancer control post reload
+    """
+    document: Any = None
+    if body is not None:
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = body
+    code, text = UnitClient(unit, token).text(
+        method.upper(), f"/-/{path.removeprefix('/-/').lstrip('/')}", document
+    )
+    click.echo(printable(text.rstrip("\n")))
+    if not 200 <= code < 300:
+        sys.exit(1)

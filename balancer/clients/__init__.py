@@ -1,1 +1,0 @@
-"""Everything on the side of the clients: the socket, a connection from first byte to last, its turns."""

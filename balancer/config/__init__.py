@@ -1,0 +1,1 @@
+"""Configuration: its tables, validation, runtime values and reload."""

@@ -1,0 +1,59 @@
+"""The table `control`: where control requests are taken, and what they need."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from balancer.admin.socket_path import PATH_LIMIT
+from balancer.config.listen import HostPort, ListenAddress
+from balancer.config.sections import Section
+from balancer.downstream.networks import is_this_machine
+
+
+class ControlConfig(Section):
+    """Where control requests (paths that begin with /-/) are taken, and the token that they need."""
+
+    token: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="needed by every control request, as Authorization: Bearer TOKEN; "
+        "with it they are taken on `listen` of the unit, too",
+    )
+    socket: str = Field(
+        default="auto",
+        description="path of the Unix socket for this user's control requests; off: none; auto: one that "
+        "'balancer status' finds by the unit's port",
+    )
+    listen: HostPort | None = Field(
+        default=None,
+        description="host:port for control requests over TCP; a loopback address, any address with a token",
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and not all("!" <= letter <= "~" for letter in token.get_secret_value()):
+            raise ValueError("must be printable ASCII without spaces")
+        return token
+
+    @field_validator("socket")
+    @classmethod
+    def _is_a_path(cls, socket: str) -> str:
+        if socket not in ("auto", "off") and not (socket.startswith("/") and "\0" not in socket):
+            raise ValueError(f"must be auto, off or an absolute path, got '{socket}'")
+        if len(os.fsencode(socket)) > PATH_LIMIT:
+            raise ValueError(f"must have at most {PATH_LIMIT} bytes")
+        return socket
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.listen is not None and self.token is None:
+            host = ListenAddress.parse(self.listen).host
+            if not is_this_machine(host):
+                raise ValueError(
+                    f"listen: {self.listen} can be reached from other machines: give a loopback address, or set token"
+                )
+        return self

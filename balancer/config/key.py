@@ -1,0 +1,31 @@
+"""The table [key] of the configuration: what a policy goes by that sends the same key to the same endpoint.
+
+Rule of this file: as in `sections.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from balancer.config.sections import Section
+from balancer.config.sticky import Token
+
+
+class KeyConfig(Section):
+    """Off by default: requests have no key, and nobody looks for one."""
+
+    by: Literal["header", "cookie", "path", "client"] | None = Field(
+        default=None, description="what of a request is its key; client: the address that it comes from"
+    )
+    name: Token | None = Field(default=None, description="of the header or cookie")
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        needs_name = self.by in ("header", "cookie")
+        if needs_name and self.name is None:
+            raise ValueError(f"name: is required with by = {self.by!r}: which {self.by}")
+        if not needs_name and self.name is not None:
+            raise ValueError('name: is for by = "header" or by = "cookie"')
+        return self

@@ -1,0 +1,279 @@
+"""The configuration: read, checked, and turned into plain values.
+
+Rule of this file: pydantic stops here. What is wrong is told in one line that names the field. Order: command line,
+then environment, then file. The tables with their defaults stand in `sections.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+from pydantic import Field, IPvAnyNetwork, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from balancer.config.control import ControlConfig
+from balancer.config.discovery import DiscoveryConfig, check_unique
+from balancer.config.documents import read_document
+from balancer.config.explain import ExplainConfig
+from balancer.config.health import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig, fitness_of
+from balancer.config.key import KeyConfig
+from balancer.config.listen import HostPort, ListenAddress
+from balancer.config.load_probes import LoadProbesConfig
+from balancer.config.names import NamesConfig, WatchConfig
+from balancer.config.pool import PoolConfig
+from balancer.config.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
+from balancer.config.record import RecordConfig
+from balancer.config.retries import HedgingConfig, RetryConfig
+from balancer.config.sections import (
+    EndpointConfig,
+    HeadersConfig,
+    HttpConfig,
+    LimitsConfig,
+    LogConfig,
+    Name,
+    PolicySpec,
+    TimeoutsConfig,
+    TlsConfig,
+    UpstreamTlsConfig,
+)
+from balancer.config.sticky import StickyConfig
+from balancer.membership.active_checks import CheckPlan
+from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
+from balancer.upstream.pool_limits import PoolLimits
+from policies.errors import PoliciesError
+from policies.health.health import Fitness
+from policies.routing.facts import Endpoint
+
+ENVIRONMENT_PREFIX = "BALANCER_"
+
+MOST_PROCESSES = 256
+
+
+class ConfigError(Exception):
+    """One line: the field and what is allowed there. Exit code 2."""
+
+    exit_code = 2
+
+
+class Settings(BaseSettings):
+    """The whole configuration. Keys may come from the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
+    )
+
+    listen: HostPort = Field(
+        default="127.0.0.1:8080", description="host:port; [::1]:8080 for IPv6; port 0: any free one"
+    )
+    processes: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_PROCESSES,
+        description="of the unit, on one port; $WEB_CONCURRENCY stands for it",
+    )
+    home_region: Name | None = Field(default=None, description="where this unit's requests come from")
+    policy: PolicySpec = PolicySpec()
+    seed: int | None = Field(default=None, ge=0, description="of the policies' randomness; None: a fresh one")
+    retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = Field(
+        default=(), description="networks whose X-Forwarded-* are believed; those of others are replaced"
+    )
+    proxy_protocol: tuple[IPvAnyNetwork, ...] = Field(
+        default=(), description="networks whose connections must begin with a PROXY header; others never do"
+    )
+    endpoints: tuple[EndpointConfig, ...] = ()
+    discovery: DiscoveryConfig = DiscoveryConfig()
+    tls: TlsConfig | None = None
+    upstream_tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    retry: RetryConfig = RetryConfig()
+    hedging: HedgingConfig = HedgingConfig()
+    http: HttpConfig = HttpConfig()
+    limits: LimitsConfig = LimitsConfig()
+    queue: QueueConfig = QueueConfig()
+    shedding: SheddingConfig = SheddingConfig()
+    concurrency: ConcurrencyConfig = ConcurrencyConfig()
+    headers: HeadersConfig = HeadersConfig()
+    pool: PoolConfig = PoolConfig()
+    names: NamesConfig = NamesConfig()
+    watch: WatchConfig = WatchConfig()
+    checks: ChecksConfig = ChecksConfig()
+    load_probes: LoadProbesConfig = LoadProbesConfig()
+    ejection: EjectionConfig = EjectionConfig()
+    panic: PanicConfig = PanicConfig()
+    slow_start: SlowStartConfig = SlowStartConfig()
+    sticky: StickyConfig = StickyConfig()
+    key: KeyConfig = KeyConfig()
+    log: LogConfig = LogConfig()
+    record: RecordConfig = RecordConfig()
+    explain: ExplainConfig = ExplainConfig()
+    control: ControlConfig = ControlConfig()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if not self.endpoints and not self.discovery.names_somebody:
+            raise ValueError("endpoints: is required: [[endpoints]] once or more, or [discovery]")
+        check_unique(self.endpoints)
+        if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
+            raise ValueError("key.by: give either [sticky], which has a key of its own, or [key]")
+        return self
+
+    @property
+    def pool_limits(self) -> PoolLimits:
+        """What the pools go by."""
+        return self.pool.limits(self.timeouts.connect, self.seed)
+
+    def fitness(self) -> Fitness:
+        """What judges the endpoints. Its randomness is its own, so that a seeded policy draws what it always drew."""
+        return fitness_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
+
+    def check_plan(self) -> CheckPlan:
+        """What the active checks go by."""
+        return self.checks.plan(self.seed)
+
+    def server_tls(self) -> ServerTls | None:
+        """What clients are met with, if it is TLS. Raises `TlsProblem`."""
+        return None if self.tls is None else ServerTls(self.tls)
+
+    def client_tls(self) -> UpstreamTls:
+        """What workers are met with. Raises `TlsProblem` for a file that one of these endpoints needs."""
+        by_id = {endpoint.id: endpoint.tls for endpoint in self.endpoints if endpoint.tls is not None}
+        fields = {
+            endpoint.id: f"endpoints.{at}.tls." for at, endpoint in enumerate(self.endpoints) if endpoint.tls
+        }
+        tls = UpstreamTls(self.upstream_tls, by_id, fields)
+        for endpoint in self.endpoints:
+            tls.of(endpoint.endpoint(), endpoint.alpn)
+        if any(name.scheme == "https" for name in self.discovery.dns):
+            tls.of(Endpoint("", "https://localhost", ""))
+        return tls
+
+
+def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
+    """Read the file, let the environment and then `overrides` replace its keys, and check the whole.
+
+    Raises `ConfigError`. Heroku's $PORT stands for `listen` on all addresses, and its $WEB_CONCURRENCY for `processes`,
+    unless the command line says more.
+    """
+    document = read_file(path) if path is not None else {}
+    overrides = dict(overrides)
+    if "listen" not in overrides and (port := os.environ.get("PORT")):
+        overrides["listen"] = _all_addresses(port)
+    if "processes" not in overrides and (wanted := os.environ.get("WEB_CONCURRENCY")):
+        overrides["processes"] = _so_many(wanted)
+    try:
+        settings = _read_with(document, overrides)
+        settings.policy.make(Random(0))
+        settings.server_tls()
+        settings.client_tls()
+    except TlsProblem as error:
+        raise ConfigError(str(error)) from None
+    except ValidationError as error:
+        raise ConfigError(first_problem(error)) from None
+    except PoliciesError as error:
+        raise ConfigError(str(error) if str(error).startswith("policy") else f"policy: {error}") from None
+    return settings
+
+
+def _all_addresses(port: str) -> str:
+    try:
+        return str(ListenAddress.parse(f"0.0.0.0:{port}"))
+    except ValueError:
+        raise ConfigError(f"PORT: must be a port of 0–65535, got '{port}'") from None
+
+
+def _so_many(wanted: str) -> int:
+    if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= MOST_PROCESSES:
+        return int(wanted)
+    raise ConfigError(f"WEB_CONCURRENCY: must be a whole number of 1–{MOST_PROCESSES}, got '{wanted}'")
+
+
+class Environment(EnvSettingsSource):
+    """What is no JSON is taken as it stands, `BALANCER_POLICY=random`; the field's own check names what it is not."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
+_document: ContextVar[dict[str, Any]] = ContextVar("document")
+
+
+class SettingsWithFile(Settings):
+    """`Settings` with the file's keys below the environment's: pydantic-settings asks the class for its sources, and a
+    class for each reading would take longer than all the rest of it."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, _document.get())
+
+
+def _read_with(document: dict[str, Any], overrides: dict[str, Any]) -> Settings:
+    token = _document.set(document)
+    try:
+        return SettingsWithFile(**overrides)
+    finally:
+        _document.reset(token)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The TOML document at `path`. Raises `ConfigError`."""
+    try:
+        document: dict[str, Any] = read_document(path)
+        return document
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """One line for the first of pydantic's findings: field, what is allowed, what was given."""
+    problem = error.errors(include_url=False)[0]
+    field = ".".join(
+        str(part) for part in problem["loc"] if part != "function-before[_from_name(), PolicySpec]"
+    )
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        message = "is required"
+    elif problem["type"] == "extra_forbidden":
+        message = "is not a known key"
+    elif problem["type"] != "value_error":
+        given = repr(problem["input"])
+        message = (
+            f"{message[:1].lower()}{message[1:]}, got {given if len(given) <= 60 else given[:57] + '...'}"
+        )
+    return f"{field}: {message}" if field else message
+
+
+def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
+    """`region=http://host:port` from the command line; ids are numbered within each region."""
+    endpoints: list[dict[str, str]] = []
+    for worker in workers:
+        region, separator, address = worker.partition("=")
+        if not separator or "://" in region:
+            raise ConfigError(f"--worker: must be REGION=http://host:port, got '{worker}'")
+        number = sum(endpoint["region"] == region for endpoint in endpoints)
+        endpoints.append({"id": f"{region}-{number}", "address": address, "region": region})
+    return endpoints

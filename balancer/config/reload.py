@@ -1,0 +1,92 @@
+"""Reading the configuration again: checked as at the start, in a thread, before anything changes.
+
+Rule of this file: what can fail happens here, and only then is anything put in force, by somebody else, in one go. A
+configuration that is not good changes nothing; what was wrong with it is kept for the status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from balancer.config.load import ConfigError, Settings
+from balancer.config.runtime import Terms, terms_of
+from balancer.errors import LogFailed
+from balancer.log.output import LogOutput
+from balancer.membership.file_source import WatchedFile
+from balancer.tls.contexts import TlsProblem
+from balancer.unit import Unit
+from policies.errors import PoliciesError
+
+FIXED = ("listen", "processes", "seed", "control.socket", "control.listen")
+"""Keys that are for the start alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A configuration that is good. `output` is the access log's, open, if it is another than before."""
+
+    settings: Settings
+    terms: Terms
+    output: LogOutput | None
+
+
+class Reloads:
+    """One reload at a time: `read` gives the configuration as it stands now, `put_in_force` makes it so.
+
+    `settings` are those of the start: what is fixed is compared with them.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        settings: Settings,
+        read: Callable[[], Settings],
+        put_in_force: Callable[[Prepared], Awaitable[None]],
+    ) -> None:
+        self._unit = unit
+        self._started_with = settings
+        self._log, self._file = settings.log, settings.discovery.file
+        self._read = read
+        self._put_in_force = put_in_force
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Raises `ConfigError`, and then nothing has changed."""
+        async with self._turn:
+            counts = self._unit.reload_counts
+            try:
+                settings = await self._run()
+            except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
+                counts.refused += 1
+                counts.problem = str(error)
+                raise ConfigError(str(error)) from None
+            self._log, self._file = settings.log, settings.discovery.file
+            counts.done += 1
+            counts.problem = None
+            counts.waiting = self._waiting(settings)
+
+    async def _run(self) -> Settings:
+        prepared = await asyncio.to_thread(self._prepare)
+        try:
+            await self._put_in_force(prepared)
+        except Exception:
+            if prepared.output is not None:
+                prepared.output.close()
+            raise
+        return prepared.settings
+
+    def _prepare(self) -> Prepared:
+        settings = self._read()
+        terms = terms_of(settings)
+        self._unit.roster.warm(terms)
+        if terms.discovery.file is not None and terms.discovery.file != self._file:
+            WatchedFile(terms.discovery.file).first()
+        is_new = settings.log.access != "off" and settings.log != self._log
+        return Prepared(settings, terms, LogOutput(settings.log.path) if is_new else None)
+
+    def _waiting(self, settings: Settings) -> tuple[str, ...]:
+        old, new = self._started_with, settings
+        return tuple(key for key in FIXED if attrgetter(key)(new) != attrgetter(key)(old))

@@ -1,0 +1,57 @@
+"""The tables of the configuration about asking a second endpoint: after the first has failed, or beside it.
+
+Rule of this file: that of `sections.py`, which has the other tables.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from balancer.config.sections import Section
+from balancer.exchange.retries import Retries
+from policies.overload.hedging import Hedging
+from policies.overload.retry_budget import RetryBudget
+
+ErrorStatus = Annotated[int, Field(ge=500, le=599)]
+
+
+class RetryConfig(Section):
+    """What may be sent to a further endpoint, beside how many there are (`retries`)."""
+
+    share: float = Field(
+        default=0.2, ge=0, le=1, description="of the requests of the last 10 s, that may be sent again"
+    )
+    per_second: float = Field(
+        default=10.0, ge=0, le=10_000, description="requests that may be sent again beside that share"
+    )
+    body: int = Field(
+        default=65_536, ge=0, le=1 << 26, description="bytes of a body that are kept for a further endpoint"
+    )
+    statuses: tuple[ErrorStatus, ...] = Field(
+        default=(502, 503), description="of workers, after which an idempotent request goes elsewhere"
+    )
+    idempotency_key: bool = Field(
+        default=False, description="a request with an Idempotency-Key counts as idempotent"
+    )
+
+    def retries(self, limit: int) -> Retries:
+        """The rules, for as many further endpoints."""
+        budget = RetryBudget(self.share, self.per_second)
+        return Retries(limit, self.body, frozenset(self.statuses), self.idempotency_key, budget)
+
+
+class HedgingConfig(Section):
+    """A second endpoint beside the first, when that one is late."""
+
+    enabled: bool = Field(default=False, description="ask a second endpoint when the first is late")
+    quantile: float = Field(
+        default=0.95, ge=0.5, le=0.999, description="share of the requests that are in time, by region"
+    )
+    share: float = Field(default=0.05, gt=0, le=0.5, description="of the requests, that may be hedged")
+    least: float = Field(default=0.01, ge=0.01, le=60, description="seconds before which nobody is late")
+
+    def hedging(self) -> Hedging | None:
+        """The rules; None where it is off."""
+        return Hedging(self.quantile, self.share, self.least) if self.enabled else None

@@ -1,0 +1,164 @@
+"""What a unit goes by: the configuration as plain values, made whole and replaced whole.
+
+Rule of this file: the one place where `Settings` become values, for the start and for every reload, so what works at
+the start works on reload. A new section is a field of `Terms` and a line of `terms_of`; it is taken up in `Unit.adopt`,
+or in `Server._adopt` if it concerns what stands before the unit. Nothing here is changed after it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from balancer.config.discovery import DiscoveryConfig
+from balancer.config.explain import ExplainConfig
+from balancer.config.limits import Limits, Timeouts
+from balancer.config.load import Settings
+from balancer.config.queue import QueueConfig, SheddingConfig, gate_rules
+from balancer.config.record import RecordConfig
+from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
+from balancer.config.sticky import StickyConfig
+from balancer.downstream.networks import Network
+from balancer.exchange.admission import GateRules
+from balancer.exchange.affinity import ResponseEdits, Stickiness
+from balancer.exchange.request_key import KeyOf, key_of
+from balancer.exchange.retries import Retries
+from balancer.http1.internal_fields import InternalFields
+from balancer.membership.active_checks import CheckPlan
+from balancer.tls.contexts import ServerTls, UpstreamTls
+from balancer.upstream.load_probes import ProbePlan
+from balancer.upstream.pool_limits import PoolLimits
+from balancer.upstream.route import RoutesPlan
+from policies.health.health import Fitness
+from policies.overload.concurrency_limit import ConcurrencyRules
+from policies.overload.hedging import Hedging
+from policies.routing.facts import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What `Settings` come to. Contexts for TLS are made with them, so the files are read by then."""
+
+    endpoints: tuple[EndpointConfig, ...]
+    discovery: DiscoveryConfig
+    policy: PolicySpec
+    concurrency: ConcurrencyRules | None
+    gate_rules: GateRules | None
+    stated: tuple[QueueConfig, SheddingConfig]  # what the gate's rules were made of: those cannot be compared
+    queue_is_adaptive: bool
+    home_region: Region | None
+    retries: Retries
+    hedging: Hedging | None
+    check_plan: CheckPlan
+    probe_plan: ProbePlan
+    fitness: Fitness
+    timeouts: Timeouts
+    limits: Limits
+    pools: PoolLimits
+    routes: RoutesPlan
+    trusted_proxies: tuple[Network, ...]
+    proxy_protocol: tuple[Network, ...]
+    internal_names: tuple[str, ...]
+    internal_fields: InternalFields | None
+    says_forwarded: bool
+    allowed_methods: frozenset[bytes]
+    server_tls: ServerTls | None
+    upstream_tls: UpstreamTls
+    upstream_tls_config: UpstreamTlsConfig
+    sticky: StickyConfig | None
+    stickiness: Stickiness | None
+    key_of: KeyOf | None
+    edits: ResponseEdits | None
+    log: LogConfig
+    record: RecordConfig
+    explain: ExplainConfig
+    token: bytes | None
+
+    def meets_clients_like(self, other: Terms) -> bool:
+        """Whether a client connection that began under the others may go on as it is."""
+        return _of_clients(self) == _of_clients(other)
+
+
+def terms_of(settings: Settings) -> Terms:
+    """All that `settings` come to. Raises `TlsProblem`."""
+    names, token = settings.headers.internal, settings.control.token
+    internal = InternalFields(names) if names else None
+    sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
+    stickiness = Stickiness(sticky) if sticky is not None else None
+    return Terms(
+        endpoints=settings.endpoints,
+        discovery=settings.discovery,
+        policy=settings.policy,
+        concurrency=settings.concurrency.rules(),
+        gate_rules=gate_rules(settings.queue, settings.shedding),
+        stated=(settings.queue, settings.shedding),
+        queue_is_adaptive=settings.queue.order == "adaptive",
+        home_region=settings.home_region,
+        retries=settings.retry.retries(settings.retries),
+        hedging=settings.hedging.hedging(),
+        check_plan=settings.check_plan(),
+        probe_plan=settings.load_probes.plan(),
+        fitness=settings.fitness(),
+        timeouts=_timeouts(settings),
+        limits=_limits(settings),
+        pools=settings.pool_limits,
+        routes=RoutesPlan(settings.names.plan(), settings.watch.plan()),
+        trusted_proxies=settings.trusted_proxies,
+        proxy_protocol=settings.proxy_protocol,
+        internal_names=names,
+        internal_fields=internal,
+        says_forwarded=settings.headers.forwarded,
+        allowed_methods=frozenset(method.encode() for method in settings.http.allow),
+        server_tls=settings.server_tls(),
+        upstream_tls=settings.client_tls(),
+        upstream_tls_config=settings.upstream_tls,
+        sticky=sticky,
+        stickiness=stickiness,
+        key_of=stickiness.key_of if stickiness is not None else key_of(settings.key),
+        edits=ResponseEdits(internal, stickiness) if internal or stickiness else None,
+        log=settings.log,
+        record=settings.record,
+        explain=settings.explain,
+        token=token.get_secret_value().encode() if token is not None else None,
+    )
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    timeouts = settings.timeouts
+    return Timeouts(
+        head=timeouts.head,
+        request_idle=timeouts.request_idle,
+        keep_alive=timeouts.keep_alive,
+        first_byte=timeouts.first_byte,
+        body_idle=timeouts.body_idle,
+        queue=timeouts.queue,
+        linger=timeouts.linger,
+        tunnel_idle=timeouts.tunnel_idle,
+        total=timeouts.total,
+        attempt=timeouts.attempt,
+        shutdown=timeouts.shutdown,
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    limits = settings.limits
+    return Limits(
+        head=limits.head,
+        fields=limits.fields,
+        target=limits.target,
+        body=limits.body,
+        buffer=limits.buffer,
+        queue=limits.queue,
+        in_flight=limits.in_flight,
+        clients=limits.clients,
+    )
+
+
+def _of_clients(terms: Terms) -> tuple[object, ...]:
+    return (
+        terms.limits,
+        terms.trusted_proxies,
+        terms.internal_names,
+        terms.says_forwarded,
+        terms.allowed_methods,
+        terms.stated,
+    )

@@ -1,0 +1,216 @@
+"""The configuration of `balancer sidecar`: origins, and what they have in common.
+
+Rule of this file: every table is one of the unit's own, and means the same. Each origin comes to whole `Settings` of a
+unit with one endpoint; so does what stands before them, with none. The environment has no say: `BALANCER_…` is for
+`balancer serve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from balancer.config.control import ControlConfig
+from balancer.config.listen import HostPort, ListenAddress
+from balancer.config.load import ConfigError, Settings, first_problem, read_file
+from balancer.config.names import NamesConfig, WatchConfig
+from balancer.config.pool import PoolConfig
+from balancer.config.retries import RetryConfig
+from balancer.config.sections import (
+    EndpointConfig,
+    LimitsConfig,
+    LogConfig,
+    Name,
+    Section,
+    TimeoutsConfig,
+    UpstreamTlsConfig,
+)
+from balancer.config.transports import Transport
+from balancer.downstream.networks import is_this_machine
+from balancer.tls.contexts import TlsProblem
+
+HostName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$", to_lower=True)
+]
+Prefix = Annotated[str, StringConstraints(pattern=r"^/([A-Za-z0-9][A-Za-z0-9._~-]*/)*$", max_length=256)]
+
+MARKER = "Steelyard-Sidecar"
+"""The field of answers of our own. It is taken out of whatever origins say."""
+
+LISTEN = "127.0.0.1:8081"
+
+
+class BareSettings(Settings):
+    """A unit's, from nowhere but here, and without an endpoint if need be."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        return self
+
+
+class OriginConfig(Section):
+    """One third party. What is not said here is as it is for all."""
+
+    name: Name = Field(description="unique; shown in status, metrics and logs")
+    url: str = Field(description="https://host or http://host:port; no path")
+    host: HostName | None = Field(
+        default=None, description="requests with this Host. None: that of the url, unless others have it, too"
+    )
+    prefix: Prefix | None = Field(
+        default=None, description="paths that begin so, asked of this machine by its own name; taken off"
+    )
+    transport: Transport = Field(default="native", description="what carries requests")
+    keep_alive: bool = Field(default=True, description="false: a new connection for each request")
+    max_in_flight: int | None = Field(default=None, ge=1, description="requests at once. None: no limit")
+    retries: int = Field(default=1, ge=0, le=1, description="further attempts where that is safe")
+    tls: UpstreamTlsConfig = UpstreamTlsConfig()
+    pool: PoolConfig | None = Field(default=None, description="instead of the common pool, as a whole")
+    timeouts: TimeoutsConfig | None = Field(
+        default=None, description="instead of the common ones, as a whole"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _is_origin(cls, value: str) -> str:
+        return EndpointConfig(id="o", address=value).address
+
+    @property
+    def url_host(self) -> str:
+        """Of the url, in lower case."""
+        return urlsplit(self.url).hostname or ""
+
+
+class SidecarConfig(Section):
+    """The whole of it."""
+
+    listen: HostPort = Field(default=LISTEN, description="host:port")
+    allow_remote: bool = Field(default=False, description="listen where other machines can reach it")
+    own_names: tuple[HostName, ...] = Field(
+        default=(), description="names of this machine, beside localhost and addresses, for prefixes"
+    )
+    origins: tuple[OriginConfig, ...] = Field(min_length=1)
+    pool: PoolConfig = PoolConfig()
+    timeouts: TimeoutsConfig = TimeoutsConfig()
+    retry: RetryConfig = RetryConfig()
+    limits: LimitsConfig = LimitsConfig()
+    names: NamesConfig = NamesConfig()
+    watch: WatchConfig = WatchConfig()
+    log: LogConfig = LogConfig()
+    control: ControlConfig = ControlConfig()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        for field in ("name", "prefix"):
+            must_differ(field, [getattr(origin, field) for origin in self.origins])
+        must_differ("host", map(self.host_of, self.origins))
+        for origin in self.origins:
+            if self.host_of(origin) is None and origin.prefix is None:
+                raise ValueError(
+                    f"origins: nothing leads to '{origin.name}': others have its host, give it one or a prefix"
+                )
+        if not self.allow_remote and not is_this_machine(ListenAddress.parse(self.listen).host):
+            raise ValueError(
+                f"listen: {self.listen} can be reached from other machines, and whoever reaches it speaks through it; "
+                "say allow_remote = true if that is meant"
+            )
+        return self
+
+    def host_of(self, origin: OriginConfig) -> str | None:
+        """Whose requests are for an origin; None where only its prefix says."""
+        if origin.host is not None:
+            return origin.host
+        alike = sum(other.url_host == origin.url_host and other.host is None for other in self.origins)
+        return origin.url_host if alike == 1 else None
+
+    def front(self) -> Settings:
+        """What stands before the origins: clients, the log, control."""
+        return _bare(listen=self.listen, log=self.log, control=self.control, **self._common())
+
+    def unit_of(self, origin: OriginConfig) -> Settings:
+        """One origin as a unit."""
+        endpoint = {
+            "id": origin.name,
+            "address": origin.url,
+            "transport": origin.transport,
+            "keep_alive": origin.keep_alive,
+            "max_in_flight": origin.max_in_flight,
+            "tls": origin.tls,
+        }
+        common = self._common() | {
+            "pool": origin.pool or self.pool,
+            "timeouts": origin.timeouts or self.timeouts,
+        }
+        return _bare(endpoints=[endpoint], retries=origin.retries, retry=self.retry, **common)
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "pool": self.pool,
+            "timeouts": self.timeouts,
+            "limits": self.limits,
+            "names": self.names,
+            "watch": self.watch,
+            "headers": {"internal": (MARKER,)},
+        }
+
+
+def _bare(**keys: Any) -> Settings:
+    return BareSettings(**keys)
+
+
+def must_differ(field: str, values: Iterable[str | None]) -> None:
+    """Raises ValueError where two are the same."""
+    seen: set[str] = set()
+    for value in values:
+        if value is not None and value in seen:
+            raise ValueError(f"origins: {field} '{value}' is used twice")
+        seen.add(value or "")
+
+
+def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
+    """Read the file and let `overrides` replace its keys. Raises `ConfigError`, for files of certificates, too."""
+    document = read_file(path) if path is not None else {}
+    try:
+        config = SidecarConfig(**{**document, **overrides})
+        for at, origin in enumerate(config.origins):
+            try:
+                config.unit_of(origin).client_tls()
+            except TlsProblem as error:
+                raise ConfigError(str(error).replace("endpoints.0.", f"origins.{at}.")) from None
+    except ValidationError as error:
+        raise ConfigError(first_problem(error)) from None
+    return config
+
+
+def origins_from(given: Sequence[str]) -> list[dict[str, str]]:
+    """`URL` or `NAME=URL` from the command line. A name is a prefix, too: /NAME/. One alone gets all paths."""
+    origins: list[dict[str, str]] = []
+    for words in given:
+        name, separator, url = words.partition("=")
+        if not separator or "://" in name:
+            name, url = "", words
+        try:
+            host = urlsplit(url).hostname or ""
+        except ValueError:
+            host = ""
+        if not host:
+            raise ConfigError(f"--origin: must be https://host or NAME=https://host, got '{words}'")
+        label = name or host.replace(":", "-")
+        prefix = "/" if len(given) == 1 else f"/{label}/"
+        origins.append({"name": label, "url": url, "prefix": prefix})
+    return origins

@@ -1,0 +1,1 @@
+"""Client connections: accepting, the PROXY protocol, requests in order, timeouts."""

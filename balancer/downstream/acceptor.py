@@ -1,0 +1,196 @@
+"""The listening socket: takes a client only while there is a descriptor for it.
+
+Rule of this file: who cannot be served yet waits in the kernel's backlog, where waiting costs us nothing and the
+client sees a connection. While somebody waits, those served end after their response, so that turns go round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+
+from balancer.downstream.preamble import Arrivals
+from balancer.errors import ListenFailed
+from balancer.process.connection_balance import PAUSE, Evenness
+from balancer.unit import Unit
+
+BACKLOG = 4096
+"""Connections that may wait in the kernel; net.core.somaxconn caps it."""
+
+BATCH = 16
+"""Accepted per turn of the loop: each costs some 40 µs, and a thousand that come back at once should hold nobody up."""
+
+QUIET_BEFORE_CLOSE = 1.0
+"""Seconds a client connection must have been idle before another client may have its descriptor."""
+
+
+def bind(host: str, port: int, key: str = "listen") -> socket.socket:
+    """A listening socket. Raises `ListenFailed`, which names the configuration's `key`."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ListenFailed(f"{key}: cannot use {host}:{port}: {error.strerror}") from None
+    sock.setblocking(False)
+    return sock
+
+
+def bound_unsent(sock: socket.socket, size: int) -> None:
+    """Let the kernel hold at most about `size` bytes that a client has no room for; for all that `sock` accepts.
+
+    Send buffers grow to megabytes each. Before a thousand slow readers they fill the memory that all sockets of the
+    machine share (tcp_mem in tcp(7)); then segments of everybody are dropped, and come again after 200 ms.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+
+
+class Acceptor:
+    """Hands new connections to the protocols of `arrivals`, at most `limit` at a time."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        unit: Unit,
+        arrivals: Arrivals,
+        limit: int,
+        evenness: Evenness | None = None,
+    ) -> None:
+        bound_unsent(sock, unit.limits.buffer)
+        self._sock = sock
+        self._evenness = evenness  # with other processes that accept from the same socket
+        self._waiting: asyncio.TimerHandle | None = None
+        self._unit = unit
+        self._arrivals = arrivals
+        self.limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._is_listening = False
+        unit.on_client_left = self._client_left
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more client can be served."""
+        return self._clients < self.limit
+
+    @property
+    def _clients(self) -> int:
+        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._note()
+        self._listen()
+
+    async def stop(self) -> None:
+        """Accept nobody any more; connections still in the backlog are closed by the kernel, unless another process
+        has the socket as well."""
+        self._pause()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._evenness is not None:
+            self._evenness.leave()
+        self._unit.on_client_left = None
+        self._sock.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
+
+    def sweep(self, now: float) -> None:
+        """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first.
+
+        Where there is room after all, because an arrival came to nothing, accept again.
+        """
+        self._arrivals.sweep(now)
+        if self._is_listening or self._waiting is not None or self._sock.fileno() < 0:
+            return
+        if self.has_room:
+            self._listen()
+            return
+        is_crowded = self._somebody_waits()
+        self._unit.set_crowded(is_crowded)
+        if not is_crowded:
+            return
+        oldest_first = sorted(self._unit.downstreams, key=lambda downstream: downstream.quiet_since)
+        closed = 0
+        for downstream in oldest_first:
+            closed += downstream.close_if_quiet(now, QUIET_BEFORE_CLOSE)
+            if closed >= BATCH:
+                return
+
+    def _listen(self) -> None:
+        self._is_listening = True
+        self._unit.set_crowded(False)
+        self._loop.add_reader(self._sock.fileno(), self._ready)
+
+    def _pause(self) -> None:
+        if self._is_listening:
+            self._is_listening = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _client_left(self) -> None:
+        self._note()
+        if not self._is_listening and self._waiting is None and self.has_room:
+            self._listen()
+
+    def _note(self) -> None:
+        if self._evenness is not None:
+            self._evenness.note(self._clients)
+
+    def _leave_to_others(self) -> None:
+        """For a moment; whoever is still there after it is ours."""
+        self._pause()
+        self._waiting = self._loop.call_later(PAUSE, self._take_one)
+
+    def _take_one(self) -> None:
+        self._waiting = None
+        if self.has_room:
+            self._listen()
+            self._accept()
+
+    def _ready(self) -> None:
+        for _ in range(BATCH):
+            if self._evenness is not None and self._evenness.is_ahead(self._clients):
+                self._leave_to_others()
+                return
+            if not self._accept():
+                return
+
+    def _accept(self) -> bool:
+        """Take a client; whether there was one, and there may be more."""
+        if not self.has_room:
+            self._pause()
+            self._unit.set_crowded(self._somebody_waits())
+            return False
+        try:
+            client, address = self._sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return False
+        except OSError:  # a descriptor short after all: somebody else's; try again when one of ours is free
+            self._pause()
+            return False
+        client.setblocking(False)
+        task = self._loop.create_task(self._arrive(client, address[0]))
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+        self._note()
+        return True
+
+    async def _arrive(self, client: socket.socket, address: str) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: self._arrivals.protocol(address), client)
+        except OSError:  # it left before it was here
+            client.close()
+
+    def _somebody_waits(self) -> bool:
+        waiting = select.poll()
+        waiting.register(self._sock.fileno(), select.POLLIN)
+        return bool(waiting.poll(0))

@@ -1,0 +1,404 @@
+"""A client's connection: requests in, turns in order, and the end of it.
+
+Rule of this file: each request becomes a turn, and turns are answered in the order in which they came, however
+many a client sends ahead (RFC 9112 § 9.3.2). What comes behind a request is parsed when that has been answered and the
+client takes the answers. Until then it is kept as bytes (`ahead.py`) and reading stops, so a client can make us hold
+one read. Whatever is not HTTP is answered once, and the connection closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from balancer.admin.access import Entrance
+from balancer.admin.exchange import ControlTurn
+from balancer.downstream.client import Client
+from balancer.downstream.client_connection import HELD_BY_OFFER, HELD_BY_ORDER, HELD_BY_TURN, ClientConnection
+from balancer.downstream.networks import ends_of
+from balancer.downstream.pending_upgrade import Offer
+from balancer.downstream.pipelined import Ahead
+from balancer.downstream.turn import Refusal, Turn
+from balancer.downstream.unread import has_unread
+from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
+from balancer.exchange.exchange import Exchange
+from balancer.exchange.logged_exchange import LoggedExchange
+from balancer.http1.body import Body
+from balancer.http1.request_head import Request
+from balancer.http1.request_reader import RequestReader
+
+if TYPE_CHECKING:
+    from balancer.admin.application import ControlPlane
+    from balancer.unit import Unit
+
+CONTROL_PREFIX: Final = b"/-/"
+
+
+class Downstream(ClientConnection):
+    """One client connection."""
+
+    __slots__ = (
+        "_ahead",
+        "_answering",
+        "_body",
+        "_control",
+        "_is_deaf",
+        "_linger_until",
+        "_reader",
+        "_stays",
+        "_unsent",
+        "_unstarted",
+        "came_at",
+        "client",
+        "head_at",
+        "offer",
+        "quiet_since",
+    )
+
+    def __init__(self, unit: Unit, control: ControlPlane) -> None:
+        super().__init__(unit)
+        self._control = control
+        self._reader: RequestReader | None = None  # none: nothing more is read
+        self._body: Body | None = None  # of the request that is coming, after its head
+        self._answering: Turn | None = None
+        self._unstarted: Turn | None = None  # being answered as soon as the read is through
+        self._ahead: Ahead | None = None  # made for those who pipeline
+        self._stays = True  # the client wants to send more after the request that is coming
+        self._is_deaf = False  # what the client may still be sending is not listened to
+        self._unsent = 0
+        self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
+        self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
+        self.quiet_since = unit.coarse_now
+        self._linger_until: float | None = None
+        self.offer: Offer | None = None  # to go on in another protocol, until it is answered
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a request is on its way."""
+        return self._answering is not None
+
+    @property
+    def entrance(self) -> Entrance:
+        """Where its control requests come in."""
+        return Entrance.TRAFFIC
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        unit = self._unit
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
+        self.transport.set_write_buffer_limits(high=unit.limits.high_water)
+        proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
+        self.client = client = self._meet(*ends_of(transport), proto)
+        self._reader = RequestReader(client, unit.limits, unit.fresh_id)
+        unit.counts.connections += 1
+        unit.downstreams[self] = None
+
+    def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
+        unit = self._unit
+        is_trusted = unit.trusts(address.decode())
+        return Client(
+            address,
+            authority,
+            proto,
+            is_trusted,
+            unit.internal_fields,
+            unit.says_forwarded,
+            unit.allowed_methods,
+            unit.gate.fields(is_trusted) if unit.gate is not None else None,
+        )
+
+    def adopt_terms(self) -> None:
+        """The unit goes by other terms: so do the requests that begin from now on."""
+        old, limits = self.client, self._unit.limits
+        self.client = self._meet(old.address, old.authority, old.proto)
+        if self._reader is not None:
+            self._reader.adopt(self.client, limits)
+        if not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(high=limits.high_water)
+
+    def data_received(self, data: bytes) -> None:
+        if self._reader is None:  # we linger: what comes is dropped
+            return
+        if self._body is None:
+            if self._answering is not None or self.is_write_paused or self._ahead is not None:
+                self._keep(data)
+                return
+            data = self._read_head(data)
+        if data and self._body is not None:
+            data = self._read_body(data)
+        if data:
+            self._keep(data)
+        if self._unstarted is not None:
+            self._start_late()
+
+    def _start_late(self) -> None:
+        turn, self._unstarted = self._unstarted, None
+        if turn is not None:
+            turn.start()
+
+    def _keep(self, data: bytes) -> None:
+        """It came behind a request that is not answered yet."""
+        if self._ahead is not None:
+            self._ahead.add(data)
+        elif self._reader is not None:
+            self._ahead = Ahead(data, self._unit.now())
+            self.hold(HELD_BY_ORDER)
+            self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        """Not at once: requests that are answered on the spot would nest as deep as the client pipelines."""
+        if self._may_begin:
+            asyncio.get_running_loop().call_soon(self._read_ahead)
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._answering is None and not self.is_write_paused
+
+    def _read_ahead(self) -> None:
+        """Begin the next request of those that came ahead."""
+        ahead, reader = self._ahead, self._reader
+        if ahead is None or reader is None or not self._may_begin:
+            return
+        self._ahead = None  # until it is known what is left
+        self.came_at = ahead.since
+        request = None
+        try:
+            request = ahead.next(reader)
+            if request is not None:
+                self.head_at = 0.0
+                self._begin(request, reader)
+        except RequestRejected as error:
+            self._refuse(error, reader.head if request is None else request.raw)
+        if request is None:
+            if self._reader is not None and not ahead.is_empty:  # a head has begun, but not ended
+                ahead.add(self._read_head(ahead.take_all()))
+        elif request.fields.is_offer:
+            self._make_offer(reader, b"")
+        while self._body is not None and not ahead.is_empty:
+            ahead.put_back(len(self._read_body(ahead.take())))
+        self.came_at = 0.0
+        if self._unstarted is not None:
+            self._start_late()
+        if self._reader is None or ahead.is_empty:
+            self._ahead_is_read(ahead)
+            return
+        self._ahead = ahead
+        if self._answering is None:  # answered on the spot
+            self._go_on_soon()
+
+    def _ahead_is_read(self, ahead: Ahead) -> None:
+        """Nothing is left that came ahead, or nothing more is read, but the rest by another protocol."""
+        if self.offer is not None:
+            self.offer.take_over(ahead)
+        self.unhold(HELD_BY_ORDER)
+        if ahead.has_ended and self._reader is not None and not self.eof_received():
+            self.transport.close()
+
+    def _read_head(self, data: bytes) -> bytes:
+        """Returns what follows the head."""
+        reader = cast(RequestReader, self._reader)
+        has_begun = reader.has_begun
+        request = None
+        try:
+            request = reader.read(data)
+            if request is None:
+                if not has_begun:  # its time is bounded from its first byte on
+                    self.quiet_since = self._unit.coarse_now
+                    self.head_at = self.came_at or self._unit.now()
+                return b""
+            if not has_begun:
+                self.head_at = 0.0
+            self._begin(request, reader)
+        except RequestRejected as error:
+            self._refuse(error, reader.head if request is None else request.raw)
+            return b""
+        return self._make_offer(reader, reader.rest) if request.fields.is_offer else reader.rest
+
+    def _make_offer(self, reader: RequestReader, rest: bytes) -> bytes:
+        """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
+        if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
+            return rest
+        self._reader, self.offer = None, Offer(self, reader, rest)
+        return b""
+
+    def go_on(self, reader: RequestReader, early: bytes) -> None:
+        """The offer was declined."""
+        reader.adopt(self.client, self._unit.limits)
+        self._reader = reader
+        if early:
+            self._keep(early)
+
+    def _read_body(self, data: bytes) -> bytes:
+        """Returns what follows the body."""
+        body = cast(Body, self._body)
+        self.quiet_since = self._unit.coarse_now
+        try:
+            pieces = body.feed(data)
+        except BodyTooLarge as error:
+            self._reject(RequestRejected(413, "body_too_large", str(error)))
+            return b""
+        except MalformedBody as error:
+            self._reject(RequestRejected(400, "malformed_body", str(error)))
+            return b""
+        for piece in pieces:
+            if self._answering is not None:
+                self._answering.request_body(piece)
+        if body.is_ended:
+            self._body = None
+            if self._answering is not None:
+                self._reader = self._reader if self._stays else None
+                self._answering.request_ended(body.trailers)
+        return body.rest
+
+    def eof_received(self) -> bool:
+        """A client may close its sending side and still read: answer what it asked, then close."""
+        if self._ahead is not None:  # a paused TLS transport still reports its end
+            self._ahead.has_ended = True
+            return True
+        if self._answering is None or self._body is not None or self._linger_until is not None:
+            return False
+        self._reader = None
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._unit.downstreams.pop(self, None)
+        self._reader = self._ahead = None
+        turn, self._answering = self._answering, None
+        if turn is not None:
+            turn.abandon()
+        self._unit.client_left()
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        if self._answering is not None:
+            self._answering.pause_response()
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        if self._answering is not None:
+            self._answering.resume_response()
+        elif self._ahead is not None:
+            self._go_on_soon()
+
+    # --- turns
+
+    def _begin(self, request: Request, reader: RequestReader) -> None:
+        """A whole head has come, and with it the whole request unless it has a body."""
+        unit = self._unit
+        unit.counts.requests += 1
+        has_body = request.fields.has_body
+        turn: Turn
+        if request.target.startswith(CONTROL_PREFIX):
+            turn = ControlTurn(self, self._control, request)
+        elif unit.journal is not None:
+            turn = LoggedExchange(unit, self, request, unit.journal)
+        else:
+            turn = Exchange(unit, self, request)
+        if has_body:
+            self._body = reader.body(request)
+            self._stays = request.fields.keep_alive
+            self._answering = self._unstarted = turn  # the head goes with what this read brought of the body
+            return
+        if not request.fields.keep_alive:
+            self._reader = None
+        self._answering = turn
+        turn.start()
+
+    def turn_ended(self, stays: bool) -> None:
+        """The request has been answered in full."""
+        self._answering = None
+        self.quiet_since = self._unit.coarse_now
+        if not stays or self._reader is None:
+            if self.offer is None or not self.offer.withdraw(stays):
+                self._finish()
+        elif self._ahead is not None:
+            asyncio.get_running_loop().call_soon(self._read_ahead)
+
+    # --- ends
+
+    def check(self, now: float) -> None:
+        """The sweep: has the client, or the worker, had its time? `now` is coarse."""
+        timeouts = self._unit.timeouts
+        quiet = now - self.quiet_since
+        if self._linger_until is not None:
+            self._check_linger(now, quiet, self._linger_until)
+        elif self.is_write_paused or self.transport.is_closing():
+            self._check_reader(now, quiet)
+        elif self._answering is None and self._reader is not None and self._reader.has_begun:
+            if quiet > timeouts.head:
+                error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
+                self._refuse(error, self._reader.head)
+        elif self._answering is None:
+            if quiet > self._unit.idle_limit and self._ahead is None:
+                self._close_idle()
+        elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
+            self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
+        else:
+            self._answering.check(now)
+
+    def _check_linger(self, now: float, quiet: float, until: float) -> None:
+        """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
+        if self.transport.get_write_buffer_size():
+            self._linger_until = now + self._unit.timeouts.linger
+            self._check_reader(now, quiet)
+        elif now > until:
+            self.transport.abort()
+
+    def _check_reader(self, now: float, quiet: float) -> None:
+        """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self.quiet_since = unsent, now
+        elif quiet > self._unit.timeouts.body_idle:
+            self.abort()
+
+    def close_if_quiet(self, now: float, longer_than: float) -> bool:
+        """Give the descriptor to somebody who waits for one."""
+        has_begun = self._reader is not None and self._reader.has_begun
+        is_busy = self._answering is not None or self._ahead is not None or has_begun
+        is_idle = not is_busy and self._linger_until is None
+        return is_idle and now - self.quiet_since > longer_than and self._close_idle()
+
+    def _close_idle(self) -> bool:
+        """Between requests. One that has come already is read and answered first: closed under it, a client would see
+        an error, and could not know whether what it asked was done (RFC 9112 § 9.6)."""
+        if has_unread(self.transport):
+            return False
+        self.transport.close()
+        return True
+
+    def detach(self) -> asyncio.Transport:
+        """Hand the connection over to another protocol."""
+        self._unit.downstreams.pop(self, None)
+        self._answering = self._reader = self._ahead = None
+        self.is_held = 0
+        self.transport.resume_reading()
+        self._unit.client_left()
+        return self.transport
+
+    def _finish(self) -> None:
+        """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
+        self._reader = self._ahead = None
+        may_be_sending = self._is_deaf or self._body is not None or self.is_held
+        if not may_be_sending and self._linger_until is None:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._linger_until = self._unit.coarse_now + self._unit.timeouts.linger
+            self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
+            self.transport.write_eof()
+
+    def _refuse(self, error: RequestRejected, head: bytes) -> None:
+        """What comes is not to be read any further: answer, then close."""
+        self._reader = self._body = None
+        self._is_deaf = True
+        self._answering = refusal = Refusal(self._unit, self, error, head)
+        refusal.start()
+
+    def _reject(self, error: RequestRejected) -> None:
+        """The request that is being received will never be whole."""
+        self._reader = self._body = self._unstarted = None
+        self._is_deaf = True
+        if self._answering is not None:
+            self._answering.reject(error)

@@ -1,0 +1,28 @@
+"""Clients that have left while we were not reading from them.
+
+Rule of this file: it asks the kernel, and only of connections whose reading is paused: a loop that watches for bytes
+hears of a reset by itself. One system call for all of them, once in a sweep. A FIN is no departure: a client may close
+its sending side and still read (RFC 9112 § 9.6), and the loop will find it where it stands, behind the bytes before it.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterable
+
+from balancer.downstream.connection import Downstream
+
+
+def departed(downstreams: Iterable[Downstream]) -> list[Downstream]:
+    """Those that were reset: whatever is sent to them now meets nobody."""
+    unheard = {}
+    for downstream in downstreams:
+        transport = downstream.transport
+        if not (transport.is_reading() or transport.is_closing()):
+            unheard[transport.get_extra_info("socket").fileno()] = downstream
+    if not unheard or not hasattr(select, "poll"):  # Windows
+        return []
+    looked_at = select.poll()
+    for descriptor in unheard:
+        looked_at.register(descriptor, 0)  # errors and hang-ups are told unasked
+    return [unheard[descriptor] for descriptor, _ in looked_at.poll(0)]

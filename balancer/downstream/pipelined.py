@@ -1,0 +1,92 @@
+"""What a client sends before its last request is answered.
+
+It is kept as the bytes that came. Only a few requests at a time are parsed, in one go: that costs less than parsing
+each when its turn comes, while thousands of parsed ones would take several times the memory of their bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from balancer.errors import RequestRejected
+from balancer.http1.fields import END_OF_HEAD
+from balancer.http1.request_head import Request
+from balancer.http1.request_reader import RequestReader
+
+BATCH: Final = 16
+BATCH_SIZE: Final = 4_096
+"""Requests, and bytes of their heads, that are parsed in one go; the last head may end beyond that."""
+
+WINDOW: Final = 4_096
+"""Bytes of a body that are taken at a time. What follows the body in them is copied, so without a bound the cost of a
+read full of small requests would grow with its square."""
+
+
+class Ahead:
+    """What came ahead. `since` is when it came; `has_ended`: the client has closed its side behind it."""
+
+    __slots__ = ("_at", "_data", "_fault", "_requests", "has_ended", "since")
+
+    def __init__(self, data: bytes, since: float) -> None:
+        self._data = data
+        self._at = 0  # up to here it has been parsed or taken
+        self._requests: list[Request] = []  # parsed and not begun, in reverse
+        self._fault: RequestRejected | None = None  # of what follows them
+        self.since = since
+        self.has_ended = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self._at == len(self._data) and not self._requests and self._fault is None
+
+    def add(self, data: bytes) -> None:
+        """More has come."""
+        self._data = self._data[self._at :] + data
+        self._at = 0
+
+    def next(self, reader: RequestReader) -> Request | None:
+        """The next request, None if no whole head is left to begin with. Raises `RequestRejected`."""
+        if not self._requests and self._fault is None and not reader.has_begun:
+            self._parse(reader)
+        if self._requests:
+            return self._requests.pop()
+        if self._fault is not None:
+            raise self._fault
+        return None
+
+    def _parse(self, reader: RequestReader) -> None:
+        """Parse requests that follow each other without anything in between."""
+        data, at = self._data, self._at
+        until = at + BATCH_SIZE
+        requests = self._requests
+        try:
+            while at < until and len(requests) < BATCH:
+                end = data.find(END_OF_HEAD, at) + len(END_OF_HEAD)
+                if end < at + len(END_OF_HEAD):
+                    break
+                head, at = data[at:end], end
+                request = reader.read(head)
+                if request is not None:  # else these were empty lines
+                    requests.append(request)
+                    fields = request.fields
+                    if fields.has_body or fields.is_offer or not fields.keep_alive:
+                        break
+        except RequestRejected as error:
+            self._fault = error
+        self._at = at
+        requests.reverse()
+
+    def take(self) -> bytes:
+        """Remove and return the next `WINDOW` bytes, or all if there are fewer."""
+        at = self._at
+        self._at = min(at + WINDOW, len(self._data))
+        return self._data[at : self._at]
+
+    def take_all(self) -> bytes:
+        """Remove and return all bytes."""
+        data, self._data, self._at = self._data[self._at :], b"", 0
+        return data
+
+    def put_back(self, size: int) -> None:
+        """The last `size` bytes that were taken belong to what follows."""
+        self._at -= size

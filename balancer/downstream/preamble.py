@@ -1,0 +1,140 @@
+"""What happens on a connection before HTTP: who the client is (PROXY protocol), and in what it speaks (TLS).
+
+Rule of this file: an arrival holds a descriptor and nothing else yet. So arrivals count among the clients, are bounded
+in time by the sweep, from the connection on, and leave without a word when the unit stops. Where neither is asked
+for there is no arrival: the client's connection is a `Downstream` from the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from balancer.downstream.networks import Network, is_within
+from balancer.downstream.proxied_transport import IntroducedTransport
+from balancer.downstream.proxy_protocol import BadProxyHeader, parse
+from balancer.errors import RequestRejected
+from balancer.http1.own_responses import error_response
+from balancer.tls.contexts import ServerHandshake
+from balancer.tls.transport import TlsTransport
+from balancer.unit import Unit
+
+
+class Arrivals:
+    """The connections of one listening socket that do not speak HTTP yet.
+
+    `make` gives the protocol of a client that does. From `proxies` every connection must begin with a PROXY header,
+    from others none may.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        make: Callable[[], asyncio.Protocol],
+        tls: ServerHandshake | None = None,
+        proxies: tuple[Network, ...] = (),
+    ) -> None:
+        self.unit = unit
+        self.make = make
+        self.tls = tls
+        self.proxies = proxies
+        self._present: set[Arrival] = set()
+
+    def __len__(self) -> int:
+        return len(self._present)
+
+    def protocol(self, address: str) -> asyncio.Protocol:
+        """What a connection from this peer begins with."""
+        is_introduced = is_within(address, self.proxies)
+        if self.tls is None and not is_introduced:
+            return self.make()
+        return Arrival(self, is_introduced)
+
+    def sweep(self, now: float) -> None:
+        """Who has had its time leaves; `now` is coarse."""
+        limit = self.unit.timeouts.head
+        for arrival in [arrival for arrival in self._present if now - arrival.since > limit]:
+            arrival.abort()
+
+    def stop(self) -> None:
+        """Everybody leaves."""
+        for arrival in list(self._present):
+            arrival.abort()
+
+    def entered(self, arrival: Arrival) -> None:
+        """It holds a descriptor from now on."""
+        self._present.add(arrival)
+
+    def left(self, arrival: Arrival, *, is_failed: bool) -> None:
+        """It speaks HTTP from now on, or its descriptor has become free."""
+        if arrival not in self._present:
+            return
+        self._present.discard(arrival)
+        if is_failed:
+            self.unit.counts.failed_arrivals += 1
+            self.unit.client_left()
+
+
+class Arrival(asyncio.Protocol):
+    """One connection, until it speaks HTTP. `since` is when it came, coarse."""
+
+    __slots__ = ("_arrivals", "_header", "_is_introduced", "_transport", "since")
+
+    _transport: asyncio.Transport
+
+    def __init__(self, arrivals: Arrivals, is_introduced: bool) -> None:
+        self._arrivals = arrivals
+        self._is_introduced = is_introduced
+        self._header = b""
+        self.since = arrivals.unit.coarse_now
+
+    def abort(self) -> None:
+        """No more of it."""
+        self._transport.abort()
+        self._arrivals.left(self, is_failed=True)
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._arrivals.entered(self)
+        if not self._is_introduced:
+            self._welcome(self._transport, b"")
+
+    def data_received(self, data: bytes) -> None:
+        self._header += data
+        try:
+            header = parse(self._header)
+        except BadProxyHeader:
+            self.abort()
+            return
+        if header is None:
+            return
+        transport: asyncio.Transport = self._transport
+        if header.source is not None and header.destination is not None:
+            transport = IntroducedTransport(transport, header.source, header.destination)
+        self._welcome(transport, self._header[header.size :])
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._arrivals.left(self, is_failed=True)
+
+    # --- what it becomes
+
+    def _welcome(self, transport: asyncio.Transport, rest: bytes) -> None:
+        protocol, tls = self._arrivals.make(), self._arrivals.tls
+        if tls is not None:
+            protocol = TlsTransport(tls.context, protocol, self._shaken, unnamed=tls.unnamed)
+        else:
+            self._arrivals.left(self, is_failed=False)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if rest:
+            protocol.data_received(rest)
+
+    def _shaken(self, error: Exception | None) -> None:
+        if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
+            plain = RequestRejected(400, "plain_http", "this port speaks TLS: use https")
+            self._transport.write(error_response(plain, b"", stays=False, is_head=False))
+        self._arrivals.left(self, is_failed=error is not None)

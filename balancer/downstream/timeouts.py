@@ -1,0 +1,98 @@
+"""All timeouts of the data path, kept by one coarse sweep.
+
+Rule of this file: no timer per request. A deadline of seconds may be late by one `PERIOD`; setting and cancelling
+a timer for each of ten thousand requests a second would cost more than forwarding some of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+
+from balancer.downstream.disconnects import departed
+from balancer.unit import Unit
+
+PERIOD = 0.25
+"""Seconds between sweeps: a tenth of the shortest default timeout."""
+
+SLICE = 20
+"""Connections that are looked at in one turn of the loop: half a millisecond, if all of them have to be refused."""
+
+TICKS_PER_SECOND = round(1 / PERIOD)
+
+
+def http_date() -> str:
+    """Now, as the field Date says it (RFC 9110 § 5.6.7)."""
+    return formatdate(usegmt=True)
+
+
+class Sweep:
+    """Looks at every connection and pool each `PERIOD`; `also` is called with the time at the end of each, `date`
+    says what date it is."""
+
+    def __init__(
+        self, unit: Unit, also: Callable[[float], None], date: Callable[[], str] = http_date
+    ) -> None:
+        self._unit = unit
+        self._also = also
+        self._date = date
+        self._handle: asyncio.TimerHandle | None = None
+        self._ticks = 0
+        self._looking: Iterator[None] | None = None  # a look that is under way
+
+    def start(self) -> None:
+        """Sweep from now on."""
+        self._handle = asyncio.get_running_loop().call_later(PERIOD, self.run)
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        self._looking = None
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def run(self) -> None:
+        """Look at all, some in each turn of the loop, and again in a `PERIOD`."""
+        self.start()
+        if self._looking is None:
+            self._looking = self._look(self._unit.now())
+            self._look_on()
+
+    def _look_on(self) -> None:
+        """Some connections further; the next ones after whatever else is due."""
+        if self._looking is None:
+            return
+        for _ in self._looking:
+            asyncio.get_running_loop().call_soon(self._look_on)
+            return
+        self._looking = None
+
+    def sweep(self, now: float) -> None:
+        """Look once, as if it were `now`, and at all in one go."""
+        for _ in self._look(now):
+            pass
+
+    def _look(self, now: float) -> Iterator[None]:
+        """Pauses every `SLICE` connections: a thousand refusals in one go would hold everybody up for 20 ms."""
+        unit = self._unit
+        unit.coarse_now = now
+        unit.date_line = b"Date: %b\r\n" % self._date().encode()
+        for downstream in departed(unit.downstreams):
+            downstream.abort()
+        for number, downstream in enumerate(list(unit.downstreams), 1):
+            if downstream in unit.downstreams:  # it may have gone in a pause
+                downstream.check(now)
+            if number % SLICE == 0:
+                yield
+        if unit.gate is not None:
+            unit.gate.sweep()
+        unit.tunnels.check(now)
+        unit.retries.budget.note(unit.counts.requests, now)
+        if unit.hedges is not None:
+            unit.hedges.check(now)
+        unit.pools.prune(now)
+        unit.checks.sweep(now)
+        self._ticks += 1
+        if self._ticks % TICKS_PER_SECOND == 0:
+            unit.router.tick()
+        self._also(now)

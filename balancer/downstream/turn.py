@@ -1,0 +1,85 @@
+"""What a request becomes on its connection: a turn, answered when all before it have been.
+
+Rule of this file: a forwarded request (`exchange.py`), a control request (`control.py`) and a refusal look alike to the
+connection. A refusal waits for its turn like any other, and ends the connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from balancer.errors import RequestRejected
+from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, host_of, requested
+
+if TYPE_CHECKING:
+    from balancer.downstream.connection import Downstream
+    from balancer.unit import Unit
+
+HOST_LIMIT = 256
+"""Bytes of a refused request's Host that are logged."""
+
+
+class Turn(Protocol):
+    """A request and whatever answers it; `head` is the request's, as far as it is known."""
+
+    @property
+    def head(self) -> bytes: ...
+    def start(self) -> None: ...
+    def request_body(self, data: bytes) -> None: ...
+    def request_ended(self, trailers: bytes) -> None: ...
+    def pause_response(self) -> None: ...
+    def resume_response(self) -> None: ...
+    def abandon(self) -> None: ...
+    def reject(self, error: RequestRejected) -> None: ...
+    def check(self, now: float) -> None: ...
+
+
+class Refusal:
+    """A turn that is answered with an error as soon as it comes up; the connection closes after it."""
+
+    def __init__(self, unit: Unit, downstream: Downstream, error: RequestRejected, head: bytes) -> None:
+        self._unit = unit
+        self._downstream = downstream
+        self._error = error
+        self.head = head  # as far as it came
+        self._arrived = downstream.head_at, downstream.came_at or unit.now()
+
+    def start(self) -> None:
+        is_head = self.head.startswith(b"HEAD ")
+        self._downstream.count_error(self._error)
+        self._downstream.write_error(self._error, b"", stays=False, is_head=is_head)
+        self._log()
+        self._downstream.turn_ended(stays=False)
+
+    def _log(self) -> None:
+        """An entry for the access log, of what can be told from a head that nobody vouches for."""
+        log = self._unit.access_log
+        if log is not None:
+            method, target = requested(self.head)
+            host = b"\r\nHost: %b\r\n" % host_of(self.head)[:HOST_LIMIT]
+            log.add(Entry(
+                self._unit.now(), fault_of(self._error), 0, method, target, b"", host,
+                b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
+                0.0, 0.0, None, 0, 0,
+            ))  # fmt: skip
+
+    def request_body(self, data: bytes) -> None:
+        """Read and dropped."""
+
+    def request_ended(self, trailers: bytes) -> None:
+        """No matter."""
+
+    def pause_response(self) -> None:
+        """It is a few hundred bytes."""
+
+    def resume_response(self) -> None:
+        """It is a few hundred bytes."""
+
+    def abandon(self) -> None:
+        """Nothing was begun."""
+
+    def reject(self, error: RequestRejected) -> None:
+        """It is rejected already."""
+
+    def check(self, now: float) -> None:
+        """It does not wait for anything but its turn."""

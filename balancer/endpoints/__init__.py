@@ -1,1 +1,0 @@
-"""Who the endpoints are and how they are: configured, ordered, discovered, and checked."""

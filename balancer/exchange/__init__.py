@@ -1,0 +1,1 @@
+"""Request/response exchanges: admission, routing, attempts, retries, hedging, tunnels."""

@@ -1,0 +1,118 @@
+"""How a request shows whom it belongs to, and how a client is told: a cookie of ours, or a field of the client's.
+
+Rule of this file: made only where it is asked for; without it nobody pays more than the question. The cookie says
+nothing of the endpoint to who does not have the key, and what it says cannot be made up: a wrong one is no one's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from balancer.http1.fields import first_value_of
+from balancer.http1.internal_fields import InternalFields
+from policies.policy import Policy
+from policies.routing.affinity import ByRendezvous, ByToken, Placement, Sticky, StickyCounts
+
+if TYPE_CHECKING:
+    from balancer.config.sticky import StickyConfig
+    from balancer.downstream.client import Client
+    from balancer.http1.request_head import Request
+    from balancer.http1.response_head import Response
+    from policies.routing.assignment import Assignment
+
+Find = Callable[[bytes], "re.Match[bytes] | None"]
+
+TOKEN_BYTES = 12
+"""Of the keyed hash in a cookie: two endpoints have the same once in 10^14 pairs, and nobody guesses one."""
+
+
+class Stickiness:
+    """As the configuration asks for it."""
+
+    def __init__(self, config: StickyConfig) -> None:
+        self._config = config
+        self._secret = config.key.get_secret_value().encode() if config.key is not None else b""
+        self._find = (_cookie if config.cookie else _field)((config.cookie or config.header or "").encode())
+        self._attributes = _attributes(config)
+
+    def around(self, policy: Policy, counts: StickyCounts) -> Policy:
+        """The same policy, for what does not belong anywhere."""
+        placement: Placement = ByToken(self._token) if self._config.cookie else ByRendezvous()
+        return Sticky(policy, placement, counts)
+
+    def key(self, request: Request) -> str | None:
+        """What `RequestFacts.key` is of it."""
+        key = self.key_in(request.raw)
+        return key.decode("latin-1") if key is not None else None
+
+    def key_in(self, head: bytes) -> bytes | None:
+        """The same, of a head."""
+        match = self._find(head)
+        return match[1] if match is not None else None
+
+    def key_of(self, request: Request, client: Client) -> str | None:
+        """The same, where the client matters."""
+        return self.key(request)
+
+    def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
+        """The line that the client is to get with an answer of this endpoint; nothing if it has it."""
+        if self._config.cookie is None:
+            return b""
+        token = self._token(endpoint_id)
+        if self.key(request) == token:
+            return b""
+        is_secure = client.proto == b"https" if self._config.secure is None else self._config.secure
+        line = f"Set-Cookie: {self._config.cookie}={token}{self._attributes}{'; Secure' if is_secure else ''}\r\n"
+        return line.encode()
+
+    def _token(self, endpoint_id: str) -> str:
+        key = blake2b(self._secret, digest_size=32).digest()  # a secret of any length
+        return blake2b(endpoint_id.encode(), key=key, digest_size=TOKEN_BYTES).hexdigest()
+
+
+class ResponseEdits:
+    """What is taken out of a response's fields and put into them, if anything is."""
+
+    def __init__(self, internal: InternalFields | None, stickiness: Stickiness | None) -> None:
+        self._internal = internal
+        self._stickiness = stickiness
+
+    def of(
+        self, response: Response, request: Request, client: Client, assignment: Assignment | None
+    ) -> Response:
+        """The response as the client gets it."""
+        block = self.block_of(response, request, client, assignment)
+        return response if block is response.block else response.with_block(block)
+
+    def block_of(
+        self, response: Response, request: Request, client: Client, assignment: Assignment | None
+    ) -> bytes:
+        """Its fields as the client gets them."""
+        internal, stickiness = self._internal, self._stickiness
+        block = response.block if internal is None else response.block_without(internal)
+        if stickiness is None or assignment is None:
+            return block
+        status = response.status
+        if status >= 200 or status == 101:
+            block += stickiness.cookie(request, client, assignment.state.id)
+        return block
+
+
+def _attributes(config: StickyConfig) -> str:
+    age = f"; Max-Age={config.max_age}" if config.max_age is not None else ""
+    return f"; Path=/; HttpOnly; SameSite={config.same_site.capitalize()}{age}"
+
+
+def _cookie(name: bytes) -> Find:
+    """Finds our token among a request's cookies (RFC 6265 § 4.2.1)."""
+    token = rb"[0-9a-f]{%d}" % (2 * TOKEN_BYTES)
+    return re.compile(
+        rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=(%b)[ \t]*[;\r]" % (re.escape(name), token)
+    ).search
+
+
+def _field(name: bytes) -> Find:
+    return first_value_of(name).search

@@ -1,0 +1,69 @@
+"""A request until it has an endpoint: it comes in, waits, is let through or sent away.
+
+Rule of this file: what is off costs an attribute test. It is the part of an exchange that stands before the router;
+what becomes of the request behind it, `exchange.py` says.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from balancer.errors import ForwardingError, Unserved
+from balancer.exchange.wait_queue import Waiter
+from balancer.http1.request_head import Request
+from policies.overload.wait_queue import Place
+
+if TYPE_CHECKING:
+    from balancer.exchange.admission import Gate
+    from balancer.unit import Unit
+
+
+class Applicant:
+    """Who would like an endpoint. `level` and `deadline` say how important it is and when it is of no use any more,
+    where such is asked; `queued_at` is when it first had to wait, `place` where it waits now."""
+
+    level = 0
+    deadline = inf
+    queued_at = 0.0
+    place: Place[Waiter] | None = None
+    _unit: Unit
+    _request: Request
+
+    def attempt(self) -> None:
+        """Choose an endpoint and a connection to it."""
+        raise NotImplementedError
+
+    def _answer(self, error: ForwardingError) -> None:
+        raise NotImplementedError
+
+    def _is_let_in(self, gate: Gate) -> bool:
+        """Whether the gate lets the request in; else it has its answer."""
+        try:
+            self.level, self.deadline = gate.admit(self._request.fields.stated)
+        except ForwardingError as error:
+            self._answer(error)
+            return False
+        return True
+
+    def _wait_for_room(self) -> None:
+        unit = self._unit
+        self.queued_at = self.queued_at or unit.now()
+        try:
+            unit.queue.join(self)
+        except ForwardingError as error:
+            self._answer(error)
+
+    def decline(self, error: Unserved) -> None:
+        """Waiter: it has waited in vain."""
+        self._answer(error)
+
+    def _check_wait(self, now: float) -> None:
+        """The sweep, for who waits; `now` is coarse."""
+        if self.place is not None:
+            self._unit.queue.check(self, now)
+
+    def _leave_queue(self) -> None:
+        """Nothing is waited for any more."""
+        if self.place is not None:
+            self._unit.queue.leave(self)

@@ -1,0 +1,321 @@
+"""One client request, whatever it takes: what comes back for it, and how it ends.
+
+Rule of this file: nothing here awaits. Every step is called by the event that makes it possible, and every end passes
+one of the methods below `ends`. How the request gets to an endpoint, or to several, is `forwarding.py`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from balancer.downstream.client_connection import HELD_BY_TURN
+from balancer.errors import (
+    ForwardingError,
+    MalformedResponse,
+    RequestOverdue,
+    RequestRejected,
+    ResponseTimeout,
+    UpstreamError,
+)
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.forwarding import REPEATABLE, Forwarding
+from balancer.exchange.tunnel import Tunnel
+from balancer.http1.chunks import chunk, last_chunk
+from balancer.http1.fields import Framing
+from balancer.http1.load_report import reported_load
+from balancer.http1.response_head import Response, outgoing_response
+from balancer.http1.upgrades import is_taken
+from balancer.upstream.bounded_reader import next_size
+from policies.routing.facts import OutcomeKind
+
+OK: Final = OutcomeKind.OK
+ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS
+ABANDONED: Final = OutcomeKind.ABANDONED
+TUNNELLED: Final = OutcomeKind.TUNNELLED
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+KEPT_BACK: Final = 16_384
+"""Bytes of a body up to which a response of known length waits for its end, to go down in one piece.
+
+Many workers write head and body apart, and one that dies in between has said nothing yet that anybody has seen: the
+request can go elsewhere. A longer one is worth streaming, and is memory. It waits for the next sweep at most, so the
+head of a worker that dribbles is late by a quarter of a second, once.
+"""
+
+
+class Exchange(Forwarding):
+    """A request and its response."""
+
+    # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
+    _is_patient = False  # nobody else may be asked: a slow worker has all the time there is
+    _unsent = 0  # of the body, at the last look
+    _to_client: Framing
+    _out: list[bytes]  # of a response that has started, from one read: one write, one system call
+    _client_stays = True
+    _is_kept_back = (
+        False  # a response that has started: none of it has gone down, and it may still come from elsewhere
+    )
+
+    # --- ResponseSink
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        request, unit = self._request, self._unit
+        fields, status = request.fields, response.status
+        if status >= 500 and self._is_refused(status, is_whole=True):
+            return
+        if not (fields.keep_alive and self._is_complete and unit.keeps_clients) or fields.is_http10:
+            self._pass_on(response)
+            self.response_body(body)
+            self.response_ended(b"")
+            return
+        # What follows comes to the same, with half the work and one look at the clock.
+        block = response.block
+        attempt = cast(Attempt, self._attempt)
+        if unit.reads_load:
+            attempt.load = reported_load(block)
+        if unit.edits is not None:
+            block = unit.edits.block_of(response, request, self._downstream.client, attempt.assignment)
+        if attempt.why:
+            block += attempt.why
+        if not response.has_date:
+            block += unit.date_line
+        downstream = self._downstream
+        downstream.write(b"".join((response.line, block, b"\r\n", body)))
+        self._status = status
+        self._bytes_out = size = len(body)
+        attempt.first_byte_at = now = unit.now()
+        attempt.release(is_clean=True)
+        if downstream.is_held:
+            downstream.unhold()
+        kind = OK if status < 500 else ERROR_STATUS
+        attempt.settle(unit.router, kind, status, now, self._bytes_in, size)
+        self.is_finished = True
+        downstream.turn_ended(stays=True)
+
+    def response_started(self, response: Response) -> None:
+        if response.status < 500 or not self._is_refused(response.status, is_whole=False):
+            self._pass_on(response)
+
+    def _is_refused(self, status: int, *, is_whole: bool) -> bool:
+        """Whether a status says "not here, not now" and the request goes elsewhere: the client sees nothing of it.
+
+        Nothing but a head has to be dropped, or a response that is here already.
+        """
+        attempt = cast(Attempt, self._attempt)
+        if status not in self._unit.retries.statuses or not self._may_repeat(attempt, needs_other=True):
+            return False
+        self._release(is_clean=is_whole and self._is_complete)
+        attempt.settle(self._unit.router, ERROR_STATUS, status, self._unit.now(), self._bytes_in)
+        self._retry(attempt, needs_fresh=False)
+        return True
+
+    def _pass_on(self, response: Response) -> None:
+        """A head for the client, the last one or an interim one."""
+        status, request = response.status, self._request
+        unit, fields = self._unit, request.fields
+        self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
+        if unit.reads_load:
+            cast(Attempt, self._attempt).load = reported_load(response.block)
+        if unit.edits is not None:
+            response = unit.edits.of(
+                response, request, self._downstream.client, cast(Attempt, self._attempt).assignment
+            )
+        why = cast(Attempt, self._attempt).why
+        if why and status >= 200:
+            response = response.with_block(response.block + why)
+        if status == 101 or (200 <= status < 300 and request.method == b"CONNECT"):
+            self._switch(response)
+            return
+        head, framing = outgoing_response(
+            response, request.method == b"HEAD", fields.is_http10, self._client_stays, unit.date_line
+        )
+        if status < 200:  # RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client
+            self._active_at = unit.coarse_now
+            if not fields.is_http10:
+                self._has_hinted = True
+                self._downstream.write(head)
+            return
+        self._to_client = framing
+        cast(Attempt, self._attempt).first_byte_at = unit.now()
+        self._status = status
+        self._out = [head]
+        self._is_kept_back = (
+            framing is LENGTH
+            and response.length <= KEPT_BACK
+            and self._is_complete
+            and unit.retries.limit > 0
+            and request.method in REPEATABLE
+        )
+        if self._kept is not None and not self._is_kept_back:
+            self._kept.spend()
+
+    def _switch(self, response: Response) -> None:
+        """From here on there are bytes, not messages: leave them to a tunnel."""
+        offer, attempt = self._downstream.offer, cast(Attempt, self._attempt)
+        upstream = attempt.upstream
+        if offer is None or upstream is None or not is_taken(self._request, response):
+            self.response_failed(MalformedResponse("101 for a request without Upgrade"))
+            return
+        attempt.first_byte_at, self._status = self._unit.now(), response.status
+        attempt.upstream, self.is_finished = None, True
+        Tunnel(self._unit.tunnels, offer, upstream, self.tunnel_ended).begin(response)
+
+    def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
+        """What the request became is over, and this many bytes passed from and to the client."""
+        self._bytes_in, self._bytes_out = bytes_in, bytes_out
+        self._settle(TUNNELLED, self._unit.now())
+
+    def response_body(self, data: bytes) -> None:
+        self._bytes_out += len(data)
+        self._active_at = self._unit.coarse_now
+        self._out.append(chunk(data) if self._to_client is CHUNKED else data)
+
+    def response_paused(self) -> None:
+        if self._status and self._out and not self._is_kept_back:
+            data = b"".join(self._out)
+            self._out.clear()
+            self._downstream.write(data)
+            downstream = self._downstream
+            self._set_read_size(next_size(downstream.client.read_size, downstream.transport))
+
+    def _set_read_size(self, size: int) -> None:
+        self._downstream.client.read_size = size
+        upstream = self._upstream
+        if upstream is not None and upstream.read_size != size:
+            upstream.set_read_size(size)
+
+    def _let_go(self) -> None:
+        """The rest takes its time: pass on what is here, and from now on everything as it comes."""
+        self._is_kept_back = False
+        if self._kept is not None:
+            self._kept.spend()
+        self.response_paused()
+
+    def _take_back(self) -> None:
+        """What was kept back will never be whole: it is as if it had not come."""
+        if self._is_kept_back:
+            self._is_kept_back = False
+            self._status = self._bytes_out = 0
+            self._out = []
+
+    def response_ended(self, trailers: bytes) -> None:
+        if self._to_client is CHUNKED:
+            self._out.append(last_chunk(trailers))
+        self._downstream.write(b"".join(self._out))
+        self._release(is_clean=self._is_complete)
+        self._settle(OK if self._status < 500 else ERROR_STATUS, self._unit.now())
+        self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)
+
+    def response_failed(self, error: UpstreamError) -> None:
+        self._call_off(error.outcome)
+        self._release(is_clean=False)
+        self._take_back()
+        if self._status:
+            self._settle(error.outcome, self._unit.now())
+            self._cut(error)
+        else:
+            self._attempt_failed(cast(Attempt, self._attempt), error)
+
+    def upstream_paused(self) -> None:
+        self._downstream.hold()
+
+    def upstream_resumed(self) -> None:
+        self._downstream.unhold()
+
+    # --- ends
+
+    def abandon(self) -> None:
+        """The client left. Not the endpoint's fault, and nothing for the next request to inherit."""
+        if self.is_finished:
+            return
+        self.is_finished = True
+        self._unit.counts.abandoned += 1
+        self._leave_queue()
+        self._call_off(ABANDONED)
+        self._release(is_clean=False)
+        self._take_back()
+        self._settle(ABANDONED, self._unit.now())
+
+    def reject(self, error: RequestRejected) -> None:
+        """The client's message will never be whole: the worker must not take it for one."""
+        self._end_with(error, ABANDONED)
+
+    def check(self, now: float) -> None:
+        """The sweep: has the worker, or the queue, had its time? `now` is coarse."""
+        timeouts = self._unit.timeouts
+        waited = now - self._active_at
+        if timeouts.total is not None and not self.is_finished and now - self._started_at > timeouts.total:
+            self._overdue(timeouts.total)
+            return
+        if self._upstream is None:
+            self._check_wait(now)
+        elif self._status:
+            if self._is_kept_back and waited > 0:
+                self._let_go()
+            if waited > timeouts.body_idle and not self._downstream.is_write_paused:
+                self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
+        elif self._is_complete and waited > timeouts.first_byte:
+            self.response_failed(ResponseTimeout(f"no response within {timeouts.first_byte:g} s"))
+        elif self._is_complete and timeouts.attempt is not None and waited > timeouts.attempt:
+            self._lose_patience()
+        elif self._downstream.is_held & HELD_BY_TURN:
+            self._check_worker_reads(now)
+
+    def _lose_patience(self) -> None:
+        """The worker is slow to answer. Where nobody else may be asked, it has the time that is left."""
+        attempt = cast(Attempt, self._attempt)
+        if self._is_patient or self._race is not None:
+            return
+        if not self._may_repeat(attempt, needs_other=True):
+            self._is_patient = True
+        else:
+            self._release(is_clean=False)
+            self._settle(ResponseTimeout.outcome, self._unit.now())
+            self._retry(attempt, needs_fresh=False)
+
+    def _check_worker_reads(self, now: float) -> None:
+        """Of a worker that is slow to take a body, something must have been taken within its time."""
+        upstream, body_idle = self._upstream, self._unit.timeouts.body_idle
+        unsent = upstream.unsent if upstream is not None else 0
+        if unsent != self._unsent:
+            self._unsent, self._active_at = unsent, now
+        elif now - self._active_at > body_idle:
+            self.response_failed(ResponseTimeout(f"the worker took nothing of the body for {body_idle:g} s"))
+
+    def _overdue(self, total: float) -> None:
+        """The request has had its time, wherever it was spent."""
+        error = RequestOverdue(f"not answered in full within {total:g} s")
+        self._end_with(error, error.outcome)
+
+    def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
+        self._call_off(kind)
+        self._release(is_clean=False)
+        self._settle(kind, self._unit.now())
+        self._take_back()
+        if self._status:
+            self._cut(error)
+        else:
+            self._answer(error)
+
+    def _answer(self, error: ForwardingError) -> None:
+        """Nothing of a response went down yet: say what happened in our own words."""
+        self._leave_queue()
+        self._unit.counts.count_error(error)
+        stays = self._request.fields.keep_alive and self._is_complete and self._unit.keeps_clients
+        is_head = self._request.method == b"HEAD"
+        self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
+        if stays and self._downstream.is_held:  # by a body that was whole before anybody was to take it
+            self._downstream.unhold()
+        self._finish(stays)
+
+    def _cut(self, error: ForwardingError) -> None:
+        """A response that began and cannot end: the client must see that it is not whole (RFC 9112 § 8)."""
+        self._unit.counts.count_error(error)
+        self.is_finished = True
+        self._downstream.abort()
+
+    def _finish(self, stays: bool) -> None:
+        self.is_finished = True
+        self._downstream.turn_ended(stays)

@@ -1,0 +1,291 @@
+"""A request on its way: route, lease, send, and once more where that is safe.
+
+Rule of this file: every step is called by the event that makes it possible. What an attempt holds, a place at an
+endpoint and a connection, stands in `attempt.py`, what is kept of a body in `kept_body.py`, and what may be repeated in
+`retries.py`. What comes back, and how a request ends, is `exchange.py`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
+from balancer.exchange.applicant import Applicant
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.body_buffer import KeptBody
+from balancer.exchange.hedged_attempts import Contested, Race
+from balancer.exchange.retries import IDEMPOTENT, has_other
+from balancer.http1.chunks import chunk, last_chunk
+from balancer.http1.fields import Framing
+from balancer.http1.request_head import Request
+from balancer.upstream.connection import ResponseSink, Upstream
+from policies.errors import NoEndpointAvailable
+from policies.routing.facts import NOBODY, OutcomeKind, RequestFacts
+
+if TYPE_CHECKING:
+    from balancer.downstream.connection import Downstream
+    from balancer.unit import Unit
+    from policies.overload.hedging import Hedging
+
+CHUNKED: Final = Framing.CHUNKED
+REPEATABLE: Final = IDEMPOTENT
+"""A constant of this module: what is imported is looked up anew each time."""
+
+
+class Forwarding(Applicant):
+    """A request, and one attempt at a time to have it answered; two while they race.
+
+    `is_finished`: nothing more will happen to it.
+    """
+
+    # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
+    is_finished = False
+    _attempt: Attempt | None = None  # the last one; none while it waits for an endpoint
+    _attempts = 0  # so far
+    _race: Race | None = None  # while another runs beside `_attempt`
+    _needs_fresh = False  # a connection: the next attempt must not meet a second stale one
+    _started_at = 0.0
+    _active_at = 0.0
+    _kept: KeptBody | None = None
+    _has_hinted = False  # an interim response has gone down
+    _bytes_in = 0
+    _bytes_out = 0
+    _status = 0
+
+    def __init__(self, unit: Unit, downstream: Downstream, request: Request) -> None:
+        self._unit = unit
+        self._downstream = downstream
+        self._request = request
+        self._is_complete = True  # the request has come in whole
+        self._tried = NOBODY
+        if request.fields.has_body:
+            self._is_complete = False
+            self._kept = KeptBody(unit.retries.body)
+
+    # --- the request
+
+    @property
+    def head(self) -> bytes:
+        """Turn: the request's, as it came."""
+        return self._request.raw
+
+    def request_body(self, data: bytes) -> None:
+        """Bytes of the body, without framing."""
+        self._bytes_in += len(data)
+        self._active_at = self._unit.coarse_now
+        self._send_body(chunk(data) if self._request.fields.framing is CHUNKED else data)
+
+    def request_ended(self, trailers: bytes) -> None:
+        """The request has come in whole."""
+        self._is_complete = True
+        if self._request.fields.framing is CHUNKED:
+            self._send_body(last_chunk(trailers))
+
+    def _send_body(self, data: bytes) -> None:
+        kept, attempt = self._kept, self._attempt
+        if self.is_finished or kept is None:
+            return
+        kept.add(data)
+        if attempt is not None and attempt.upstream is not None:
+            attempt.upstream.write(data)
+            kept.sent()
+        elif kept.size > self._unit.limits.buffer:
+            self._downstream.hold()
+
+    # --- an attempt
+
+    def start(self) -> None:
+        """It is this request's turn on its connection."""
+        self._started_at = self._unit.coarse_now
+        if self._unit.gate is None or self._is_let_in(self._unit.gate):
+            self.attempt()
+
+    def attempt(self) -> None:
+        """Choose an endpoint and a connection to it."""
+        unit, request = self._unit, self._request
+        method, target = request.method, request.target
+        name = (
+            "GET" if method == b"GET" else method.decode()
+        )  # most are, and decoding costs more than looking
+        key = None if unit.key_of is None else unit.key_of(request, self._downstream.client)
+        facts = RequestFacts(
+            name, target.decode("latin-1"), unit.home_region, key, self._attempts, self._tried
+        )
+        explaining = unit.explaining
+        try:
+            assignment = (
+                unit.router.route(facts)
+                if explaining is None
+                else explaining.route(facts, request, self._downstream.client)
+            )
+        except NoEndpointAvailable:
+            self._wait_for_room()
+            return
+        self._attempt = attempt = Attempt(self, assignment)
+        if unit.canary is not None:
+            attempt.arm = unit.canary.take()
+        if explaining is not None:
+            attempt.why = explaining.line
+        self._attempts += 1
+        is_idempotent = method in REPEATABLE
+        if unit.hedges is not None and is_idempotent and self._is_complete and self._attempts == 1:
+            unit.hedges.watch(attempt)
+        pool = unit.pools.by_id[assignment.state.id]
+        if self._needs_fresh:
+            pool.open(attempt)
+            return
+        upstream = pool.lease() if is_idempotent else pool.lease_quiet()
+        if upstream is None:
+            pool.wait(attempt)
+        else:
+            self._send(attempt, upstream)
+
+    def connected(self, attempt: Attempt, upstream: Upstream) -> None:
+        """Here is the connection that the attempt has waited for."""
+        attempt.sent_at = self._unit.now()
+        self._send(attempt, upstream)
+
+    def connect_failed(self, attempt: Attempt, error: ConnectFailed) -> None:
+        """There will be no connection."""
+        if self._race is not None:
+            self._race.failed(self._race.runner(attempt), error)
+        else:
+            self._attempt_failed(attempt, error)
+
+    def _send(self, attempt: Attempt, upstream: Upstream) -> None:
+        request, downstream, kept = self._request, self._downstream, self._kept
+        attempt.upstream = upstream
+        if upstream.read_size and upstream.read_size != downstream.client.read_size:
+            upstream.set_read_size(downstream.client.read_size)
+        self._active_at = self._unit.coarse_now
+        sink = cast(ResponseSink, self) if self._race is None else self._race.runner(attempt)
+        if kept is None:
+            upstream.send(request.head, sink, request.method)
+        else:
+            downstream.unhold()  # before it is written: what the transport says of that must stand
+            upstream.send(kept.behind(request.head), sink, request.method)
+            kept.sent()
+        if downstream.is_write_paused:
+            upstream.pause_reading()
+
+    # --- two attempts
+
+    def hedge(self, late: Attempt, hedging: Hedging) -> None:
+        """The attempt is late: ask somebody else too, if that is allowed, and take whoever answers first."""
+        unit, available = self._unit, self._unit.router.available
+        others = hedging.others(late.assignment.state, available) if self._may_hedge(late) else []
+        if not others or not unit.router.has_room or not hedging.take(unit.now()):
+            return
+        wanted = {state.id for state in others}
+        avoided = frozenset(state.id for state in available if state.id not in wanted)
+        facts = late.assignment.facts
+        second = Attempt(self, unit.router.route(
+            RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
+        ))  # fmt: skip
+        if unit.canary is not None:
+            second.arm = unit.canary.take()
+        self._attempts += 1
+        self._tried |= {late.assignment.state.id, second.assignment.state.id}
+        self._race = Race(unit, cast(Contested, self), late, second)
+        unit.counts.hedged += 1
+        pool = unit.pools.by_id[second.assignment.state.id]
+        upstream = pool.lease()
+        if upstream is None:
+            pool.wait(second)
+        else:
+            self._send(second, upstream)
+
+    def _may_hedge(self, late: Attempt) -> bool:
+        """Whether a second answer would come to the same, and the client waits for nothing but the first."""
+        downstream, kept = self._downstream, self._kept
+        is_sent = self._is_complete and not downstream.is_held and downstream.offer is None
+        is_repeatable = kept is None or not kept.is_spent
+        is_waited_for = self._attempt is late and not (self._has_hinted or downstream.is_write_paused)
+        return is_sent and is_repeatable and is_waited_for and self._race is None
+
+    def go_on_with(self, attempt: Attempt) -> None:
+        """The race is over: this is the attempt that counts."""
+        self._attempt = attempt
+        self._race = None
+        if attempt.upstream is not None and self._downstream.is_write_paused:
+            attempt.upstream.pause_reading()
+
+    def _call_off(self, kind: OutcomeKind) -> None:
+        """Whatever happens to the request now happens to both."""
+        race, self._race = self._race, None
+        if race is not None:
+            race.call_off(cast(Attempt, self._attempt), kind)
+
+    # --- flow
+
+    def pause_response(self) -> None:
+        """The client cannot keep up: let the worker wait."""
+        upstream = self._upstream
+        if upstream is not None:
+            upstream.pause_reading()
+
+    def resume_response(self) -> None:
+        """The client has caught up."""
+        upstream = self._upstream
+        if upstream is not None:
+            self._active_at = self._unit.coarse_now
+            upstream.resume_reading()
+
+    @property
+    def _upstream(self) -> Upstream | None:
+        return self._attempt.upstream if self._attempt is not None else None
+
+    # --- ends of an attempt
+
+    def _attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
+        """Try once more where that is safe (RFC 9110 § 9.2.2), else tell the client."""
+        self._settle(error.outcome, self._unit.now())
+        if isinstance(error, ConnectFailed):
+            may_retry = self._has_another_try(attempt, needs_other=False)
+        elif isinstance(error, MalformedResponse):  # it would say the same again
+            may_retry = self._may_repeat(attempt, needs_other=True)
+        else:
+            may_retry = isinstance(error, ConnectionBroken) and self._may_repeat(attempt, needs_other=False)
+        if may_retry:
+            self._retry(attempt, needs_fresh=True)
+        else:
+            self._answer(error)
+
+    def _retry(self, attempt: Attempt, *, needs_fresh: bool) -> None:
+        self._tried |= {attempt.assignment.state.id}
+        self._attempt = None
+        self._needs_fresh = needs_fresh
+        self._unit.counts.retried += 1
+        self.attempt()
+
+    def _has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
+        """Whether there is somebody to ask. Who has failed is asked again only where nobody else is, and only once."""
+        retries, kept = self._unit.retries, self._kept
+        if self._attempts > retries.limit or (kept is not None and kept.is_spent):
+            return False
+        tried = self._tried | {attempt.assignment.state.id}
+        return (self._attempts == 1 and not needs_other) or has_other(self._unit.router.available, tried)
+
+    def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
+        """Whether a request may be sent again that a worker may have received."""
+        unit = self._unit
+        return (
+            self._has_another_try(attempt, needs_other=needs_other)
+            and unit.retries.is_repeatable(self._request)
+            and unit.retries.budget.take(unit.counts.requests, unit.now())
+        )
+
+    def _release(self, *, is_clean: bool) -> None:
+        """Part from the connection: back to its pool, or closed."""
+        if self._upstream is None:
+            return
+        cast(Attempt, self._attempt).release(is_clean)
+        if self._downstream.is_held:
+            self._downstream.unhold()
+
+    def _settle(self, kind: OutcomeKind, now: float) -> None:
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.settle(
+                self._unit.router, kind, self._status or None, now, self._bytes_in, self._bytes_out
+            )

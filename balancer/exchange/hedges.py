@@ -1,0 +1,95 @@
+"""Who is late: one coarse wheel for all requests that may be hedged.
+
+Rule of this file: no timer per request. Requests that will be late at about the same instant stand in one bucket of
+`TICK` seconds, and one timer waits for the first bucket. A hedge goes out up to a `TICK` after its instant, and one
+more millisecond where the event loop's timers are coarse. While hedging is off, nothing of this exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from balancer.exchange.attempt import Attempt
+from balancer.exchange.hedged_attempts import Runner
+from policies.overload.hedging import Hedging
+from policies.routing.facts import OutcomeKind
+
+if TYPE_CHECKING:
+    from balancer.unit import Unit
+
+TICK = 0.005
+"""Seconds: half of the least wait."""
+
+SOONEST = 0.001
+"""Seconds from one look to the next, at least: what event loops can tell apart."""
+
+
+class Hedges:
+    """Attempts that are waited for, and `losers`, who are still on their way though another has answered."""
+
+    def __init__(self, unit: Unit, hedging: Hedging) -> None:
+        self._unit = unit
+        self.hedging = hedging
+        self.losers: dict[Runner, None] = {}  # in the order in which they lost
+        self._wheel: dict[int, list[Attempt]] = {}
+        self._ticks: list[int] = []  # a heap of the wheel's keys
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, attempt: Attempt) -> None:
+        """It has just been routed: look at it when it is late."""
+        routed_at = attempt.assignment.routed_at
+        tick = int((routed_at + self.hedging.wait(attempt.assignment.state.region)) / TICK) + 1
+        bucket = self._wheel.get(tick)
+        if bucket is not None:
+            bucket.append(attempt)
+            return
+        self._wheel[tick] = [attempt]
+        heappush(self._ticks, tick)
+        if self._ticks[0] == tick:
+            self._set_timer(routed_at)
+
+    def check(self, now: float) -> None:
+        """The sweep: whoever is due, and losers who have had their time."""
+        self.turn(now)
+        for loser in list(self.losers):
+            loser.check(now)
+
+    def turn(self, now: float) -> None:
+        """Look at all who are due."""
+        while self._ticks and self._ticks[0] * TICK <= now:
+            for attempt in self._wheel.pop(heappop(self._ticks)):
+                self._look(attempt, now)
+        self._set_timer(now)
+
+    def close(self) -> None:
+        """Wait for nobody."""
+        self._wheel.clear()
+        self._ticks.clear()
+        self._set_timer(0.0)
+        for loser in list(self.losers):
+            loser.end(OutcomeKind.ABANDONED, None, is_clean=False)
+
+    def _look(self, attempt: Attempt, now: float) -> None:
+        """In time, late, or neither: one that has failed says nothing of how long answers take."""
+        state, first_byte_at = attempt.assignment.state, attempt.first_byte_at
+        if attempt.has_failed:
+            return
+        if first_byte_at is not None:
+            self.hedging.judge(state, first_byte_at - attempt.assignment.routed_at, now)
+        elif attempt.exchange is not None:
+            self.hedging.judge(state, None, now)
+            attempt.exchange.hedge(attempt, self.hedging)
+
+    def _set_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._ticks:
+            delay = max(SOONEST, self._ticks[0] * TICK - now)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.turn(self._unit.now())

@@ -1,0 +1,59 @@
+"""What a request's key is: a field, a cookie, the path, or whose request it is.
+
+Rule of this file: made only where the configuration asks for it; without it nobody pays more than the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from balancer.http1.fields import first_value_of
+
+if TYPE_CHECKING:
+    from balancer.config.key import KeyConfig
+    from balancer.downstream.client import Client
+    from balancer.http1.request_head import Request
+
+KeyOf = Callable[["Request", "Client"], "str | None"]
+"""What `RequestFacts.key` is of a request; None: it has none."""
+
+_FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
+"""The first address, which is the client's as the first proxy saw it."""
+
+
+def key_of(config: KeyConfig) -> KeyOf | None:
+    """As the configuration asks for it; None: requests have no key."""
+    if config.by == "path":
+        return _path
+    if config.by == "client":
+        return _client
+    if config.by is None or config.name is None:
+        return None
+    name = config.name.encode()
+    return _found(_cookie(name) if config.by == "cookie" else first_value_of(name))
+
+
+def _cookie(name: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=([^;\r]*[^;\r \t])" % re.escape(name))
+
+
+def _found(pattern: re.Pattern[bytes]) -> KeyOf:
+    search = pattern.search
+
+    def key(request: Request, client: Client) -> str | None:
+        match = search(request.raw)
+        return match[1].decode("latin-1") if match is not None else None
+
+    return key
+
+
+def _path(request: Request, client: Client) -> str | None:
+    return request.target.partition(b"?")[0].decode("latin-1")
+
+
+def _client(request: Request, client: Client) -> str | None:
+    """The peer's address, or what a trusted proxy says of its own."""
+    match = _FORWARDED_FOR(request.raw) if client.is_trusted else None
+    return (match[1] if match is not None else client.address).decode("latin-1")

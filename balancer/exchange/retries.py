@@ -1,0 +1,43 @@
+"""When a request may be sent once more: the rules of all requests, in one place.
+
+Rule of this file: nothing is done twice that does not come to the same (RFC 9110 § 9.2.2). A request that no worker can
+have received may go elsewhere whatever it is, and draws on no budget: nobody has worked on it. One that a worker may
+have received goes elsewhere only if it is idempotent, and within the budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from balancer.http1.request_head import Request
+from policies.overload.retry_budget import RetryBudget
+from policies.routing.endpoint_state import EndpointState
+
+IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
+
+KEY_FIELD: Final = b"\nidempotency-key:"
+
+
+@dataclass(slots=True)
+class Retries:
+    """`limit` further endpoints at most; `body` bytes that are kept for them; `statuses` of workers that are as good as
+    a broken connection; `believes_keys`: a request with an Idempotency-Key counts as idempotent."""
+
+    limit: int = 2
+    body: int = 65_536
+    statuses: frozenset[int] = frozenset((502, 503))
+    believes_keys: bool = False
+    budget: RetryBudget = field(default_factory=RetryBudget)
+
+    def is_repeatable(self, request: Request) -> bool:
+        """Whether doing it twice comes to the same. Only asked when something has failed."""
+        if request.method in IDEMPOTENT:
+            return True
+        return self.believes_keys and KEY_FIELD in request.head.lower()
+
+
+def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:
+    """Whether somebody is there who was not tried: found after one look more than there were tries."""
+    return any(state.id not in tried for state in available)

@@ -1,0 +1,45 @@
+"""Chunked framing on its way out: chunks, the last one, and the fields behind it.
+
+Rule of this file: a trailer comes too late for whoever has to know where a message ends, who may send it or where it
+goes, so none of those is passed on there (RFC 9110 § 6.5.1); receivers that merge trailers into the head would
+otherwise be told by a body what to do with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from balancer.http1.fields import FRAMING, HOP_BY_HOP, any_of, cut, found, lines_of
+
+_FORBIDDEN: Final = lines_of(
+    any_of(
+        (
+            *HOP_BY_HOP,
+            *FRAMING,
+            *["host", "trailer", "expect", "max-forwards", "range", "if-*", "cache-control", "pragma"],
+            *["authorization", "proxy-*", "www-authenticate", "cookie", "set-cookie"],
+            *["content-encoding", "content-type", "content-range"],
+            *["forwarded", "x-forwarded-*", "x-real-ip", "x-request-*", "via"],
+            *["location", "vary", "date", "age", "expires", "retry-after"],
+        ),
+        as_in_cgi=True,
+    )
+)
+
+
+def passing_trailers(block: bytes) -> bytes:
+    """`block` without the fields that may not stand there; b"" where none is left."""
+    if not block:
+        return b""
+    block = cut(block, [span for _, _, span in found(_FORBIDDEN, block)])
+    return block if block != b"\r\n" else b""
+
+
+def chunk(data: bytes) -> bytes:
+    """`data`, not empty, in chunked framing (RFC 9112 § 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk(trailers: bytes) -> bytes:
+    """The end of a chunked body; `trailers` is a block or b""."""
+    return b"0%b\r\n" % (passing_trailers(trailers) or b"\r\n")

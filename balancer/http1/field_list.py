@@ -1,0 +1,113 @@
+"""A message's head between HTTP/1.1 as bytes and the lists of fields that other protocols and libraries speak in.
+
+Rule of this file: pure, and it believes nobody. The request's head is ours, and llhttp has judged it; what comes back
+was read by somebody else, so every name and value is looked at before it becomes a line: one CRLF more would be a
+second response. Fields that concern one connection of HTTP/1.1 end here, both ways (RFC 9113 § 8.2.2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+from balancer.errors import MalformedResponse
+from balancer.http1.body import Body, ChunkedBody, SizedBody
+
+Fields = list[tuple[bytes, bytes]]
+
+_OF_ONE_CONNECTION: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"transfer-encoding", b"te")
+)
+_find_fields: Final = re.compile(rb"\r\n([^:\r]+):[ \t]*([^\r]*)").findall
+_is_token: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch
+_is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
+
+REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+BODILESS: Final = frozenset((204, 304))
+
+
+class Outline:
+    """A request's head: `authority` is its Host, b"" without one; `fields` are the others, as they came, in order.
+
+    `length` of the body in bytes: 0 where there is none, -1 where it comes in chunks.
+    """
+
+    __slots__ = ("authority", "fields", "length", "method", "target")
+
+    def __init__(self, method: bytes, target: bytes, authority: bytes, fields: Fields, length: int) -> None:
+        self.method = method
+        self.target = target
+        self.authority = authority
+        self.fields = fields
+        self.length = length
+
+    def framed(self) -> Body | None:
+        """What takes the framing off the body; None without one."""
+        if not self.length:
+            return None
+        return ChunkedBody() if self.length < 0 else SizedBody(self.length)
+
+
+def outline_of(head: bytes) -> Outline:
+    """Take a request's head apart, as we would have sent it, the empty line included."""
+    line_end = head.find(b"\r\n")
+    method, _, rest = head[:line_end].partition(b" ")
+    authority, length = b"", 0
+    fields: Fields = []
+    pairs: Fields = _find_fields(head, line_end)
+    for name, written in pairs:
+        lower = name.lower()
+        value = written.rstrip(b" \t")
+        if lower == b"host":
+            authority = value
+            continue
+        if lower == b"content-length":
+            length = int(value)
+        elif lower == b"transfer-encoding":
+            length = -1
+        if lower not in _OF_ONE_CONNECTION:
+            fields.append((name, value))
+    return Outline(method, rest.rpartition(b" ")[0], authority, fields, length)
+
+
+def fields_of(block: bytes) -> Fields:
+    """The fields of a block (`fields.py`), trailers for one."""
+    pairs: Fields = _find_fields(block)
+    return [(name, value.rstrip(b" \t")) for name, value in pairs]
+
+
+def head_of(status: int, fields: Iterable[tuple[bytes, bytes]], reason: bytes | None = None) -> bytes:
+    """A response's head in HTTP/1.1 but for its empty line. Raises `MalformedResponse`.
+
+    One that says nothing of its body's length is given chunks, which need not be there: its end is told apart.
+    """
+    phrase = REASONS.get(status, b"") if reason is None else reason
+    if not (100 <= status <= 999 and _is_value(phrase)):
+        raise MalformedResponse(f"{status} is no status of HTTP, or its phrase has control characters")
+    block, has_length = _block(fields)
+    if not (has_length or status < 200 or status in BODILESS):
+        block += b"Transfer-Encoding: chunked\r\n"
+    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase, block)
+
+
+def trailers_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A block of trailers, b"" without any. Raises `MalformedResponse`."""
+    block, _ = _block(fields)
+    return b"\r\n" + block if block else b""
+
+
+def _block(fields: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bool]:
+    """Lines, each with its CRLF, and whether Content-Length is among them."""
+    lines: list[bytes] = []
+    has_length = False
+    for name, value in fields:
+        if _is_token(name) is None or _is_value(value) is None:
+            raise MalformedResponse("a field's name or value has characters that HTTP does not allow")
+        lower = name.lower()
+        if lower == b"content-length":
+            has_length = True
+        if lower not in _OF_ONE_CONNECTION:
+            lines.append(b"%b: %b\r\n" % (name, value.strip(b" \t")))
+    return b"".join(lines), has_length

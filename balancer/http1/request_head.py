@@ -1,0 +1,138 @@
+"""The head of a request on its way to a worker: pure functions from bytes to bytes.
+
+Rule of this file: no I/O. What the fields of a head come to (`request_fields.py`) does not depend on its request line,
+and a client mostly repeats its fields from one request to the next (HPACK, RFC 7541, lives on that): then nothing of
+them is looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from balancer.downstream.client import Client
+from balancer.errors import RequestRejected
+from balancer.http1 import upgrades
+from balancer.http1.fields import END_OF_HEAD, found, lines_of
+from balancer.http1.request_fields import HOST, RequestFields, SpecialFields, request_fields
+
+_MAX_FORWARDS: Final = lines_of(b"max-forwards")
+
+_HTTP11: Final = b"HTTP/1.1"
+_HTTP10: Final = b"HTTP/1.0"
+
+REFUSED_METHODS: Final = frozenset((b"CONNECT", b"TRACE"))
+"""Unless they are allowed: one opens a tunnel, the other repeats to a script what it may not read."""
+
+_LOOKED_AT: Final = REFUSED_METHODS | {b"OPTIONS"}
+"""Methods whose request is more than its fields."""
+
+
+class Request:
+    """A request on its way: what was asked, the `head` that the worker gets, `id`, which X-Request-ID says, and
+    `raw`, the head as it came."""
+
+    def __init__(
+        self, method: bytes, target: bytes, head: bytes, request_id: bytes, fields: RequestFields, raw: bytes
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.head = head
+        self.id = request_id
+        self.fields = fields
+        self.raw = raw
+
+
+def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
+    """The request that one head asks for. Raises `RequestRejected`."""
+    return RequestHeads(client).outgoing(raw, fresh_id)
+
+
+class RequestHeads:
+    """The heads of one connection's requests."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._block = b""
+        self._fields = RequestFields(b"")  # what `_block`, the last one, came to
+
+    def outgoing(self, raw: bytes, fresh_id: bytes) -> Request:
+        """The request that a whole head, as it came, asks for. Raises `RequestRejected`.
+
+        `fresh_id` is used where no id came.
+        """
+        end = raw.find(b"\r\n")
+        line = raw[:end]
+        block = raw[end:-2]
+        parts = line.split(b" ")
+        if len(parts) != 3:
+            raise RequestRejected(400, "bad_request_line", "must be: method, target, version")
+        method = parts[0]
+        target = parts[1]
+        if target.find(b"#") >= 0:  # RFC 9112 § 3.2: a fragment is the client's own
+            raise RequestRejected(400, "bad_target", "the request target must not have a fragment")
+        if parts[2] == _HTTP11 and target.startswith(b"/") and method not in _LOOKED_AT:
+            if block != self._block:
+                self._fields = request_fields(block, self._client)
+                self._block = block
+                if self._client.stated is not None:
+                    self._fields.stated = self._client.stated.of(block)
+            fields = self._fields
+        else:
+            target, fields = _unusual(method, target, parts[2], block, self._client)
+            line = b"%b %b HTTP/1.1" % (method, target)
+        request_id = fields.request_id or fresh_id
+        head = b"".join((line, fields.outgoing, request_id, END_OF_HEAD))
+        return Request(method, target, head, request_id, fields, raw)
+
+
+def _unusual(
+    method: bytes, target: bytes, version: bytes, block: bytes, client: Client
+) -> tuple[bytes, RequestFields]:
+    """A request line other than most."""
+    if version not in (_HTTP11, _HTTP10):
+        raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
+    if method in REFUSED_METHODS and method not in client.allowed:
+        raise RequestRejected(405, "method_not_allowed", f"{method.decode()} is not forwarded")
+    target, authority = _origin_form(method, target)
+    if method in _LOOKED_AT:
+        block = _one_hop_further(block)
+    fields = SpecialFields(block, version == _HTTP10, client, authority).come_to()
+    if client.stated is not None:
+        fields.stated = client.stated.of(block)
+    if method in REFUSED_METHODS and fields.has_body:  # RFC 9110 §§ 9.3.6, 9.3.8
+        raise RequestRejected(400, "bad_framing", f"{method.decode()} has no body")
+    if method == b"CONNECT":
+        fields.is_offer = True
+    return target, fields
+
+
+def _one_hop_further(block: bytes) -> bytes:
+    """RFC 9110 § 7.6.2: OPTIONS and TRACE may count how far they go."""
+    for _, value, (start, end) in found(_MAX_FORWARDS, block):
+        if not value.isdigit() or len(value) > 18:
+            raise RequestRejected(400, "bad_max_forwards", "Max-Forwards must be a number")
+        if not int(value):
+            raise RequestRejected(405, "max_forwards", "Max-Forwards is used up: this goes no further")
+        return b"%b\r\nMax-Forwards: %d%b" % (block[:start], int(value) - 1, block[end:])
+    return block
+
+
+def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
+    """The target a server takes, and the authority that an absolute one names (RFC 9112 § 3.2.2); CONNECT names no more
+    than that (§ 3.2.3)."""
+    if method == b"CONNECT":
+        if not upgrades.is_authority(target):
+            raise RequestRejected(400, "bad_target", "CONNECT takes host:port")
+        return target, target
+    if target.startswith(b"/") or (target == b"*" and method == b"OPTIONS"):
+        return target, b""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        raise RequestRejected(400, "bad_target", "the request target must be a path or an http(s) URL")
+    end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+    authority, path = rest[:end], rest[end:]
+    if not HOST.fullmatch(authority):
+        raise RequestRejected(400, "bad_target", "the request target's authority must be host or host:port")
+    if not path and method == b"OPTIONS":
+        return b"*", authority  # RFC 9112 § 3.2.4
+    return path if path.startswith(b"/") else b"/" + path, authority

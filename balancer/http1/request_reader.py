@@ -1,0 +1,148 @@
+"""Bytes of a client connection → requests.
+
+Rule of this file: llhttp judges every byte of a head, and of nothing but heads: what it is fed ends with one, so the
+bytes of each are known. Bodies are read by `body.py`. A head is bounded in size from its first byte on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import httptools
+
+from balancer.config.limits import Limits
+from balancer.downstream.client import Client
+from balancer.errors import RequestRejected
+from balancer.http1.body import Body, ChunkedBody, SizedBody
+from balancer.http1.fields import END_OF_HEAD, Framing
+from balancer.http1.request_head import Request, RequestHeads
+
+_NOT_FOUND: Final = -1 + len(END_OF_HEAD)
+"""Where a head ends whose end has not come."""
+
+_CHUNKED: Final = Framing.CHUNKED
+
+_EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
+
+_SPACE_BEHIND_CODING: Final = re.compile(rb"(?i)(\r\ntransfer-encoding:[ \t]*+chunked)[ \t]++(?=\r\n)")
+
+_AROUND_TARGET: Final = 32
+"""Bytes of a request line beside its target, at most: the longest method and the version."""
+
+
+class RequestReader:
+    """What a client sends, read head by head. `rest` is what followed the last head in the bytes that were read."""
+
+    def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
+        self._heads = RequestHeads(client)
+        self._limits = limits
+        self._fresh_id = fresh_id
+        self._parser: httptools.HttpRequestParser | None = None
+        self._head = b""  # as far as it has come
+        self.rest = b""
+
+    def adopt(self, client: Client, limits: Limits) -> None:
+        """Read the next heads by other terms."""
+        self._heads = RequestHeads(client)
+        self._limits = limits
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a part of a head has come, and not its end."""
+        return bool(self._head)
+
+    @property
+    def head(self) -> bytes:
+        """The head that could not be read, as far as it came."""
+        return self._head
+
+    def read(self, data: bytes) -> Request | None:
+        """The request whose head ends in `data`, if one does. Raises `RequestRejected`."""
+        head = self._head + data if self._head else data
+        end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
+        if head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
+            return self._read_after_empty_lines(head)
+        if end == _NOT_FOUND:
+            self._grow(head)
+            self._judge(data)
+            return None
+        if end == len(head):
+            self.rest = b""
+        else:
+            self.rest = head[end:]
+            data = data[: len(data) - len(self.rest)]
+            head = head[:end]
+        self._head = head  # until it is known to be good: who refuses it asks what it was
+        self._judge(data)
+        head = self._head
+        self._bound(head)
+        request = self._heads.outgoing(head, self._fresh_id())
+        if len(request.target) > self._limits.target:
+            raise _target_too_long(self._limits.target)
+        self._head = b""
+        if request.fields.spoils_parser:
+            self._parser = None
+        return request
+
+    def body(self, request: Request) -> Body:
+        """What reads the body of `request`. Raises `RequestRejected` where it is too long."""
+        fields, limit = request.fields, self._limits.body
+        if fields.framing is _CHUNKED:
+            return ChunkedBody(limit, self._limits.head, self._limits.fields)
+        if limit is not None and fields.length > limit:
+            raise RequestRejected(413, "body_too_large", f"at most {limit} bytes of body")
+        return SizedBody(fields.length)
+
+    def _judge(self, data: bytes) -> None:
+        parser = self._parser
+        if parser is None:
+            self._parser = parser = httptools.HttpRequestParser(self)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parser = None  # it takes what follows for another protocol
+        except httptools.HttpParserError as error:
+            self._judge_without_space(str(error))
+
+    def _judge_without_space(self, fault: str) -> None:
+        """Judge the head without the optional white space behind `chunked`, and go on with that head.
+
+        RFC 9112 § 5.1 allows spaces and tabs there. llhttp allows spaces only, and says so at the end of the head.
+        """
+        head = _SPACE_BEHIND_CODING.sub(rb"\1", self._head)
+        if head == self._head:
+            raise RequestRejected(400, "malformed_request", fault)
+        self._head = head
+        self._parser = None
+        self._judge(head)
+
+    def _read_after_empty_lines(self, head: bytes) -> Request | None:
+        lines = _EMPTY_LINES.match(head)
+        head = head[lines.end() :] if lines is not None else head
+        self._head = self.rest = b""
+        if head == b"\r":
+            self._head = head  # the half of an empty line
+            return None
+        if head[:1] in (b"\r", b"\n"):
+            raise RequestRejected(400, "malformed_request", "a line ends in CR and LF")
+        return self.read(head) if head else None
+
+    def _grow(self, head: bytes) -> None:
+        self._head = head
+        self.rest = b""
+        if b"\r\n" not in head and len(head) > self._limits.target + _AROUND_TARGET:
+            raise _target_too_long(self._limits.target)
+        self._bound(head)
+
+    def _bound(self, head: bytes) -> None:
+        limits = self._limits
+        if len(head) > limits.head:
+            raise RequestRejected(431, "head_too_large", f"at most {limits.head} bytes of head")
+        if len(head) > limits.fields * 3 and head.count(b"\n") > limits.fields + 2:
+            raise RequestRejected(431, "too_many_fields", f"at most {limits.fields} fields")
+
+
+def _target_too_long(limit: int) -> RequestRejected:
+    return RequestRejected(414, "target_too_long", f"at most {limit} bytes of target")

@@ -1,0 +1,400 @@
+"""A connection to a worker that speaks HTTP/2 (RFC 9113), by ALPN or with prior knowledge.
+
+Rule of this file: the library, h2, knows the protocol; here is when, and what it means for a request. Errors are those
+that a connection of HTTP/1.1 has: a stream that the worker has not looked at may be sent again whatever it is, one that
+breaks off is a broken connection, and what breaks the rules is a malformed response: of one request where a frame of
+its stream did it, of all on the connection where it was the connection's own.
+
+A read is cut into frames and told stream by stream when all of it is parsed. The connection's window is given back at
+once, because nothing waits here; a stream's is held back while its client is slow, so one waits and the others do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from h2.errors import ErrorCodes
+from h2.events import (
+    DataReceived,
+    Event,
+    InformationalResponseReceived,
+    PingAckReceived,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error, StreamClosedError
+
+from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, StreamRefused, UpstreamError
+from balancer.http1.field_list import Outline, trailers_of
+from balancer.http1.response_head import ResponseHeads
+from balancer.http2.frames import GOAWAY, Farewell, Frames, farewell_of
+from balancer.http2.settings import (
+    ASSUMED,
+    LAST_ID,
+    MOST,
+    PING_AFTER,
+    PING_WAIT,
+    UNASKED,
+    WINDOW,
+    error_of_reset,
+    has_unread,
+    head_fields,
+    line_of,
+    name_of,
+    new_connection,
+    response_head,
+)
+from balancer.http2.stream import Http2Stream
+from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
+from balancer.upstream.stream import CarrierLife
+
+if TYPE_CHECKING:
+    from balancer.upstream.multiplexed_pool import SharedPool
+    from balancer.upstream.pool_limits import PoolLimits
+    from balancer.upstream.stream import Errand
+
+
+class Http2Session(asyncio.Protocol):
+    """A `Carrier`."""
+
+    is_library = False
+    transport: asyncio.Transport
+
+    def __init__(self, pool: SharedPool, scheme: bytes) -> None:
+        self.heads = ResponseHeads()
+        self.leased = 0
+        self.life = CarrierLife()
+        self._pool = pool
+        self._scheme = scheme
+        self.agreed: str | None = "h2"  # by ALPN, or known before
+        self._h2 = new_connection()
+        self._frames = Frames()
+        self._streams: dict[int, Http2Stream] = {}
+        self._touched: dict[Http2Stream, None] = {}  # by the read that is being parsed
+        self._limit = pool.stream_limit or ASSUMED
+        self._used = 0  # bytes of the connection's window that are not given back yet
+        self._is_leaving = self._is_gone = False
+        self._leaver = US  # who ends it when nothing is left
+        self._is_doubtful = False  # the kernel holds something unread, maybe an end
+        self._is_blocked = False  # the transport takes no more
+        self._unasked = 0  # bytes that reading has made us write since
+        self._has_more_room = self._has_new_limit = False  # as the read that is being parsed says
+        self._is_reading = self._is_flush_due = False
+        self._heard_at = pool.pools.coarse_now
+        self._pinged_at: float | None = None
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
+            ResponseReceived: self._on_head,
+            InformationalResponseReceived: self._on_head,
+            DataReceived: self._on_data,
+            TrailersReceived: self._on_trailers,
+            StreamEnded: self._on_end,
+            StreamReset: self._on_reset,
+            WindowUpdated: self._on_window,
+            RemoteSettingsChanged: self._on_settings,
+            PingAckReceived: self._on_pong,
+        }
+
+    # --- Carrier
+
+    @property
+    def room(self) -> int:
+        if self._is_leaving or self._is_gone or self._is_doubtful:
+            return 0
+        return min(self._limit, MOST) - self.leased
+
+    def begin(self, errand: Errand, outline: Outline) -> Http2Stream:
+        stream_id = self._h2.get_next_available_stream_id()
+        if stream_id > LAST_ID:
+            self._is_leaving = True
+        has_body = outline.length != 0
+        stream = Http2Stream(self, errand, stream_id, has_body=has_body)
+        if self._is_gone:  # between the lease and now: nobody would ever hear of it
+            stream.over()
+            asyncio.get_running_loop().call_soon(errand.fail, StreamRefused("the connection has ended"))
+            return stream
+        try:
+            self._h2.send_headers(
+                stream_id, head_fields(outline, self._scheme, self._pool.origin), end_stream=not has_body
+            )
+        except H2Error as error:
+            stream.over()
+            fault = NotCarried(f"HTTP/2 cannot carry this request: {line_of(error)}")
+            asyncio.get_running_loop().call_soon(errand.fail, fault)
+            return stream
+        self._streams[stream_id] = stream
+        self._flush_soon()
+        return stream
+
+    def is_quiet(self) -> bool:
+        if self.leased:
+            return True
+        self._is_doubtful = has_unread(self.transport)
+        return not self._is_doubtful
+
+    def retire(self) -> None:
+        self._is_leaving = True
+        if not self.leased:
+            self.close()
+
+    def close(self) -> None:
+        if not self._is_gone:
+            self._h2.close_connection()
+            self._flush()
+            self._lost(ConnectionBroken("the connection was closed"), self._leaver)
+
+    def prune(self, now: float, limits: PoolLimits) -> None:
+        self._frames.idle = 0
+        if self._pinged_at is not None:
+            if now - self._pinged_at > PING_WAIT:
+                self._pool.counts.heartbeats_failed += 1
+                self._lost(ConnectionBroken(f"the worker has not answered a PING for {PING_WAIT:g} s"), ERROR)
+        elif now - self._heard_at > PING_AFTER:
+            self._pinged_at = now
+            self._pool.counts.heartbeats += 1
+            self._h2.ping(b"steelyrd")
+            self._flush()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if self._scheme == b"https":
+            self.agreed = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+            if self.agreed != "h2":
+                self._is_gone = True
+                return
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(WINDOW - 65_535)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_gone:
+            return
+        self._heard_at, self._is_reading = self._pool.pools.coarse_now, True
+        at = 0
+        try:
+            for frame in self._frames.feed(data):
+                at = frame.stream_id
+                if frame.kind == GOAWAY:
+                    self._on_farewell(farewell_of(frame))
+                    continue
+                for event in self._h2.receive_data(frame.data):
+                    handler = self._handlers.get(type(event))
+                    if handler is not None:
+                        handler(event)
+        except (H2Error, MalformedResponse) as error:
+            self._broken(line_of(error), at)
+        finally:
+            self._is_reading = False
+        self._tell()
+        if self._has_more_room:
+            self._has_more_room = False
+            self._pump_all()
+        self._flush(is_answer=True)
+        if self._is_doubtful or self._has_new_limit:
+            self._is_doubtful = self._has_new_limit = False
+            self._pool.room_changed()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        fault = ConnectionBroken(str(error) if error else "the worker closed the connection")
+        self._lost(fault, ended_by(error))
+
+    def pause_writing(self) -> None:
+        self._is_blocked = True
+
+    def resume_writing(self) -> None:
+        self._is_blocked = False
+        self._unasked = 0
+        self._pump_all()
+
+    # --- events
+
+    def _tell(self) -> None:
+        touched, self._touched = self._touched, {}
+        for stream in touched:
+            stream.errand.tell()
+
+    def _on_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is None:
+            return
+        try:
+            status, head = response_head(event.headers)
+        except MalformedResponse as error:
+            stream.errand.fail(error)
+            return
+        if status >= 200:
+            self._frames.idle = 0
+        stream.errand.took_head(head)
+        self._touched[stream] = None
+
+    def _on_data(self, event: DataReceived) -> None:
+        size, stream = event.flow_controlled_length, self._streams.get(event.stream_id)
+        self._used += size
+        if self._used >= WINDOW // 4:
+            self.give_window(None, self._used)
+            self._used = 0
+        if stream is None:
+            return
+        if event.data:
+            self._frames.idle = 0
+        stream.errand.took_body(bytes(event.data))
+        self._touched[stream] = None
+        if size and event.stream_ended is None:
+            stream.took(size)
+
+    def _on_trailers(self, event: TrailersReceived) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is None:
+            return
+        try:
+            trailers = trailers_of(event.headers)
+        except MalformedResponse as error:
+            stream.errand.fail(error)
+            return
+        self._end(stream, trailers)
+
+    def _on_end(self, event: StreamEnded) -> None:
+        stream = self._streams.get(event.stream_id)
+        if stream is not None:
+            self._end(stream, b"")
+
+    def _end(self, stream: Http2Stream, trailers: bytes) -> None:
+        del self._streams[stream.id]
+        stream.errand.took_end(trailers)
+        self._touched[stream] = None
+
+    def _on_reset(self, event: StreamReset) -> None:
+        stream = self._streams.pop(event.stream_id, None)
+        if stream is None or not event.remote_reset:
+            return
+        stream.over()
+        stream.errand.fail(error_of_reset(event.error_code))
+
+    def _on_farewell(self, farewell: Farewell) -> None:
+        """§ 6.8: no new streams; those up to the last one that it names are still answered."""
+        self._is_leaving, self._leaver = True, WORKER
+        unseen = [stream for stream in self._streams.values() if stream.id > farewell.last]
+        for stream in unseen:
+            del self._streams[stream.id]
+            stream.over()
+            stream.errand.fail(StreamRefused(f"the worker goes away ({name_of(farewell.code)})"))
+        if not self.leased:
+            self.close()
+
+    def _on_window(self, event: WindowUpdated) -> None:
+        stream = self._streams.get(event.stream_id or 0)
+        if stream is not None:
+            self.pump(stream)
+        elif not event.stream_id:
+            self._has_more_room = True
+
+    def _on_settings(self, event: RemoteSettingsChanged) -> None:
+        self._limit = self._pool.stream_limit = self._h2.remote_settings.max_concurrent_streams
+        self._has_more_room = self._has_new_limit = True
+
+    def _on_pong(self, event: PingAckReceived) -> None:
+        self._pinged_at = None
+
+    # --- what a stream sends
+
+    def pump(self, stream: Http2Stream) -> None:
+        """Send of its body what the windows and the transport take."""
+        while self._push(stream):
+            pass
+
+    def _pump_all(self) -> None:
+        """In turns, a frame each: no body holds up another."""
+        waiting = [stream for stream in self._streams.values() if stream.is_waiting]
+        while waiting:
+            waiting = [stream for stream in waiting if self._push(stream)]
+
+    def _push(self, stream: Http2Stream) -> bool:
+        if self._is_blocked or self._is_gone or not stream.is_waiting:
+            return False
+        window = self._h2.local_flow_control_window(stream.id)
+        if not stream.next_frame(min(window, self._h2.max_outbound_frame_size)):
+            return False
+        self._frames.idle = 0
+        self._flush_soon()
+        stream.went_out()
+        return True
+
+    def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
+        """One frame."""
+        self._h2.send_data(stream_id, data, end_stream=is_last)
+
+    def send_trailers(self, stream_id: int, fields: list[tuple[bytes, bytes]]) -> None:
+        """The last of a request."""
+        self._h2.send_headers(stream_id, fields, end_stream=True)
+
+    def give_window(self, stream_id: int | None, size: int) -> None:
+        """The worker may send so many bytes more, on a stream or on the connection (None)."""
+        if not self._is_gone:
+            try:
+                self._h2.increment_flow_control_window(size, stream_id)
+            except (H2Error, KeyError):  # it has ended meanwhile
+                return
+            self._flush_soon()
+
+    def reset(self, stream: Http2Stream) -> None:
+        """Nobody waits for it any more."""
+        self._streams.pop(stream.id, None)
+        if not self._is_gone:
+            try:
+                self._h2.reset_stream(stream.id, ErrorCodes.CANCEL)
+            except StreamClosedError:
+                return
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        """At the end of this turn of the loop: what many streams send is one write."""
+        if not (self._is_flush_due or self._is_reading):
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self, *, is_answer: bool = False) -> None:
+        """Nobody can be told to wait with an answer to what has been read, so these are bounded here."""
+        self._is_flush_due = False
+        data = self._h2.data_to_send()
+        if not data or self._is_gone:
+            return
+        self.transport.write(data)
+        if is_answer and self._is_blocked:
+            self._unasked += len(data)
+            if self._unasked > UNASKED:
+                self._lost(ConnectionBroken("the worker does not read what it is answered"), ERROR)
+
+    # --- ends
+
+    def _broken(self, fault: str, stream_id: int) -> None:
+        """The worker has broken the rules, on a stream, or on the connection (0): it is the end of both."""
+        self._flush()  # the library says why
+        error = MalformedResponse(f"HTTP/2: {fault}")
+        stream = self._streams.pop(stream_id, None)
+        if stream is None:
+            self._lost(error, ERROR)
+            return
+        stream.over()
+        stream.errand.fail(error)
+        self._lost(ConnectionBroken("another response on the connection was malformed"), ERROR)
+
+    def _lost(self, error: UpstreamError, by: str) -> None:
+        if self._is_gone:
+            return
+        self._is_gone = True
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+        self._pool.carrier_lost(self, by)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.over()
+            stream.errand.fail(error)

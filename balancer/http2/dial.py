@@ -1,0 +1,32 @@
+"""How a connection of HTTP/2 is opened: as any other, and TLS must have agreed on it.
+
+Rule of this file: every failure is a `ConnectFailed`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from balancer.errors import WorkerUntrusted
+from balancer.http2.connection import Http2Session
+from balancer.upstream.connection_info import our_end
+from balancer.upstream.dial import dial
+from balancer.upstream.stream import CarrierLife
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.multiplexed_pool import SharedPool
+
+
+async def open_session(pool: SharedPool, tls: ClientTls | None) -> Http2Session:
+    """Connect. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` where TLS agrees on another protocol."""
+    host, port = pool.origin
+    scheme, timeout = b"http" if tls is None else b"https", pool.pools.limits.connect_timeout
+    session, phases = await dial(lambda: Http2Session(pool, scheme), host, port, timeout, tls, pool.route)
+    if session.agreed != "h2":
+        session.transport.abort()
+        raise WorkerUntrusted(
+            "the worker does not offer HTTP/2", f"ALPN: h2 was offered, the worker took {session.agreed}"
+        )
+    session.life = CarrierLife(phases, our_end(session.transport))
+    return session

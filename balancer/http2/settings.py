@@ -1,0 +1,125 @@
+"""What a connection of HTTP/2 goes by: windows, limits and times, and how the library is set up for it.
+
+Rule of this file: values and functions without a state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Iterable
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes, Settings
+from hpack import Encoder
+
+from balancer.errors import ConnectionBroken, MalformedResponse, StreamRefused, UpstreamError
+from balancer.http1.field_list import Fields, Outline, head_of
+from balancer.http1.response_head import HEAD_LIMIT
+
+STREAM_WINDOW = 262_144
+"""Bytes of a response that a slow client lets come in: what bounds the memory of one, and its speed by round trip."""
+
+WINDOW = 4 * 1_048_576
+"""Of the whole connection; nothing waits in it, so it only has to be more than is ever under way."""
+
+ASSUMED = 100
+"""Streams at once before the worker has said how many: what it should allow at least (§ 6.5.2)."""
+
+MOST = 1000
+"""Streams at once, whatever the worker allows; the library looks at each of them for every new one."""
+
+LAST_ID = 2**31 - 1 - 2 * MOST
+"""Of streams; then another connection is opened (§ 5.1.1)."""
+
+PING_AFTER, PING_WAIT = 10.0, 10.0
+"""Seconds without a word from the worker until it is asked for one, and until it is given up."""
+
+
+UNASKED = 262_144
+"""Bytes of answers, to PING and SETTINGS, that may wait for a worker that does not read them."""
+
+LONGEST_LINE = 200
+"""Characters of an error."""
+
+HUFFMAN_LIMIT = 256
+"""Bytes of a field, name and value, up to which it is Huffman-coded."""
+
+CODES = {code.value: code.name for code in ErrorCodes}
+
+
+class FieldEncoder(Encoder):
+    """hpack's encoder without Huffman code for long fields: hpack builds the code of a field as one integer, in time
+    quadratic in the field's length (31,000 bytes: 0.1 to 0.5 s)."""
+
+    def add(self, to_add: tuple[bytes, bytes], sensitive: bool, huffman: bool = False) -> bytes:
+        name, value = to_add
+        return super().add(to_add, sensitive, huffman and len(name) + len(value) <= HUFFMAN_LIMIT)
+
+
+def new_connection() -> H2Connection:
+    """Our side of one, not begun."""
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+    connection.encoder = FieldEncoder()
+    connection.local_settings = Settings(
+        client=True,
+        initial_values={
+            SettingCodes.ENABLE_PUSH: 0,
+            SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_LIMIT,
+        },
+    )
+    return connection
+
+
+def head_fields(outline: Outline, scheme: bytes, origin: tuple[str, int]) -> Fields:
+    """A request's head (RFC 9113 § 8.3.1); `origin` stands for a Host that is not there."""
+    return [
+        (b":method", outline.method),
+        (b":scheme", scheme),
+        (b":authority", outline.authority or "{}:{}".format(*origin).encode()),
+        (b":path", outline.target),
+        *((name.lower(), value) for name, value in outline.fields),
+    ]
+
+
+def has_unread(transport: asyncio.Transport) -> bool:
+    """Whether the kernel holds something that the peer has sent; False where it cannot be asked (Windows)."""
+    if not hasattr(select, "poll"):
+        return False
+    waiting = select.poll()
+    waiting.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def error_of_reset(code: int) -> UpstreamError:
+    """What RST_STREAM means for a request (RFC 9113 § 8.7)."""
+    if code == ErrorCodes.REFUSED_STREAM:
+        return StreamRefused("the worker refused the stream (REFUSED_STREAM)")
+    return ConnectionBroken(f"the worker reset the stream ({name_of(code)})")
+
+
+def name_of(code: int) -> str:
+    """An error's (RFC 9113 § 7)."""
+    return CODES.get(code, f"code {code:#x}")
+
+
+def line_of(error: Exception) -> str:
+    """What an error says, in one line; some repeat what the worker has sent."""
+    return " ".join(str(error).split())[:LONGEST_LINE] or type(error).__name__
+
+
+def response_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[int, bytes]:
+    """The status, and the head as HTTP/1.1 has it, but for its empty line. Raises `MalformedResponse`."""
+    status = b""
+    others = []
+    for name, value in fields:
+        if name == b":status":
+            status = value
+        elif name[:1] != b":":
+            others.append((name, value))
+    if len(status) != 3 or not status.isdigit():
+        raise MalformedResponse("a :status that is no status")
+    return int(status), head_of(int(status), others)

@@ -1,0 +1,295 @@
+"""What a request was, as a line of the access log: pure functions from an entry to text.
+
+Rule of this file: no I/O, and one line is one request, whatever bytes a client sends. What comes from outside is
+written as Latin-1 with everything escaped that is not printable ASCII, quotes and backslashes too, so it can end
+neither its value nor its line. Fields, units and order stand in `docs/access-log.md`; who reads logs goes by that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii as json_text
+from typing import Final, NamedTuple
+
+from balancer.downstream.client import Client
+from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
+from balancer.http1.fields import found, lines_of
+from balancer.http1.own_responses import error_body
+from policies.routing.facts import Endpoint, ReportedLoad
+
+TARGET_LIMIT = 2048
+"""Bytes of a request target that are kept: entries wait in memory, and a target may be as long as a head."""
+
+HEAD_LIMIT = 4096
+"""Bytes of a head that are kept, from which Host and X-Forwarded-For are read later."""
+
+NOT_CONNECTED: Final = "-"
+NEW: Final = "new"
+REUSED: Final = "reused"
+"""What a request was sent on."""
+
+
+class Fault(NamedTuple):
+    """Why a request did not end as it should: `end` is the kind, `reason` the code that the client was told."""
+
+    end: str
+    reason: str
+    detail: str
+    status: int
+
+
+class Entry(NamedTuple):
+    """One request that has ended. Instants in seconds of the unit's clock.
+
+    `status` is 0 where no response began, `head` has the fields that the worker got. `arrived`: the
+    head's first byte, 0 where it came in one piece, and its last. `routed_at` and `sent_at` are of the last attempt,
+    and mean nothing without an `endpoint`; `first_byte_at` is None where none came. `load` is what the worker says of
+    itself, where that is read.
+    """
+
+    ended_at: float
+    fault: Fault | None
+    status: int
+    method: bytes
+    target: bytes
+    id: bytes
+    head: bytes
+    is_http10: bool
+    client: Client
+    endpoint: Endpoint | None
+    attempts: int
+    connection: str
+    arrived: tuple[float, float]
+    routed_at: float
+    sent_at: float
+    first_byte_at: float | None
+    bytes_in: int
+    bytes_out: int
+    load: ReportedLoad | None = None
+
+
+class Context(NamedTuple):
+    """What a line says beside its entry: `offset` turns the unit's clock into Unix time, in seconds; `sample` is the
+    share that it was drawn with, as text."""
+
+    offset: float
+    policy: str
+    sample: str
+
+
+class Phases(NamedTuple):
+    """Seconds; None for what was not reached. `service` runs from sent to last byte."""
+
+    head: float
+    queue: float
+    connect: float | None
+    first_byte: float | None
+    service: float | None
+    total: float
+
+
+Format = Callable[[Entry, Context], str]
+
+
+def fault_of(error: ForwardingError | None) -> Fault | None:
+    """What an entry keeps of an error: not the error, which holds on to the frames that it passed through."""
+    if error is None:
+        return None
+    if isinstance(error, UpstreamError):
+        end = error.outcome.value
+    elif isinstance(error, ClientLeft):
+        end = "abandoned"
+    else:
+        end = "rejected" if isinstance(error, RequestRejected) else "unavailable"
+    return Fault(end, error.reason, str(error), error.status)
+
+
+def excerpt(head: bytes) -> bytes:
+    """A head, or whole lines from the beginning and the end of a long one."""
+    if len(head) <= HEAD_LIMIT:
+        return head
+    half = HEAD_LIMIT // 2
+    return head[:half].rpartition(b"\n")[0] + b"\n" + head[-half:].partition(b"\n")[2]
+
+
+def requested(head: bytes) -> tuple[bytes, bytes]:
+    """Method and target of a head that was refused; where its first line is none, b"" and that line."""
+    line = head[: TARGET_LIMIT + 64].lstrip(b"\r\n").partition(b"\n")[0].rstrip(b"\r")
+    method, _, rest = line.partition(b" ")
+    if rest and method.isalpha():
+        return method[:32], rest.partition(b" HTTP/")[0][:TARGET_LIMIT]
+    return b"", line[:TARGET_LIMIT]
+
+
+def phases(entry: Entry) -> Phases:
+    """Where the time went. A request that never got an endpoint, or a connection, spent the rest waiting for it."""
+    (head_at, began), ended = entry.arrived, entry.ended_at
+    head = began - head_at if head_at else 0.0
+    total = head + ended - began
+    if entry.endpoint is None:
+        return Phases(head, ended - began, None, None, None, total)
+    queue = entry.routed_at - began
+    if entry.connection == NOT_CONNECTED:
+        return Phases(head, queue, ended - entry.routed_at, None, None, total)
+    sent = entry.sent_at
+    first = entry.first_byte_at - sent if entry.first_byte_at is not None else None
+    return Phases(head, queue, sent - entry.routed_at, first, ended - sent, total)
+
+
+def outcome(entry: Entry) -> tuple[str, int, int]:
+    """How it ended, the status that the client saw, and the bytes of the body that it was sent."""
+    fault = entry.fault
+    if fault is None:
+        return _good_end(entry), entry.status, entry.bytes_out
+    if entry.status:
+        return fault.end, entry.status, entry.bytes_out
+    if fault.end == "abandoned" or entry.method == b"HEAD":
+        return fault.end, fault.status, 0
+    return fault.end, fault.status, len(error_body(fault.reason, fault.detail, entry.id))
+
+
+def _good_end(entry: Entry) -> str:
+    if entry.endpoint is None:
+        return "control"
+    if entry.status == 101 or (entry.method == b"CONNECT" and entry.status < 300):
+        return "tunnel"
+    return "ok" if entry.status < 500 else "error_status"
+
+
+@lru_cache(maxsize=8)
+def second(at: int) -> str:
+    """A whole second of Unix time in UTC, up to the decimal point; most lines share theirs with the one before."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
+
+
+def instant(entry: Entry, offset: float) -> str:
+    """When the request began, in UTC with microseconds."""
+    head_at, began_at = entry.arrived
+    microseconds = round(((head_at or began_at) + offset) * 1e6)
+    return f"{second(microseconds // 1_000_000)}{microseconds % 1_000_000:06}Z"
+
+
+_HOST_LINE = lines_of(b"host")
+
+
+def host_of(head: bytes) -> bytes:
+    """The Host that the worker got; nearly always spelt like this."""
+    start = head.find(b"\r\nHost: ")
+    if start < 0:
+        return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
+    return head[start + 8 : head.find(b"\r", start + 8)].strip()
+
+
+def forwarded_for(entry: Entry) -> bytes:
+    """The X-Forwarded-For that the worker got, which is of our own spelling; a refused request has none."""
+    head = entry.head
+    start = head.rfind(b"\r\nX-Forwarded-For: ")
+    return head[start + 19 : head.find(b"\r", start + 19)] if start >= 0 else entry.client.address
+
+
+# --- text
+
+_BARE = re.compile(r"[A-Za-z0-9_./:@\[\]~+*-]+")
+_PLAIN = re.compile(r"[ !#-\[\]-~]*")
+_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 256))} | {34: '\\"', 92: "\\\\"}
+
+
+def quoted(value: str) -> str:
+    """In quotes, whatever it holds."""
+    return f'"{value if _PLAIN.fullmatch(value) else value.translate(_ESCAPED)}"'
+
+
+def bare(value: str) -> str:
+    """As it is where that cannot be mistaken, else in quotes; `-` for nothing."""
+    if not value:
+        return "-"
+    return value if _BARE.fullmatch(value) and value != "-" else quoted(value)
+
+
+@lru_cache(maxsize=1024)
+def bare_bytes(value: bytes) -> str:
+    """`bare` of what comes again and again: methods, hosts, addresses."""
+    return bare(value.decode("latin-1"))
+
+
+@lru_cache(maxsize=1024)
+def quoted_bytes(value: bytes) -> str:
+    """`quoted` of what comes again and again."""
+    return quoted(value.decode("latin-1"))
+
+
+def milliseconds(seconds: float | None) -> str:
+    """With three decimals, so to a microsecond."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:.3f}ms" if seconds else "0.000ms"
+
+
+def text_line(entry: Entry, context: Context) -> str:
+    """Names and values in the manner of Heroku's router."""
+    end, status, sent = outcome(entry)
+    head, queue, connect, first_byte, service, total = phases(entry)
+    fault, endpoint, client = entry.fault, entry.endpoint, entry.client
+    at = "at=info" if fault is None else f"at=error code={fault.reason} desc={quoted(fault.detail)}"
+    dyno, region = (endpoint.id, endpoint.region) if endpoint is not None else ("-", "-")
+    return (
+        f"time={instant(entry, context.offset)} {at} method={bare_bytes(entry.method)} "
+        f"path={quoted(entry.target.decode('latin-1'))} host={bare_bytes(host_of(entry.head))} "
+        f"request_id={bare(entry.id.decode('latin-1'))} fwd={quoted_bytes(forwarded_for(entry))} "
+        f"dyno={dyno} connect={milliseconds(connect)} service={milliseconds(service)} status={status} bytes={sent} "
+        f"protocol={client.proto.decode()} version={'1.0' if entry.is_http10 else '1.1'} "
+        f"client={bare_bytes(client.address)} region={region} policy={bare(context.policy)} "
+        f"attempts={entry.attempts} connection={entry.connection} head={milliseconds(head)} "
+        f"queue={milliseconds(queue)} first_byte={milliseconds(first_byte)} total={milliseconds(total)} "
+        f"bytes_in={entry.bytes_in} sample={context.sample} end={end}\n"
+    )
+
+
+# --- JSON
+
+
+def seconds_or_null(seconds: float | None) -> str:
+    """Seconds to a microsecond."""
+    if seconds is None:
+        return "null"
+    return f"{seconds:.6f}" if seconds else "0.000000"
+
+
+def text_or_null(value: bytes) -> str:
+    """A JSON string; bytes count as Latin-1. JSON would let DEL stand."""
+    return json_text(value.decode("latin-1")).replace("\x7f", "\\u007f") if value else "null"
+
+
+repeated_or_null = lru_cache(maxsize=1024)(text_or_null)
+"""Of what comes again and again: methods, hosts, addresses."""
+
+
+def json_line(entry: Entry, context: Context) -> str:
+    """The same as an object."""
+    end, status, sent = outcome(entry)
+    head, queue, connect, first_byte, service, total = phases(entry)
+    fault, endpoint, client = entry.fault, entry.endpoint, entry.client
+    reason, detail = (
+        (json_text(fault.reason), json_text(fault.detail)) if fault is not None else ("null", "null")
+    )
+    name, region = (f'"{endpoint.id}"', f'"{endpoint.region}"') if endpoint is not None else ("null", "null")
+    connection = f'"{entry.connection}"' if entry.connection != NOT_CONNECTED else "null"
+    return (
+        f'{{"time":"{instant(entry, context.offset)}","end":"{end}","reason":{reason},"detail":{detail},'
+        f'"method":{repeated_or_null(entry.method)},"path":{text_or_null(entry.target)},'
+        f'"host":{repeated_or_null(host_of(entry.head))},"request_id":{text_or_null(entry.id)},'
+        f'"client":{repeated_or_null(client.address)},"forwarded_for":{repeated_or_null(forwarded_for(entry))},'
+        f'"protocol":"{client.proto.decode()}","version":"{"1.0" if entry.is_http10 else "1.1"}",'
+        f'"endpoint":{name},"region":{region},"policy":{json_text(context.policy)},'
+        f'"attempts":{entry.attempts},"connection":{connection},"head":{seconds_or_null(head)},'
+        f'"queue":{seconds_or_null(queue)},"connect":{seconds_or_null(connect)},'
+        f'"first_byte":{seconds_or_null(first_byte)},"service":{seconds_or_null(service)},'
+        f'"total":{seconds_or_null(total)},"status":{status},"bytes":{sent},"bytes_in":{entry.bytes_in},'
+        f'"sample":{context.sample}}}\n'
+    )
+
+
+FORMATS: dict[str, Format] = {"text": text_line, "json": json_line}

@@ -1,0 +1,1 @@
+"""Endpoint set: configured, added by command, discovered, and checked."""

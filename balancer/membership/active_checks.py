@@ -1,0 +1,279 @@
+"""Active checks: a request of the unit's own to each endpoint now and then, over the pool's connections.
+
+Rule of this file: no task and no timer; the sweep starts what is due and ends what is overdue, so a check may come a
+quarter of a second late. A check passes neither the router nor the counters of requests: it is nobody's request.
+
+Without a path nothing is asked. Only who was ejected because no connection could be made is called upon again, by
+connecting: that alone tells that it is back, and the connection then waits in the pool for the first request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from urllib.parse import urlsplit
+
+from balancer.errors import ConnectFailed, UpstreamError
+from balancer.upstream.connection import Response, Upstream
+from balancer.upstream.pool import Pool
+from balancer.upstream.pools import Pools
+from policies.health.active_checks import CheckRules, Verdict
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.facts import Endpoint, OutcomeKind, Standing
+from policies.routing.router import Router
+
+BODY_LIMIT = 65_536
+"""Bytes of an answer that are read so that the connection can be kept; a longer one costs its connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPlan:
+    """What is asked, and which answer is good. `status` None: any from 200 to 399. `timeout` is in seconds, from
+    before the connection to the last byte. `path` None: only connect, and only to who could not be reached. `seed` is
+    of the jitter's randomness; None: a fresh one."""
+
+    path: str | None = None
+    status: int | None = None
+    timeout: float = 1.0
+    rules: CheckRules = field(default_factory=CheckRules)
+    seed: int | None = None
+
+    def request(self, endpoint: Endpoint) -> bytes:
+        """The request to `endpoint`."""
+        return (
+            f"GET {self.path} HTTP/1.1\r\nHost: {urlsplit(endpoint.address).netloc}\r\n"
+            "User-Agent: steelyard-check\r\nAccept: */*\r\n\r\n"
+        ).encode()
+
+    def fault_of(self, status: int) -> str | None:
+        """What is wrong with an answer; None: nothing."""
+        is_good = 200 <= status < 400 if self.status is None else status == self.status
+        return None if is_good else f"status {status}"
+
+
+class Watch:
+    """One endpoint, as its checks see it."""
+
+    def __init__(self, endpoint: Endpoint, verdict: Verdict) -> None:
+        self.endpoint = endpoint
+        self.verdict = verdict
+        self.check: Check | None = None  # under way
+
+
+class Checks:
+    """All endpoints' checks."""
+
+    def __init__(self, router: Router, pools: Pools, plan: CheckPlan) -> None:
+        self.plan = plan
+        self.by_id: dict[str, Watch] = {}
+        self._router = router
+        self._pools = pools
+        self._rng = Random(plan.seed)
+        self._is_stopped = False
+
+    def sweep(self, now: float) -> None:
+        """End what is overdue and start what is due. `now` is the sweep's."""
+        states = self._router.states
+        if self.plan.path is None:
+            states = [state for state in states if state.record.is_unreachable or state.id in self.by_id]
+        for state in states:
+            watch = self._watch(state, now)
+            if watch.check is not None:
+                watch.check.end_if_overdue(now)
+            elif not self._is_stopped and self._is_due(state, watch, now):
+                watch.check = Check(self, watch, self._pools.by_id[state.id], now)
+                watch.check.begin(needs_fresh=self.plan.path is None or state.record.is_unreachable)
+        if len(self.by_id) > len(states):
+            self._forget({state.id for state in states})
+
+    def follow(self) -> None:
+        """Endpoints have gone, or moved: what was asked of them says nothing any more."""
+        addresses = {state.id: state.endpoint.address for state in self._router.states}
+        self._forget(
+            {id_ for id_, watch in self.by_id.items() if addresses.get(id_) == watch.endpoint.address}
+        )
+
+    def follow_one(self, endpoint_id: str, address: str | None) -> None:
+        """As `follow`, for the one endpoint that has changed; an address of None: it has gone."""
+        watch = self.by_id.get(endpoint_id)
+        if watch is not None and watch.endpoint.address != address:
+            self._drop(endpoint_id)
+
+    def use(self, plan: CheckPlan) -> None:
+        """Check by this plan from now on. Verdicts stay, unless checks are off now: then nobody is ill of them."""
+        self.plan = plan
+        for watch in self.by_id.values():
+            watch.verdict.rules = plan.rules
+        for state in self._router.states if plan.path is None else ():
+            self.by_id.pop(state.id, None)
+            if not state.healthy:
+                self._router.set_healthy(state.id, True)
+
+    def stop(self) -> None:
+        """Begin no more, and give up what is under way."""
+        self._is_stopped = True
+        for watch in self.by_id.values():
+            if watch.check is not None:
+                watch.check.give_up()
+
+    def ended(self, watch: Watch, fault: str | None, *, is_reachable: bool, now: float) -> None:
+        """A check is over; `fault` is what was wrong, None: nothing."""
+        watch.check = None
+        if self.by_id.get(watch.endpoint.id) is not watch:  # the endpoint has gone, or moved
+            return
+        has_changed = watch.verdict.record(fault, now)
+        endpoint_id = watch.endpoint.id
+        if self.plan.path is not None:
+            self._tell(endpoint_id, watch.verdict, has_changed, is_reachable)
+        if fault is None:
+            self._router.readmit(endpoint_id)
+
+    def _tell(self, endpoint_id: str, verdict: Verdict, has_changed: bool, is_reachable: bool) -> None:
+        """Tell the router what is new to it."""
+        is_told = verdict.is_healthy or self._router.find(endpoint_id).is_reachable == is_reachable
+        if has_changed or not is_told:
+            self._router.set_healthy(endpoint_id, verdict.is_healthy, is_reachable=is_reachable)
+
+    def _is_due(self, state: EndpointState, watch: Watch, now: float) -> bool:
+        if state.standing is Standing.DOWN:
+            return False
+        if state.record.is_unreachable:
+            watch.verdict.hasten(now)
+        elif self.plan.path is None:
+            return False
+        return now >= watch.verdict.due_at
+
+    def _watch(self, state: EndpointState, now: float) -> Watch:
+        watch = self.by_id.get(state.id)
+        if watch is None or watch.endpoint.address != state.endpoint.address:
+            if watch is not None and watch.check is not None:
+                watch.check.give_up()
+            verdict = Verdict(self.plan.rules, self._rng, now)
+            watch = self.by_id[state.id] = Watch(state.endpoint, verdict)
+        return watch
+
+    def _forget(self, known: set[str]) -> None:
+        for gone in self.by_id.keys() - known:
+            self._drop(gone)
+
+    def _drop(self, endpoint_id: str) -> None:
+        watch = self.by_id.pop(endpoint_id)
+        if watch.check is not None:
+            watch.check.give_up()
+
+
+class Check:
+    """One check: a lessee that waits for a connection, then the sink of one response."""
+
+    def __init__(self, checks: Checks, watch: Watch, pool: Pool, now: float) -> None:
+        self._checks = checks
+        self._watch = watch
+        self._pool = pool
+        self._plan = checks.plan
+        self._deadline = now + checks.plan.timeout
+        self._now = now  # of the last sweep
+        self._upstream: Upstream | None = None
+        self._is_fresh = False  # the connection has served nobody before
+        self._is_over = False
+        self._status = 0
+        self._size = 0
+
+    def begin(self, *, needs_fresh: bool) -> None:
+        """Over a connection that stands, if there is one, unless connecting is what is to be tried."""
+        upstream = None if needs_fresh else self._pool.lease_quiet()
+        if upstream is None:
+            self._open()
+        else:
+            self._send(upstream)
+
+    def end_if_overdue(self, now: float) -> None:
+        """The sweep: `now` is later."""
+        self._now = now
+        if now < self._deadline:
+            return
+        is_connected = self._upstream is not None
+        what = "answer" if is_connected else "connection"
+        self._end(f"no {what} within {self._plan.timeout:g} s", is_reachable=is_connected)
+
+    def give_up(self) -> None:
+        """It is not wanted any more, and says nothing."""
+        self._is_over = True
+        self._watch.check = None
+        self._part(is_clean=False)
+
+    def _open(self) -> None:
+        self._is_fresh = True
+        self._pool.open(self, is_trial=True)
+
+    def _send(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        upstream.send(self._plan.request(self._watch.endpoint), self, b"GET")
+
+    def _end(self, fault: str | None, *, is_reachable: bool = True, is_clean: bool = False) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._part(is_clean=is_clean)
+        self._checks.ended(self._watch, fault, is_reachable=is_reachable, now=self._now)
+
+    def _part(self, *, is_clean: bool) -> None:
+        upstream, self._upstream = self._upstream, None
+        if upstream is None:
+            return
+        if is_clean:
+            upstream.release()
+        else:
+            upstream.close()
+
+    # --- Lessee
+
+    def connected(self, upstream: Upstream) -> None:
+        if self._is_over:
+            upstream.release()
+        elif self._plan.path is None:
+            self._upstream = upstream
+            self._end(None, is_clean=True)
+        else:
+            self._send(upstream)
+
+    def connect_failed(self, error: ConnectFailed) -> None:
+        self._end(f"no connection: {error.inside}", is_reachable=False)
+
+    # --- ResponseSink
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        self._end(self._plan.fault_of(response.status), is_clean=True)
+
+    def response_started(self, response: Response) -> None:
+        if response.status == 101:
+            self._end("status 101")
+        elif response.status >= 200:
+            self._status = response.status
+
+    def response_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > BODY_LIMIT:
+            self._end(self._plan.fault_of(self._status))
+
+    def response_paused(self) -> None:
+        """There is more to come, or the deadline."""
+
+    def response_ended(self, trailers: bytes) -> None:
+        self._end(self._plan.fault_of(self._status), is_clean=True)
+
+    def response_failed(self, error: UpstreamError) -> None:
+        self._part(is_clean=False)
+        if (
+            error.outcome is OutcomeKind.REFUSED
+        ):  # over a transport that connects when it has something to send
+            self._end(f"no connection: {error}", is_reachable=False)
+        elif self._is_fresh or self._status:
+            self._end(f"{error.reason}: {error}")
+        elif not self._is_over:
+            self._open()  # the worker had closed a connection that was idle: that is its right
+
+    def upstream_paused(self) -> None:
+        """A request of some hundred bytes is taken in one go."""
+
+    def upstream_resumed(self) -> None:
+        """Nothing waits for it."""

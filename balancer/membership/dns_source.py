@@ -1,0 +1,121 @@
+"""Endpoints named by the DNS: what a name leads to, for as long as the answer holds.
+
+Rule of this file: an id is made of the address, so whoever is still there keeps what is known of it. An answer without
+anybody, or none, is no answer: what was known stays, for a name server that fails is no reason to serve nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from ipaddress import ip_address
+
+from balancer.config.discovery import DnsDiscovery
+from balancer.config.sections import EndpointConfig, UpstreamTlsConfig
+from balancer.upstream.resolver import LookupFailed, Resolver, Service
+
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
+"""What an SRV record may lead to: it is shown to people, and told to a worker by SNI."""
+
+MOST = 5000
+"""Endpoints that a name may lead to."""
+
+SHORTEST = 1.0
+"""Seconds between look-ups, whatever the TTL."""
+
+LONGEST_AFTER_FAILURE = 30.0
+"""Seconds to which the pause is doubled while there is no answer."""
+
+
+class WatchedName:
+    """One name. `problem` says why there was no answer the last time; None if there was. `next_at` is when it is to be
+    asked for again."""
+
+    def __init__(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> None:
+        self.config = config
+        self.problem: str | None = None
+        self.lookups = 0
+        self.next_at = 0.0
+        self._tls = tls
+        self._pause = SHORTEST
+
+    @property
+    def source(self) -> str:
+        """Its name among the sources of endpoints."""
+        return self.config.source
+
+    def is_for(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> bool:
+        """Whether it is what these ask for."""
+        return (config, tls) == (self.config, self._tls)
+
+    async def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
+        """What it leads to now; None where that cannot be known."""
+        self.lookups += 1
+        self.next_at = now + self._pause
+        resolver = Resolver(self.config.servers, self.config.timeout)
+        try:
+            endpoints, ttl = await self._found(resolver)
+        except LookupFailed as error:
+            self.problem = f"discovery.dns: {error}"
+            self._pause = min(self._pause * 2, LONGEST_AFTER_FAILURE)
+            return None
+        finally:
+            await resolver.close()
+        self.problem = None
+        self._pause = SHORTEST
+        self.next_at = now + min(max(ttl, SHORTEST), self.config.longest)
+        return endpoints
+
+    async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float]:
+        config = self.config
+        if config.port is not None:
+            found = await resolver.addresses(config.name)
+            name = config.name
+            return tuple(self._endpoint(host, config.port, name) for host in found.hosts), found.ttl
+        return await self._services(resolver, await resolver.services(config.name))
+
+    async def _services(
+        self, resolver: Resolver, services: list[Service]
+    ) -> tuple[tuple[EndpointConfig, ...], float]:
+        """Those of the first priority (RFC 2782); the others are for who has no health checks to go by."""
+        for service in services:
+            if not service.port or not HOST_NAME.fullmatch(service.target):
+                raise LookupFailed(f"{self.config.name}: an SRV record names no host and port")
+        first = min(service.priority for service in services)
+        chosen = sorted((s for s in services if s.priority == first), key=lambda s: (s.target, s.port))
+        found = await asyncio.gather(*(resolver.addresses(service.target) for service in chosen))
+        places = {
+            (host, service.port): service
+            for service, addresses in zip(chosen, found, strict=True)
+            for host in addresses.hosts
+        }
+        if len(places) > MOST:
+            raise LookupFailed(f"{self.config.name}: leads to more than {MOST:,} addresses")
+        endpoints = tuple(
+            self._endpoint(host, port, service.target, service.weight)
+            for (host, port), service in places.items()
+        )
+        ttl = min([*(service.ttl for service in services), *(addresses.ttl for addresses in found)])
+        return endpoints, ttl
+
+    def _endpoint(self, host: str, port: int, name: str, weight: float | None = None) -> EndpointConfig:
+        """`name` is what a certificate must be for. SRV's weight of 0 means hardly ever: nothing is below its 1."""
+        config = self.config
+        tls = self._tls
+        if config.scheme == "https" and tls.server_name is None:
+            tls = tls.model_copy(update={"server_name": name.rstrip(".")})
+        return EndpointConfig(
+            id=endpoint_id(host, port),
+            address=f"{config.scheme}://{f'[{host}]' if ':' in host else host}:{port}",
+            region=config.region,
+            weight=config.weight if weight is None else max(weight, 1),
+            max_in_flight=config.max_in_flight,
+            tls=tls if config.scheme == "https" else None,
+        )
+
+
+def endpoint_id(host: str, port: int) -> str:
+    """192.0.2.1-8080, or ip6-2001-db8--1-8080: a name such as an id must be, another for each address."""
+    address = ip_address(host.partition("%")[0])
+    text = address.compressed.replace(":", "-")
+    return f"ip6-{text}-{port}" if address.version == 6 else f"{text}-{port}"

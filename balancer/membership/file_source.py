@@ -1,0 +1,91 @@
+"""Endpoints named by a file, which somebody writes anew while the unit runs.
+
+Rule of this file: a file that is being written is not read. It is taken once it has stood still for one look, and
+whole; what cannot be read, is no list of endpoints or is empty changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pydantic import ValidationError
+
+from balancer.config.discovery import EndpointList, FileDiscovery
+from balancer.config.documents import read_document
+from balancer.config.load import ConfigError, first_problem
+from balancer.config.sections import EndpointConfig
+
+Stamp = tuple[int, int, int]
+
+
+class WatchedFile:
+    """One file. `problem` is what was wrong with it when it last changed, None if it was good."""
+
+    def __init__(self, config: FileDiscovery) -> None:
+        self.config = config
+        self.problem: str | None = None
+        self._seen: Stamp | None = None
+        self._taken: Stamp | None = None
+
+    @property
+    def source(self) -> str:
+        """Its name among the sources of endpoints."""
+        return f"file {self.config.path}"
+
+    def first(self) -> tuple[EndpointConfig, ...]:
+        """What it holds at the start. Raises `ConfigError`."""
+        self._seen = self._taken = self._stamp()
+        return self._read()
+
+    def look(self) -> tuple[EndpointConfig, ...] | None:
+        """What it holds, if that is something new and good."""
+        try:
+            stamp = self._stamp()
+            if stamp == self._taken:
+                return None
+            if stamp != self._seen:
+                self._seen = stamp
+                return None
+            self._taken = stamp
+            endpoints = self._read()
+        except ConfigError as error:
+            self.problem = str(error)
+            return None
+        self.problem = None
+        return endpoints
+
+    def _stamp(self) -> Stamp:
+        try:
+            found = os.stat(self.config.path)
+        except OSError as error:
+            self._seen = self._taken = None
+            raise self._cannot_read(error) from None
+        return found.st_mtime_ns, found.st_ino, found.st_size
+
+    def _read(self) -> tuple[EndpointConfig, ...]:
+        try:
+            endpoints = EndpointList.model_validate(self._document()).endpoints
+        except ValidationError as error:
+            raise ConfigError(f"discovery.file: {self.config.path}: {first_problem(error)}") from None
+        if not endpoints and not self.config.may_be_empty:
+            raise ConfigError(
+                f"discovery.file: {self.config.path}: endpoints: is empty; "
+                "discovery.file.may_be_empty = true allows that"
+            )
+        return endpoints
+
+    def _document(self) -> Any:
+        path = self.config.path
+        is_json = path.suffix.lower() == ".json"
+        try:
+            document = read_document(path, is_json=is_json, is_plain=True)
+        except OSError as error:
+            raise self._cannot_read(error) from None
+        except ValueError as error:  # of both languages, of what is no UTF-8, and of what is too much
+            language = "JSON" if is_json else "TOML"
+            raise ConfigError(f"discovery.file: {path}: not {language}: {error}") from None
+        return {"endpoints": document} if isinstance(document, list) else document
+
+    def _cannot_read(self, error: OSError) -> ConfigError:
+        return ConfigError(f"discovery.file.path: cannot read {self.config.path}: {error.strerror}")

@@ -1,0 +1,238 @@
+"""Who the endpoints are: those of the configuration, those added by command, and those discovered, as one list.
+
+Rule of this file: each source speaks for its own and is replaced as a whole. Where two name the same id, the
+configuration goes before commands, and commands before discovery. What an operator has said of an endpoint stays with
+its id for as long as anybody names it. Every change is made in one go: no request sees half of it. A command changes
+one endpoint and costs what that one costs, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from balancer.config.sections import EndpointConfig
+from balancer.config.transports import transports_of
+from balancer.errors import EndpointConflict
+from balancer.tls.contexts import TlsProblem
+from policies.errors import UnknownEndpoint, some_of
+from policies.routing.facts import Standing
+
+if TYPE_CHECKING:
+    from balancer.config.runtime import Terms
+    from balancer.tls.contexts import UpstreamTls
+    from balancer.unit import Unit
+    from policies.routing.endpoint_state import EndpointState
+
+CONFIGURATION = "configuration"
+COMMAND = "command"
+
+FEW = 16
+"""Removed endpoints that are kept before it is looked which of them still have requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One endpoint and who names it."""
+
+    config: EndpointConfig
+    source: str
+
+
+class Roster:
+    """The endpoints of a unit, by id, in order."""
+
+    def __init__(self, unit: Unit, terms: Terms) -> None:
+        self._unit = unit
+        self._lists: dict[str, dict[str, EndpointConfig]] = {
+            CONFIGURATION: by_id(terms.endpoints),
+            COMMAND: {},
+        }
+        self._weights: dict[str, float] = {}
+        self._leaving: list[EndpointState] = []
+        self._most_leaving = FEW
+        self._members = self._merged(self._lists)
+
+    # --- reading
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """All of them, with the weights in force."""
+        return self._members
+
+    def member(self, endpoint_id: str) -> Member:
+        """Raises `UnknownEndpoint`."""
+        try:
+            return self._members[endpoint_id]
+        except KeyError:
+            raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._members)}") from None
+
+    def count(self, source: str) -> int:
+        """How many endpoints a source names."""
+        return len(self._lists.get(source, ()))
+
+    @property
+    def leaving(self) -> list[EndpointState]:
+        """Those that were removed and still have requests in flight."""
+        self._leaving = [state for state in self._leaving if state.in_flight_here]
+        return list(self._leaving)
+
+    def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
+        """What commands have made of the configuration: endpoints added, ids removed, and weights."""
+        kept = self._lists[CONFIGURATION]
+        removed = [config.id for config in self._unit.terms.endpoints if config.id not in kept]
+        return list(self._lists[COMMAND].values()), removed, dict(self._weights)
+
+    # --- changing
+
+    def obey(
+        self, added: Iterable[EndpointConfig], removed: Iterable[str], weights: Mapping[str, float]
+    ) -> None:
+        """The same commands at once, in another process. Raises `TlsProblem`, and then changes nothing."""
+        before, gone = self._weights, set(removed)
+        kept = by_id(config for config in self._unit.terms.endpoints if config.id not in gone)
+        self._weights = dict(weights)
+        try:
+            self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
+        except TlsProblem:
+            self._weights = before
+            raise
+
+    def warm(self, terms: Terms) -> None:
+        """Make what those that there are need for TLS under other terms. Raises `TlsProblem`."""
+        terms.upstream_tls.of_these([member.config for member in self._members.values()])
+
+    def adopt(self, terms: Terms) -> None:
+        """Another configuration: it wins for the endpoints that it names, over what commands have made of them."""
+        named = {endpoint.id for endpoint in terms.endpoints}
+        added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
+        self._weights = {id_: weight for id_, weight in self._weights.items() if id_ not in named}
+        self._install({**self._lists, CONFIGURATION: by_id(terms.endpoints), COMMAND: added})
+
+    def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
+        """What a source of discovery names now; nothing is done where that is what it named before."""
+        wanted = by_id(endpoints)
+        if list(wanted.values()) != list(self._lists.get(source, {}).values()):
+            self._install({**self._lists, source: wanted})
+
+    def forget(self, sources: Iterable[str]) -> None:
+        """These sources are there no more."""
+        kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
+        if len(kept) != len(self._lists):
+            self._install(kept)
+
+    def add(self, config: EndpointConfig) -> None:
+        """By command. Raises `EndpointConflict`, or `TlsProblem` for a file of its own table `tls`."""
+        if config.id in self._members:
+            source = self._members[config.id].source
+            raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
+        tls = self._unit.pools.tls.with_one(config)
+        self._lists[COMMAND][config.id] = config
+        self._put(Member(config, COMMAND), tls)
+
+    def remove(self, endpoint_id: str) -> int:
+        """No new request goes there; returns how many are in flight, which end as they would have.
+
+        Raises `UnknownEndpoint`, and `EndpointConflict` for one that its discovery would only bring back.
+        """
+        source = self.member(endpoint_id).source
+        if source not in (CONFIGURATION, COMMAND):
+            raise EndpointConflict(
+                f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
+            )
+        state = self._unit.router.find(endpoint_id)
+        others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
+        heir = next(others, None)
+        if heir is None:
+            self._drop(state)
+        else:
+            self._put(self._weighed(self._lists[heir][endpoint_id], heir))
+        del self._lists[source][endpoint_id]
+        return state.in_flight_here
+
+    def change(self, endpoint_id: str, state: Standing | None = None, weight: float | None = None) -> None:
+        """Raises `UnknownEndpoint`."""
+        self.member(endpoint_id)
+        if weight is not None:
+            self._weights[endpoint_id] = weight
+            source = self._members[endpoint_id].source
+            self._put(self._weighed(self._lists[source][endpoint_id], source))
+        if state is not None:
+            self._set_state(endpoint_id, state)
+
+    def _set_state(self, endpoint_id: str, state: Standing) -> None:
+        self._unit.router.set_standing(endpoint_id, state)
+        pool = self._unit.pools.by_id[endpoint_id]
+        pool.route.is_down = state is Standing.DOWN
+        if pool.route.is_down:
+            pool.close_idle()
+
+    # --- in force
+
+    def _merged(self, lists: Mapping[str, Mapping[str, EndpointConfig]]) -> dict[str, Member]:
+        members: dict[str, Member] = {}
+        for source, configs in lists.items():
+            for config in configs.values():
+                members.setdefault(config.id, self._weighed(config, source))
+        return members
+
+    def _weighed(self, config: EndpointConfig, source: str) -> Member:
+        """With the weight that a command has given it."""
+        weight = self._weights.get(config.id, config.weight)
+        if weight != config.weight:
+            config = config.model_copy(update={"weight": weight})
+        return Member(config, source)
+
+    def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
+        """One endpoint has come, or is another than before. Raises `TlsProblem`, and then changes nothing here."""
+        pools, config = self._unit.pools, member.config
+        pools.tls = tls if tls is not None else pools.tls.with_one(config)
+        self._members[config.id] = member
+        pools.transports.pop(config.id, None)
+        pools.transports.update(transports_of((config,)))
+        if config.keep_alive is (config.id in pools.without_reuse):
+            pools.without_reuse ^= {config.id}
+        self._unit.put_endpoint(config.endpoint())
+
+    def _drop(self, state: EndpointState) -> None:
+        """One endpoint has gone."""
+        pools = self._unit.pools
+        del self._members[state.id]
+        self._weights.pop(state.id, None)
+        self._leaving.append(state)
+        if len(self._leaving) > self._most_leaving:
+            self._most_leaving = max(FEW, 2 * len(self.leaving))
+        self._unit.drop_endpoint(state.id)
+        if pools.tls.of_its_own(state.id):
+            pools.tls = pools.tls.without(state.id)
+        pools.transports.pop(state.id, None)
+        if state.id in pools.without_reuse:
+            pools.without_reuse -= {state.id}
+
+    def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
+        """Raises `TlsProblem`, and then changes nothing."""
+        unit, members = self._unit, self._merged(lists)
+        tls = unit.terms.upstream_tls.of_these([member.config for member in members.values()])
+        gone = [id_ for id_ in self._members if id_ not in members]
+        self._leaving = [*self.leaving, *map(unit.router.find, gone)]
+        self._lists, self._members = lists, members
+        for id_ in gone:
+            self._weights.pop(id_, None)
+        unit.pools.tls = tls
+        unit.pools.transports = transports_of(member.config for member in members.values())
+        unit.pools.without_reuse = without_reuse(member.config for member in members.values())
+        unit.replace_endpoints([member.config.endpoint() for member in members.values()])
+
+
+def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:
+    """In order; of two with one id the first."""
+    found: dict[str, EndpointConfig] = {}
+    for config in configs:
+        found.setdefault(config.id, config)
+    return found
+
+
+def without_reuse(configs: Iterable[EndpointConfig]) -> frozenset[str]:
+    """The ids of endpoints that get a new connection for each request."""
+    return frozenset(config.id for config in configs if not config.keep_alive)

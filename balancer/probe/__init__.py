@@ -1,0 +1,1 @@
+"""`balancer probe`: find out a server's keep-alive, idle timeout and HTTP/2 support."""

@@ -1,0 +1,147 @@
+"""`balancer probe URL`.
+
+Rule of this file: what is wrong with the command line is exit code 2, a server that cannot be reached or makes no sense
+is 1, each in one line. Progress goes to standard error, what was found to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from balancer.config.sections import UpstreamTlsConfig
+from balancer.errors import ConnectFailed, UpstreamError
+from balancer.printable import one_line
+from balancer.probe.advice import advice
+from balancer.probe.findings import Findings
+from balancer.probe.survey import Bounds, Survey
+from balancer.probe.target import BadTarget, Target, target_of
+from balancer.server import new_event_loop
+from balancer.tls.contexts import TlsProblem, UpstreamTls
+
+UNREACHED = 1
+"""Exit code."""
+
+WIDTH = 120
+
+EPILOG = """\b
+Examples:
+  balancer probe https://api.example.org
+  balancer probe https://api.example.org/v1/ping --method HEAD --idle-limit 30
+  balancer probe http://127.0.0.1:9001/healthz --json
+"""
+
+
+@click.command("probe", epilog=EPILOG)
+@click.argument("url")
+@click.option(
+    "--idle-limit",
+    type=click.FloatRange(0.5, 3600),
+    default=75.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait for so long at most to see when idle connections are closed.",
+)
+@click.option(
+    "--requests",
+    type=click.IntRange(2, 1000),
+    default=10,
+    show_default=True,
+    help="On one connection, at most.",
+)
+@click.option(
+    "--method", type=click.Choice(["GET", "HEAD"]), default="GET", show_default=True, help="To ask with."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 120),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For each connection and for each answer.",
+)
+@click.option("--ca", type=click.Path(path_type=Path), help="PEM; who signs its certificate.")
+@click.option("--json", "is_json", is_flag=True, help="For machines.")
+def probe(
+    url: str, idle_limit: float, requests: int, method: str, timeout: float, ca: Path | None, is_json: bool
+) -> None:
+    """Ask a server how it treats connections: does it keep them, for how long, for how many requests; what it speaks;
+    where the time goes; and what configuration suits it.
+
+    Some thirty requests on some twelve connections, GET and HEAD alone. Nothing is changed there, unless a GET does.
+    """
+    target, tls = _target(url), UpstreamTls(UpstreamTlsConfig(ca=ca))
+    survey = _survey(target, Bounds(idle_limit, requests, timeout, method), tls)
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            findings = runner.run(survey)
+    except UpstreamError as error:
+        _unreached(target, error, is_json)
+    _tell(findings, advice(findings, ca), is_json)
+
+
+def _target(url: str) -> Target:
+    try:
+        return target_of(url)
+    except BadTarget as error:
+        raise click.UsageError(f"URL: {error}") from None
+
+
+async def _survey(target: Target, bounds: Bounds, tls: UpstreamTls) -> Findings:
+    from rich.console import Console  # here, as in `_tell`: whoever serves need not load it
+
+    console = Console(stderr=True)
+    with console.status("…") as status:
+        try:
+            survey = Survey(target, bounds, tls, lambda words: status.update(f"{target.origin}: {words}"))
+        except TlsProblem as error:
+            raise click.UsageError(str(error).replace("upstream_tls.", "--")) from None
+        return await survey.run()
+
+
+def _unreached(target: Target, error: UpstreamError, is_json: bool) -> Any:
+    kind = error.kind if isinstance(error, ConnectFailed) else error.reason
+    detail = error.inside if isinstance(error, ConnectFailed) else str(error)
+    if is_json:
+        click.echo(
+            json.dumps({"url": target.origin + target.path, "error": {"kind": kind, "detail": detail}})
+        )
+    click.echo(f"balancer: {target.origin}: {WORDS.get(kind, kind)}: {one_line(detail)}", err=True)
+    sys.exit(UNREACHED)
+
+
+WORDS = {
+    "name": "its name does not resolve",
+    "refused": "nobody listens there",
+    "timeout": "no connection in time",
+    "unreachable": "there is no way there",
+    "reset": "it broke the connection off",
+    "certificate_expired": "its certificate has expired",
+    "certificate_name": "its certificate is for another name",
+    "certificate_self_signed": "its certificate is signed by itself",
+    "certificate_authority": "nobody whom we trust has signed its certificate; see --ca",
+    "certificate": "its certificate is refused",
+    "tls": "no TLS with it",
+    "malformed_response": "it does not speak HTTP",
+    "connection_broken": "it closed the connection instead of answering",
+    "response_timeout": "it does not answer",
+    "body_too_long": "it says too much",
+}
+"""By kind."""
+
+
+def _tell(findings: Findings, toml: str, is_json: bool) -> None:
+    if is_json:
+        click.echo(json.dumps(findings.document() | {"recommended": toml}, indent=1, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from balancer.probe.report import show
+
+    console = Console()
+    show(findings, toml, console if console.is_terminal else Console(width=max(console.width, WIDTH)))

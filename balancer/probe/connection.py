@@ -1,0 +1,241 @@
+"""One connection of HTTP/1.1 to the server that is probed, and what was said on it.
+
+Rule of this file: the connection is the unit's own (`upstream.py`), so what is called good here is good there. What
+concerns the connection alone, `Keep-Alive` for one, ends in that class; so bytes are looked at on their way to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from balancer.errors import ConnectionBroken, MalformedResponse, ResponseTimeout, UpstreamError
+from balancer.http1.field_list import Fields, fields_of
+from balancer.http1.fields import END_OF_HEAD
+from balancer.http1.response_head import HEAD_LIMIT, Response
+from balancer.probe.target import Target
+from balancer.upstream.connect_phases import Phases
+from balancer.upstream.connection import Upstream
+from balancer.upstream.dial import dial
+
+if TYPE_CHECKING:
+    import ssl
+
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.route import Route
+
+BODY_LIMIT = 8 << 20
+"""Bytes of a response's body; who has more to say is to be asked for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response. `sent_at`, `begun_at` and `ended_at` are instants: the request written, the first byte, the last.
+    `may_follow`: another request may, on the same connection."""
+
+    status: int
+    version: str
+    fields: Fields
+    size: int
+    sent_at: float
+    begun_at: float
+    ended_at: float
+    may_follow: bool
+
+    def values(self, name: bytes) -> list[str]:
+        """Of a field, named in lower case, as often as it stands there; nothing in them commands a terminal."""
+        return [printable(value) for other, value in self.fields if other.lower() == name]
+
+
+class BodyTooLong(UpstreamError):
+    """More than anybody would ask for again and again."""
+
+    reason = "body_too_long"
+
+
+class Hearing:
+    """The sink of one response (`ResponseSink`). `over` is done when it is whole, or has failed."""
+
+    def __init__(self) -> None:
+        self.over: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.size = 0
+        self.begun_at = 0.0
+        self._response: Response | None = None
+
+    def response_whole(self, response: Response, body: bytes) -> None:
+        self.response_started(response)
+        self.response_body(body)
+        self.response_ended(b"")
+
+    def response_started(self, response: Response) -> None:
+        self.begun_at = self.begun_at or monotonic()
+        if response.status >= 200:
+            self._response = response
+        elif response.status == 101:
+            self.response_failed(MalformedResponse("101 for a request without Upgrade"))
+
+    def response_body(self, data: bytes) -> None:
+        self.size += len(data)
+        if self.size > BODY_LIMIT:
+            self.response_failed(BodyTooLong(f"more than {BODY_LIMIT >> 20} MiB of body: probe another path"))
+
+    def response_ended(self, trailers: bytes) -> None:
+        if not self.over.done():
+            self.over.set_result(cast(Response, self._response))
+
+    def response_failed(self, error: UpstreamError) -> None:
+        if not self.over.done():
+            self.over.set_exception(error)
+
+    def response_paused(self) -> None:
+        """There is more to come."""
+
+    def upstream_paused(self) -> None:
+        """A request is a few hundred bytes."""
+
+    def upstream_resumed(self) -> None:
+        """A request is a few hundred bytes."""
+
+
+class Recorder(asyncio.Protocol):
+    """An `Upstream`, and the beginning of what came for it. `closed_at` is when the server ended it."""
+
+    def __init__(self) -> None:
+        self.upstream = Upstream(self)
+        self.heard = b""
+        self.begun_at = 0.0
+        self.closed_at: float | None = None
+        self.closed = asyncio.Event()
+        self._is_ours = False  # who ends it
+
+    def listen(self) -> None:
+        """Another response is awaited."""
+        self.heard, self.begun_at = b"", 0.0
+
+    def end(self) -> None:
+        """We have no more to ask."""
+        self._is_ours = True
+        self.upstream.close()
+
+    # --- ConnectionOwner
+
+    def give_back(self, upstream: Upstream) -> None:
+        """Nobody else wants it."""
+
+    def connection_closed(self, upstream: Upstream) -> None:
+        if not self._is_ours:
+            self.closed_at = monotonic()
+        self.closed.set()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.upstream.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.begun_at = self.begun_at or monotonic()
+        if len(self.heard) < HEAD_LIMIT:
+            self.heard += data
+        self.upstream.data_received(data)
+
+    def eof_received(self) -> None:
+        self.upstream.eof_received()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.upstream.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self.upstream.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.upstream.resume_writing()
+
+
+class Conversation:
+    """Requests one after the other. `began_at` is when connecting began; `asked` counts the requests."""
+
+    def __init__(self, target: Target, recorder: Recorder, phases: Phases, began_at: float) -> None:
+        self.phases = phases
+        self.began_at = began_at
+        self.asked = 0
+        self._target = target
+        self._recorder = recorder
+        self._quiet_since = monotonic()
+
+    @property
+    def tls(self) -> ssl.SSLObject | None:
+        """OpenSSL's side of it, if it speaks TLS."""
+        return cast("ssl.SSLObject | None", self._recorder.upstream.transport.get_extra_info("ssl_object"))
+
+    async def ask(self, method: str, timeout: float) -> Answer:
+        """Raises `UpstreamError`, and then the connection is gone."""
+        recorder, hearing = self._recorder, Hearing()
+        if recorder.upstream.is_closed:
+            raise ConnectionBroken("the server has closed the connection")
+        self.asked += 1
+        recorder.listen()
+        sent_at = monotonic()
+        recorder.upstream.send(self._target.head(method), hearing, method.encode())
+        response = await self._heard(hearing, timeout)
+        self._quiet_since = ended_at = monotonic()
+        version, fields = head_in(recorder.heard)
+        return Answer(
+            response.status,
+            version,
+            fields,
+            hearing.size,
+            sent_at,
+            recorder.begun_at,
+            ended_at,
+            recorder.upstream.is_reusable,
+        )
+
+    async def _heard(self, hearing: Hearing, timeout: float) -> Response:
+        try:
+            async with asyncio.timeout(timeout):
+                return await hearing.over
+        except TimeoutError:
+            self.close()
+            raise ResponseTimeout(f"no whole response within {timeout:g} s") from None
+        except UpstreamError:
+            self.close()
+            raise
+
+    async def left_alone(self, seconds: float) -> float | None:
+        """Say nothing for so long. Returns after how many seconds of silence the server closed, if it did."""
+        recorder = self._recorder
+        try:
+            async with asyncio.timeout(max(0.0, self._quiet_since + seconds - monotonic())):
+                await recorder.closed.wait()
+        except TimeoutError:
+            return None
+        return None if recorder.closed_at is None else recorder.closed_at - self._quiet_since
+
+    def close(self) -> None:
+        """End it."""
+        self._recorder.end()
+
+
+async def open_conversation(
+    target: Target, route: Route, tls: ClientTls | None, timeout: float
+) -> Conversation:
+    """Raises `ConnectFailed`."""
+    began_at = monotonic()
+    recorder, phases = await dial(Recorder, route.host, route.port, timeout, tls, route)
+    return Conversation(target, recorder, phases, began_at)
+
+
+def printable(value: bytes) -> str:
+    """With a question mark for each byte that is no character to look at."""
+    return "".join(letter if letter.isprintable() else "?" for letter in value.decode("latin-1"))
+
+
+def head_in(heard: bytes) -> tuple[str, Fields]:
+    """Version and fields of the first response that is no interim one, in what has been judged to be HTTP."""
+    while True:
+        head, _, heard = heard.partition(END_OF_HEAD)
+        line, _, _ = head.partition(b"\r\n")
+        if line[9:10] != b"1" or not heard:
+            return line[5:8].decode("latin-1"), fields_of(head + b"\r\n")

@@ -1,0 +1,58 @@
+"""The idle limit of a server, found by waiting: connections side by side, each left alone for longer than the last.
+
+Rule of this file: it takes no longer than the longest rung, twice where connections are lost in silence. Whatever ends
+it, no connection is left open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from balancer.errors import UpstreamError
+from balancer.probe.connection import Conversation
+from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
+
+Open = Callable[[], Awaitable[Conversation]]
+"""Opens a connection. Raises `ConnectFailed`."""
+
+
+async def idle_limit(open_one: Open, method: str, limit: float, timeout: float) -> IdleLimit:
+    """As far as `limit` seconds. `timeout` is for each answer."""
+    trials = await _round(open_one, method, rungs(limit), timeout)
+    found = limit_of(trials, limit)
+    finer = finer_rungs(found)
+    return limit_of(trials + await _round(open_one, method, finer, timeout), limit) if finer else found
+
+
+async def _round(open_one: Open, method: str, idles: Sequence[float], timeout: float) -> list[Trial]:
+    """Those that came to a trial: a connection that does not even begin says nothing."""
+    trials = await asyncio.gather(*(_trial(open_one, method, idle, timeout) for idle in idles))
+    return [trial for trial in trials if trial is not None]
+
+
+async def _trial(open_one: Open, method: str, idle: float, timeout: float) -> Trial | None:
+    try:
+        conversation = await open_one()
+    except UpstreamError:
+        return None
+    try:
+        answer = await conversation.ask(method, timeout)
+        if not answer.may_follow:
+            return None
+        closed_after = await conversation.left_alone(idle)
+        if closed_after is not None:
+            return Trial(closed_after, Ending.CLOSED)
+        return Trial(idle, await _used_again(conversation, method, timeout))
+    except UpstreamError:
+        return None
+    finally:
+        conversation.close()
+
+
+async def _used_again(conversation: Conversation, method: str, timeout: float) -> Ending:
+    try:
+        await conversation.ask(method, timeout)
+    except UpstreamError:
+        return Ending.LOST
+    return Ending.ANSWERED

@@ -1,0 +1,240 @@
+"""The questions to a server, in order, and what its answers come to.
+
+Rule of this file: few connections, few requests, all of them bounded; what fails after the first answer is a finding
+and not an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from statistics import median_low
+
+from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
+from balancer.probe.connection import Answer, Conversation, open_conversation
+from balancer.probe.findings import Findings, KeepAliveFindings, Phases, Timing, TlsFindings
+from balancer.probe.http2_check import asked_in_http2
+from balancer.probe.idle_search import idle_limit
+from balancer.probe.target import Target
+from balancer.tls.contexts import UpstreamTls
+from balancer.upstream.names import NamesPlan
+from balancer.upstream.route import Route, Routes, RoutesPlan
+
+Tell = Callable[[str], None]
+"""Hears what is being done."""
+
+NO_ERROR = 400
+"""The first status that is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`idle` and `timeout` in seconds: the longest that a connection is left alone, and for each step. `requests` at
+    most on one connection, 2 or more."""
+
+    idle: float = 75.0
+    requests: int = 10
+    timeout: float = 10.0
+    method: str = "GET"
+
+
+class Survey:
+    """One server, asked once."""
+
+    def __init__(self, target: Target, bounds: Bounds, tls: UpstreamTls, tell: Tell) -> None:
+        self.findings = Findings(target)
+        self._target = target
+        self._bounds = bounds
+        self._tls = tls
+        self._client_tls = tls.of(target.endpoint)
+        self._tell = tell
+        self._routes = Routes(RoutesPlan(NamesPlan()))
+        self._route = Route(target.endpoint, self._routes)
+        self._answers: list[Answer] = []  # on the first connection
+        self._conversations: list[Conversation] = []
+
+    async def run(self) -> Findings:
+        """Raises `UpstreamError` where there is nobody to ask, or nobody who speaks HTTP."""
+        try:
+            await self._run()
+        finally:
+            await self._routes.close()
+            self.findings.connections += len(self._conversations)
+            self.findings.requests += sum(conversation.asked for conversation in self._conversations)
+        return self.findings
+
+    async def _run(self) -> None:
+        try:
+            await self._first()
+        except UpstreamError as error:
+            if not may_be_another_protocol(error):
+                raise
+            await self._ask_in_http2()
+            if self.findings.http2 is None or not self.findings.http2.is_spoken:
+                raise error from None
+            return
+        await self._again()
+        await self._ask_in_http2()
+        if self.findings.keep_alive is not None and self.findings.keep_alive.is_kept:
+            await self._search_idle_limit(self.findings.keep_alive)
+
+    async def _open(self) -> Conversation:
+        timeout = self._bounds.timeout
+        conversation = await open_conversation(self._target, self._route, self._client_tls, timeout)
+        self._conversations.append(conversation)
+        return conversation
+
+    async def _ask(self, conversation: Conversation, method: str | None = None) -> Answer:
+        return await conversation.ask(method or self._bounds.method, self._bounds.timeout)
+
+    # --- the questions
+
+    async def _first(self) -> None:
+        """Connect, and ask until the bound, or until the server wants no more."""
+        self._tell("connecting")
+        conversation = await self._open()
+        try:
+            self._answers.append(await self._ask(conversation))
+            self._note_first(conversation)
+            is_ended = await self._ask_on(conversation)
+        finally:
+            conversation.close()
+        answers, findings = self._answers, self.findings
+        findings.cookies = tuple(dict.fromkeys(name for answer in answers for name in cookies_of(answer)))
+        hint = hint_of(answers[0])
+        findings.keep_alive = KeepAliveFindings(len(answers) > 1, hint, len(answers), is_ended)
+        cold = timing_of(answers[0], conversation)
+        findings.phases = Phases(cold, None, middle([timing_of(answer) for answer in answers[1:]]))
+
+    async def _ask_on(self, conversation: Conversation) -> bool:
+        """Returns whether the server ended it."""
+        while len(self._answers) < self._bounds.requests:
+            if not self._answers[-1].may_follow:
+                return True
+            self._tell(f"request {len(self._answers) + 1} on one connection")
+            try:
+                self._answers.append(await self._ask(conversation))
+            except UpstreamError as error:
+                return isinstance(error, ConnectionBroken)
+        return not self._answers[-1].may_follow
+
+    def _note_first(self, conversation: Conversation) -> None:
+        findings, answer = self.findings, self._answers[0]
+        findings.address = self._route.best
+        findings.status, findings.version = answer.status, answer.version
+        findings.server = next(iter(answer.values(b"server")), None)
+        if conversation.tls is not None:
+            findings.tls = tls_of(conversation.tls)
+
+    async def _again(self) -> None:
+        """A second connection: what is known by then, name and session, makes it quicker."""
+        self._tell("connecting again")
+        try:
+            conversation = await self._open()
+        except ConnectFailed:
+            return
+        try:
+            answer = await self._ask(conversation)
+            self._note_again(timing_of(answer, conversation))
+            if answer.may_follow:
+                head = await self._ask(conversation, "HEAD")
+                self.findings.takes_head = head.status < NO_ERROR
+        except UpstreamError:
+            self.findings.takes_head = False
+        finally:
+            conversation.close()
+
+    def _note_again(self, timing: Timing) -> None:
+        findings = self.findings
+        if findings.phases is not None:
+            findings.phases = Phases(findings.phases.cold, timing, findings.phases.warm)
+        tls = findings.tls
+        if tls is not None:
+            resumes = self._route.resumption.resumed > 0
+            findings.tls = TlsFindings(tls.version, tls.cipher, tls.expires, resumes)
+
+    async def _ask_in_http2(self) -> None:
+        self._tell("asking in HTTP/2")
+        self.findings.connections += 1
+        self.findings.requests += 1
+        bounds = self._bounds
+        self.findings.http2 = await asked_in_http2(self._target, self._tls, bounds.method, bounds.timeout)
+
+    async def _search_idle_limit(self, known: KeepAliveFindings) -> None:
+        bounds = self._bounds
+        counting = asyncio.ensure_future(self._count_seconds(bounds.idle))
+        try:
+            found = await idle_limit(self._open, bounds.method, bounds.idle, bounds.timeout)
+        finally:
+            counting.cancel()
+        self.findings.keep_alive = KeepAliveFindings(
+            known.is_kept, known.hint, known.requests, known.is_bounded, found
+        )
+
+    async def _count_seconds(self, limit: float) -> None:
+        for elapsed in count():
+            self._tell(f"leaving connections alone, {elapsed} of {limit:g} s at most")
+            await asyncio.sleep(1.0)
+
+
+# --- what answers say
+
+
+def may_be_another_protocol(error: UpstreamError) -> bool:
+    """Whether a server that fails like this may speak HTTP/2 alone."""
+    return isinstance(error, MalformedResponse | ConnectionBroken) or (
+        isinstance(error, ConnectFailed) and error.kind == "tls"
+    )
+
+
+def timing_of(answer: Answer, conversation: Conversation | None = None) -> Timing:
+    """Of the first request of a conversation; without one, of a request that found its connection."""
+    if conversation is None:
+        return Timing(0.0, 0.0, 0.0, 0.0, answer.begun_at - answer.sent_at, answer.ended_at - answer.sent_at)
+    phases, began_at = conversation.phases, conversation.began_at
+    return Timing(
+        phases.namelookup,
+        phases.connect,
+        phases.appconnect,
+        answer.sent_at - began_at,
+        answer.begun_at - began_at,
+        answer.ended_at - began_at,
+    )
+
+
+def middle(timings: Sequence[Timing]) -> Timing | None:
+    """The one whose total is the median."""
+    if not timings:
+        return None
+    total = median_low(timing.total for timing in timings)
+    return next(timing for timing in timings if timing.total == total)
+
+
+def cookies_of(answer: Answer) -> list[str]:
+    """The names of those that it sets; values may be secrets."""
+    return [value.partition("=")[0].strip() for value in answer.values(b"set-cookie")]
+
+
+def hint_of(answer: Answer) -> dict[str, int]:
+    """`Keep-Alive: timeout=5, max=100`, as far as it is numbers."""
+    pairs = (part.partition("=") for value in answer.values(b"keep-alive") for part in value.split(","))
+    return {
+        name.strip().lower(): int(number)
+        for name, _, number in pairs
+        if number.strip().isascii() and number.strip().isdigit() and len(number.strip()) < 10
+    }
+
+
+def tls_of(connection: ssl.SSLObject) -> TlsFindings:
+    """What one handshake shows."""
+    cipher, certificate = connection.cipher(), connection.getpeercert()
+    expires = certificate.get("notAfter") if certificate else None
+    return TlsFindings(
+        connection.version() or "?",
+        cipher[0] if cipher is not None else "?",
+        expires if isinstance(expires, str) else None,
+        None,
+    )

@@ -1,1 +1,0 @@
-"""What a server does with connections, found out by asking it: `balancer probe`."""

@@ -1,0 +1,1 @@
+"""Processes: signals, several workers of one balancer, shared counters, hot restart."""

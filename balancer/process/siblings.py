@@ -1,0 +1,161 @@
+"""The other processes of the unit, as this one's router sees them.
+
+Rule of this file: it carries numbers between the board and the states, and decides nothing. What is in flight
+elsewhere is brought in before a pick when the last look is old; latencies with every sweep, because they are means over
+seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from balancer.process.shared_counters import Board, key_of
+from policies.routing.endpoint_state import EndpointState
+from policies.routing.router import Router
+from policies.stats.latency import TAU
+from policies.stats.shared_latency import Evidence, pooled
+
+PICKS = 1 / 8
+"""Own picks per endpoint from one look to the next. A look costs as much as there are endpoints, so per pick it costs
+the same however many there are: 0.8 µs. Simulated: 10 endpoints that serve one request at a time, 90 % busy, P2C; mean
+latency in service times, by the requests that an endpoint gets from all processes between two looks:
+
+    requests               0     0.1   0.2   0.5   1.8   9     22    blind   one process
+    2 processes            3.17  3.18  3.18  3.25  3.36  3.87  4.62  3.51    3.20
+    4 processes            3.15  3.14  3.18  3.23  3.49  4.81  8.28  3.88    3.20
+
+So a look is worth having while it is fresher than two requests, and one that is older than nine herds.
+"""
+
+SHORTEST = 1e-3
+"""Seconds between two looks at least."""
+
+PER_ENDPOINT, LONGEST = 0.2e-3, 0.25
+"""Seconds between two looks at most, for each endpoint and in all, however few requests come."""
+
+SLICE = 100
+"""Endpoints whose latency is pooled in one sweep: 15 µs each, and nobody is to wait longer than for a few requests."""
+
+
+class Neighbours:
+    """Keeps the states of `router` in line with what the other pages of `board` say, and writes page `index`.
+
+    Each process has its share of an endpoint's `max_in_flight`.
+    """
+
+    def __init__(self, router: Router, board: Board, index: int, say: Callable[[str], None]) -> None:
+        self._router = router
+        self._say = say
+        self._index, self._of = index, len(board.pages)
+        self._page = board.pages[index]
+        self._others = [page for at, page in enumerate(board.pages) if at != index]
+        self._generations: list[int] = []
+        self._rows: list[dict[int, int]] = []
+        self._keys: dict[str, int] = {}
+        self._states: Sequence[EndpointState] = []
+        self._sources: list[tuple[EndpointState, list[tuple[memoryview, int]]]] = []
+        self._is_full = False
+        self._next = 0  # whose latency is pooled next
+        self._looked_at = self._routed = 0.0
+        self.adopt()
+        router.on_members = self.adopt
+        router.on_member = self.meet
+        router.look = self.look
+        router.look_at = 0.0
+
+    def adopt(self) -> None:
+        """The router's endpoints have changed: a row for each that is new, none for those that are gone."""
+        states = self._router.states
+        members = set(map(id, states))
+        for state in self._states:
+            if id(state) not in members:
+                if state.told is not None:
+                    self._page.leave(state.row)
+                state.stand_alone()
+        for state in states:
+            self._take_part(state)
+        self._keys = {state.id: self._keys[state.id] for state in states}
+        self._states_changed()
+
+    def meet(self, state: EndpointState) -> None:
+        """One endpoint of the router has come, gone or changed: as `adopt`, for it alone."""
+        if not state.is_member:
+            if state.told is not None:
+                self._page.leave(state.row)
+            state.stand_alone()
+            self._keys.pop(state.id, None)
+        else:
+            self._take_part(state)
+        self._states_changed()
+
+    def _take_part(self, state: EndpointState) -> None:
+        key = self._keys.get(state.id)
+        if key is None:
+            key = self._keys[state.id] = key_of(state.id)
+        if state.told is None:
+            self._enter(state)
+        state.take_part((self._index + key) % self._of, self._of)  # who has one more is not always the same
+
+    def _states_changed(self) -> None:
+        self._states = self._router.states
+        self._generations = []
+        self._longest = max(SHORTEST, min(LONGEST, PER_ENDPOINT * len(self._states)))
+
+    def _enter(self, state: EndpointState) -> None:
+        row = self._page.enter(self._keys[state.id])
+        if row is not None:
+            state.row = row
+            state.told = self._page.in_flight
+            state.told[row] = state.in_flight_here
+        elif not self._is_full:
+            self._is_full = True
+            self._say(
+                f"more than {self._page.capacity} endpoints: of the others each process sees its own "
+                "requests alone"
+            )
+
+    def look(self, now: float) -> None:
+        """Bring in what is in flight elsewhere."""
+        self._router.look_at = now + self._period(now)
+        generations = [page.generation for page in self._others]
+        if generations != self._generations:
+            self._find(generations)
+        for state, sources in self._sources:
+            elsewhere = 0
+            for in_flight, row in sources:
+                elsewhere += in_flight[row]
+            state.hear(elsewhere, now)
+
+    def _period(self, now: float) -> float:
+        """Seconds until the next look, if as many requests come as since the last one."""
+        routed = self._router.routed
+        picks, passed = routed - self._routed, now - self._looked_at
+        self._routed, self._looked_at = routed, now
+        if not picks:
+            return self._longest
+        return max(SHORTEST, min(self._longest, passed * PICKS * len(self._states) / picks))
+
+    def _find(self, generations: list[int]) -> None:
+        """Rows mean something else than they did: find each endpoint's again, in each page."""
+        self._generations = generations
+        self._rows = [page.rows() for page in self._others]
+        self._sources = [(state, self._places(self._keys[state.id])) for state in self._states]
+
+    def _places(self, key: int) -> list[tuple[memoryview, int]]:
+        pairs = zip(self._others, self._rows, strict=True)
+        return [(page.in_flight, rows[key]) for page, rows in pairs if key in rows]
+
+    def sweep(self, now: float) -> None:
+        """Tell what was measured here and pool it with what the others tell, of some endpoints at a time."""
+        self.look(now)
+        if self._next >= len(self._states):
+            self._next = 0
+        for state in self._states[self._next : self._next + SLICE]:
+            if state.told is not None:
+                self._page.tell(state.row, state.latency.own())
+            state.latency.pool(pooled(self._told(self._keys[state.id]), TAU))
+        self._next += SLICE
+
+    def _told(self, key: int) -> list[Evidence]:
+        pairs = zip(self._others, self._rows, strict=True)
+        return [page.told(rows[key]) for page, rows in pairs if key in rows]

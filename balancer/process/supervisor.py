@@ -1,0 +1,209 @@
+"""The parent of a unit of several processes: it starts them, watches them, and forwards nothing.
+
+Rule of this file: no event loop and no thread, so that it may fork at any time; it waits in one `select`. The
+listening socket is opened here and inherited, so no connection that waits in its queue is lost with a process. What a
+child needs to be told goes by signals (`ending.py`), what it tells by a pipe; one whose supervisor has vanished reads
+the end of another pipe, and ends.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from balancer.config.load import Settings
+from balancer.log.output import complain
+from balancer.process.child import Child
+from balancer.process.lifecycle import ready_line
+from balancer.process.listening import listening
+from balancer.process.member import Member
+from balancer.process.shared_counters import Board
+from balancer.process.shutdown import CUT_SHORT, REPLACED, STOPPED
+from balancer.process.signals import Signals
+from balancer.process.socket_handover import TOLD_IN_VAIN, Successor, tell_ready, told_replaced
+from balancer.tls.contexts import Front
+
+SPARE_TIME = 5.0
+"""Seconds beyond the grace period after which a process that does not end is killed."""
+
+Work = Callable[[Member], int]
+"""What a child does; returns its exit code."""
+
+
+class Supervisor:
+    """`run` returns the exit code of the unit."""
+
+    def __init__(self, settings: Settings, work: Work, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._work = work
+        self._say = say
+        self._listening = listening(settings, complain)
+        self._board = Board(settings.processes)
+        self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
+        self._lifeline, self._held = os.pipe()
+        self._front = Front(settings.tls) if settings.tls is not None else None
+        self._children = [Child(index) for index in range(settings.processes)]
+        self._successor: Successor | None = None
+        self._is_ready = self._is_stopping = self._is_patient = False
+        self._kill_at: float | None = None
+        self._code = 0
+
+    def run(self) -> int:
+        """Start all, and keep as many running until told to stop."""
+        try:
+            with Signals() as signals:
+                while self._tend(signals):
+                    for number in signals.wait(self._readable(), self._patience()):
+                        self._obey(number)
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        return self._code
+
+    def _tend(self, signals: Signals) -> bool:
+        """Look after everybody; returns whether there is anybody."""
+        now = time.monotonic()
+        for child in self._children:
+            if child.is_due(now) and not self._is_stopping:
+                self._start(child, signals)
+        self._hear()
+        for child in self._children:
+            if (status := child.ended()) is not None:
+                self._mourn(child, status)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._tell(signal.SIGKILL)
+        return not self._is_stopping or any(child.pid for child in self._children)
+
+    # --- children
+
+    def _start(self, child: Child, signals: Signals) -> None:
+        reading, writing = os.pipe()
+        with signals.held():
+            pid = os.fork()
+            if not pid:
+                signals.forget()
+                self._be(child, reading, writing)
+        os.close(writing)
+        child.started(pid, reading)
+
+    def _be(self, child: Child, reading: int, writing: int) -> None:
+        """In the child, for the rest of its life; nothing of the parent's is to be run on the way out."""
+        code = 1
+        try:
+            os.close(reading)
+            os.close(self._held)  # or nobody would notice that the parent has gone
+            member = Member(
+                child.index,
+                len(self._children),
+                self._listening,
+                self._board,
+                self._directory,
+                self._lifeline,
+                writing,
+                self._front,
+            )
+            code = self._work(member)
+        finally:
+            os._exit(code)
+
+    def _mourn(self, child: Child, status: int) -> None:
+        """It has ended: what it had in flight is not, and another takes its place."""
+        was_ready, pid = child.is_ready, child.pid
+        self._board.pages[child.index].clear()
+        delay = child.gone()
+        if self._is_stopping:
+            self._code = max(self._code, 1 if status else 0)
+        elif not self._is_ready:
+            self._code = status if status > 0 else 1
+            self._stop(STOPPED)
+        else:
+            how = (
+                f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with {status}"
+            )
+            when = f" in {delay:g} s" if delay else ""
+            early = "" if was_ready else " before it served"
+            self._say(f"balancer process {child.index + 1} ({pid}) {how}{early}; it is started again{when}")
+
+    # --- orders
+
+    def _obey(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._tell(signal.SIGHUP)
+        elif number == signal.SIGUSR2:
+            self._begin_succession()
+        elif number in (signal.SIGTERM, signal.SIGINT):
+            self._end()
+
+    def _end(self) -> None:
+        if not self._is_stopping or self._is_patient:
+            self._stop(STOPPED)
+        else:
+            self._tell(CUT_SHORT)
+
+    def _stop(self, number: int) -> None:
+        if self._is_ready and not self._is_stopping:
+            in_flight = sum(page.total_in_flight for page in self._board.pages)
+            self._say(f"balancer stopping: {in_flight} in flight")
+        self._is_stopping, self._is_patient = True, number == REPLACED
+        if not self._is_patient:
+            self._listening.control.remove()
+        grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
+        self._kill_at = time.monotonic() + grace + SPARE_TIME
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        for child in self._children:
+            if child.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, number)
+
+    def _begin_succession(self) -> None:
+        if self._successor is not None or self._is_stopping or not self._is_ready:
+            return
+        try:
+            self._successor = Successor(self._listening.labelled())
+        except OSError as error:
+            self._say(f"balancer goes on: cannot start the program anew: {error.strerror}")
+
+    # --- what is heard
+
+    def _readable(self) -> list[int]:
+        pipes = [child.pipe for child in self._children if child.pipe is not None]
+        return pipes if self._successor is None or self._is_stopping else [*pipes, self._successor.fileno()]
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due that nobody tells."""
+        due = [child.due_at for child in self._children if child.due_at is not None and not self._is_stopping]
+        if self._kill_at is not None:
+            due.append(self._kill_at)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _hear(self) -> None:
+        """Who has become ready?"""
+        readable, _, _ = select.select(self._readable(), (), (), 0)
+        for child in self._children:
+            if child.pipe in readable:
+                child.hear()
+        if not self._is_ready and not self._is_stopping and all(child.is_ready for child in self._children):
+            self._is_ready = True
+            endpoints = max(len(self._settings.endpoints), *(len(page.rows()) for page in self._board.pages))
+            self._say(ready_line(self._settings, self._listening.address, endpoints))
+            tell_ready()
+        if self._successor is not None and self._successor.fileno() in readable:
+            self._succeeded(self._successor)
+
+    def _succeeded(self, successor: Successor) -> None:
+        if successor.is_ready():
+            self._say(told_replaced(successor))
+            self._listening.traffic.close()
+            self._listening.control.close()
+            self._stop(REPLACED)
+        else:
+            self._say(TOLD_IN_VAIN)
+            self._successor = None

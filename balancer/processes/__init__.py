@@ -1,1 +1,0 @@
-"""The life of processes: one that serves, several as one unit, and one that takes another's place."""

@@ -1,0 +1,1 @@
+"""Worker connections: pools, idle connections, dialling, names and transports."""

@@ -1,0 +1,409 @@
+"""One connection to a worker: bytes to and from it, as response events.
+
+Rule of this file: a connection serves one request at a time, and says that a response has ended only after
+the whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they
+mark the connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
+
+llhttp judges every byte of a head; the usual response, all of it in one read and of known length, it is fed in one
+piece. Other bodies are read by `body.py`, and the next response then gets a parser of its own.
+
+Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
+
+    upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
+    sink.response_whole(response, body)  the usual response, all of it in one read and of known length: instead of
+                                        started, body, ended
+    sink.response_started(response)     for each head, 1xx included
+    sink.response_body(data)            bytes of the body without their framing, never empty
+    sink.response_paused()              all that was read has been told, and there is more to come
+    sink.response_ended(trailers)       whole and clean; ask `upstream.is_reusable` before leasing it again
+    sink.response_failed(error)         instead of response_ended: an `UpstreamError`
+    sink.upstream_paused() / upstream_resumed()      its write buffer is full / has drained
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import httptools
+
+from balancer.errors import ConnectionBroken, MalformedBody, MalformedResponse, UpstreamError
+from balancer.http1.body import Body, body_of
+from balancer.http1.fields import END_OF_HEAD, Framing
+from balancer.http1.keep_alive import keep_alive_timeout
+from balancer.http1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
+from balancer.http1.response_head import Response as Response  # for those who implement a sink
+from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
+from balancer.upstream.connect_phases import NOTHING, Phases
+from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
+from balancer.upstream.dial import dial
+from balancer.upstream.pool_limits import UNBOUNDED
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.route import Route
+
+FEW: Final = 2 * FIELDS_LIMIT
+"""Bytes of a head that need not be looked at for being too much."""
+
+LENGTH: Final = Framing.LENGTH
+UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
+
+NOT_HEARD: Final = -1.0
+"""Seconds announced, before a response has come."""
+
+
+class ResponseSink(Protocol):
+    """Who hears what comes back."""
+
+    def response_whole(self, response: Response, body: bytes) -> None: ...
+    def response_started(self, response: Response) -> None: ...
+    def response_body(self, data: bytes) -> None: ...
+    def response_paused(self) -> None: ...
+    def response_ended(self, trailers: bytes) -> None: ...
+    def response_failed(self, error: UpstreamError) -> None: ...
+    def upstream_paused(self) -> None: ...
+    def upstream_resumed(self) -> None: ...
+
+
+class ConnectionOwner(Protocol):
+    """Who keeps the connection while it serves nobody; told the moment it cannot be used any more."""
+
+    def give_back(self, upstream: Upstream) -> None: ...
+    def connection_closed(self, upstream: Upstream) -> None: ...
+
+
+class Upstream(asyncio.Protocol):
+    """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
+    says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
+    The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
+    owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
+    and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest.
+    `read_size`: at most so many bytes are read at once; 0: it has carried no body that did not come in one read."""
+
+    __slots__ = (
+        "_body",
+        "_bounded",
+        "_has_hinted",
+        "_has_odd_response",
+        "_head",
+        "_heads",
+        "_interims",
+        "_is_head_request",
+        "_owner",
+        "_parser",
+        "_poll",
+        "_reading_paused",
+        "_response",
+        "_rest",
+        "_sink",
+        "announced",
+        "closed_by",
+        "granted",
+        "has_died",
+        "idle_since",
+        "is_closed",
+        "is_counted",
+        "is_reusable",
+        "opened_at",
+        "phases",
+        "read_size",
+        "requests_left",
+        "rested_for",
+        "rested_since",
+        "retire_at",
+        "transport",
+        "write",
+    )
+
+    transport: asyncio.Transport
+    write: Callable[[bytes], None]
+    """Add bytes of the request's body, already framed: the transport's own method, to save a call."""
+
+    def __init__(self, owner: ConnectionOwner) -> None:
+        self._owner = owner
+        self._sink: ResponseSink | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._head = b""  # as far as it has come
+        self._heads = ResponseHeads()
+        self._response: Response | None = None  # the one that has started
+        self._body: Body | None = None  # and whose body is coming
+        self._rest = b""  # behind the head that is being told of
+        self._is_head_request = self._has_odd_response = self._reading_paused = False
+        self._interims = 0  # responses to this request before its final one
+        self._has_hinted = False  # with an interim response: then it never counts as having died unheard
+        self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
+        self.is_reusable = True
+        self.is_closed = self.is_counted = False
+        self.read_size = 0
+        self._bounded: BoundedReader | None = None
+        self.opened_at = self.idle_since = 0.0
+        self.phases: Phases = NOTHING
+        self.closed_by = US
+        self.has_died = False
+        self.announced = NOT_HEARD
+        self.retire_at = float("inf")
+        self.granted: int = UNBOUNDED
+        self.requests_left: int = UNBOUNDED
+        self.rested_for = self.rested_since = 0.0
+
+    # --- towards the worker
+
+    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
+        """Begin a request; its response goes to `sink`."""
+        self._sink = sink
+        self._is_head_request = method == b"HEAD"
+        self._has_odd_response = method in (b"HEAD", b"CONNECT")
+        self.is_reusable = False  # until its response has ended
+        self._interims = 0
+        self.write(head)
+
+    def hand_over(self, sink: ResponseSink) -> None:
+        """What is still to come of the response goes to `sink`. Not to be called when it has ended."""
+        self._sink = sink
+
+    def release(self) -> None:
+        """The request is over: back to the owner, who looks whether it can serve again."""
+        if self._reading_paused:
+            self.resume_reading()
+        self._owner.give_back(self)
+
+    def close(self) -> None:
+        """Give the connection up; nobody hears of it any more."""
+        self._sink = None
+        if not self.is_closed:
+            self._mark_closed()
+            self.transport.abort()
+
+    def detach(self) -> bytes:
+        """Leave the connection to a tunnel; returns what came behind the head that began it.
+
+        To be called by the sink that is told of that head. It counts as leased until `connection_lost` is called.
+        """
+        self._sink = None
+        return self._rest
+
+    def is_quiet(self) -> bool:
+        """Whether the kernel holds nothing unread for us: neither a close nor bytes nobody asked for."""
+        if self._poll is None:
+            if not hasattr(select, "poll"):  # Windows
+                return True
+            waiting = select.poll()
+            waiting.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+            self._poll = waiting.poll
+        return not self._poll(0)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of the request that wait here for the worker."""
+        return self.transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        """Let the worker wait: whoever reads the response cannot keep up."""
+        if not self._reading_paused and not self.is_closed:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        if self._reading_paused and not self.is_closed:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    # --- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
+
+    def data_received(self, data: bytes) -> None:
+        if self._sink is None:
+            self.closed_by = ERROR
+            self.close()  # these bytes answer no request
+            return
+        try:
+            if self._body is None:
+                self._read_head(data)
+            else:
+                self._read_body(data)
+        except MalformedResponse as error:
+            self._fail(error)
+        except MalformedBody as error:
+            self._fail(MalformedResponse(str(error)))
+
+    def eof_received(self) -> None:
+        """A close in good order may be how a body ends; a reset, which comes as `connection_lost`, never is."""
+        response = self._response
+        is_end = response is not None and response.framing is UNTIL_CLOSE
+        self._lost("the worker closed the connection", WORKER, is_end=is_end)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.is_closed:
+            self._lost(str(error) if error else "the connection closed", ended_by(error))
+
+    def pause_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_paused()
+
+    def resume_writing(self) -> None:
+        if self._sink is not None:
+            self._sink.upstream_resumed()
+
+    def set_read_size(self, size: int) -> None:
+        """Read at most `size` bytes at once from now on."""
+        self.read_size = size
+        if size >= LONGEST_READ:
+            self._bounded = None
+            unbounded(self.transport, self)
+            return
+        if self._bounded is None:
+            self._bounded = bounded(self.transport, self)
+        self._bounded.size = size
+
+    # --- what has come
+
+    def _read_head(self, data: bytes) -> None:
+        while True:  # once, unless there are interim responses
+            head = self._head + data if self._head else data
+            end = head.find(END_OF_HEAD) + 4
+            if (end if end >= 4 else len(head)) > FEW:
+                bound_size(head[:end] if end >= 4 else head)
+            if end < 4:
+                self._judge(data)
+                self._head = head
+                return
+            size = len(head)
+            response: Response | None = None
+            if head is data:  # the usual read: a response with all of its body, and nothing else
+                response = self._heads.incoming(head[: end - 2])
+                if (
+                    response.framing is LENGTH
+                    and end + response.length == size
+                    and not (self._has_odd_response or response.is_bodiless)
+                ):
+                    self._judge(data)
+                    self._tell_whole(response, data[end:])
+                    return
+            self._head = b""
+            self._judge(data[: len(data) - (size - end)] if end < size else data)
+            data = self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
+            if not data:
+                return
+
+    def _judge(self, data: bytes) -> None:
+        """Raises `MalformedResponse`."""
+        parser = self._parser
+        if parser is None:
+            self._parser = parser = httptools.HttpResponseParser(self)
+            if self.announced == NOT_HEARD:
+                self.announced = keep_alive_timeout(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._parser = None
+        except httptools.HttpParserError as error:
+            raise MalformedResponse(str(error)) from None
+
+    def _tell_whole(self, response: Response, body: bytes) -> None:
+        sink = self._sink
+        self._sink = None
+        self.is_reusable = response.keep_alive
+        if sink is not None:
+            sink.response_whole(response, body)
+
+    def _start(self, response: Response, rest: bytes) -> bytes:
+        """A head has come, the last one or an interim one, and `rest` behind it. Returns what is still to be read: the
+        next head behind an interim one. Raises `MalformedResponse`."""
+        sink = self._sink
+        self._rest = rest
+        if response.status < 200:
+            self._has_hinted = True
+            self._interims += 1
+            if self._interims > INTERIM_LIMIT:
+                raise MalformedResponse(f"more than {INTERIM_LIMIT} interim responses")
+            if sink is not None:
+                sink.response_started(response)
+            self._rest = b""
+            return rest if self._sink is not None else b""
+        self._response = response
+        if sink is not None:
+            sink.response_started(response)
+        self._rest = b""
+        if self._sink is None:  # given up on the way, or detached
+            return b""
+        if self._is_head_request or response.is_bodiless:
+            if self._is_head_request:
+                self._parser = None  # it waits for a body
+            self._end(rest, b"")
+            return b""
+        self._parser = None
+        self._body = body_of(response.framing, response.length)
+        self._read_body(rest)
+        return b""
+
+    def _read_body(self, data: bytes) -> None:
+        body, sink = self._body, self._sink
+        if body is None or sink is None:
+            return
+        for piece in body.feed(data):
+            sink.response_body(piece)
+        if self._sink is None:
+            return
+        if body.is_ended:
+            self._end(body.rest, body.trailers)
+            return
+        sink.response_paused()
+
+    def _end(self, rest: bytes, trailers: bytes) -> None:
+        """The response is whole, even where bytes follow: they spoil only the connection."""
+        sink, self._sink = self._sink, None
+        response, self._response = self._response, None
+        self._body = None
+        self.is_reusable = response is not None and response.keep_alive and not (rest or self.is_closed)
+        if sink is not None:
+            sink.response_ended(trailers)
+
+    # --- ends
+
+    def _lost(self, detail: str, by: str, is_end: bool = False) -> None:
+        sink, self._sink = self._sink, None
+        self.closed_by = by
+        is_unheard = self._response is None and not (self._head or self._has_hinted)
+        self.has_died = sink is not None and is_unheard
+        self._mark_closed()
+        self.transport.abort()
+        if sink is None:
+            return
+        if is_end:
+            sink.response_ended(b"")
+        else:
+            sink.response_failed(ConnectionBroken(detail))
+
+    def _fail(self, error: UpstreamError) -> None:
+        sink = self._sink
+        self.closed_by = ERROR
+        self.close()
+        if sink is not None:
+            sink.response_failed(error)
+
+    def _mark_closed(self) -> None:
+        self.is_closed = True
+        self.is_reusable = False
+        self._owner.connection_closed(self)
+
+
+async def connect(
+    owner: ConnectionOwner,
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ClientTls | None = None,
+    route: Route | None = None,
+) -> Upstream:
+    """Open a connection within `timeout` seconds; raises `ConnectFailed` or one of its kinds. `route` knows the names
+    and what was learned before; without it the name is looked up each time."""
+    upstream, phases = await dial(lambda: Upstream(owner), host, port, timeout, tls, route)
+    upstream.phases = phases
+    return upstream

@@ -1,0 +1,296 @@
+"""One request by libcurl: what it is told of the request, and what it tells of the response.
+
+Rule of this file: libcurl calls back from within its own work, where nothing of it may be called. So what it brings is
+kept and passed on by `settle`, when it has returned. It adds nothing of its own to a request, follows nothing, decodes
+nothing but chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pycurl
+
+from balancer.errors import (
+    ConnectFailed,
+    ConnectionBroken,
+    ConnectTimeout,
+    MalformedResponse,
+    NameUnresolved,
+    UpstreamError,
+    WorkerUntrusted,
+)
+from balancer.http1.field_list import Fields, Outline, head_of, trailers_of
+from balancer.http2.stream import HIGH, LOW
+from balancer.upstream.connect_phases import Phases
+from balancer.upstream.dial import CERTIFICATE_KINDS, FAILED, UNRESOLVED, kind_of
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.curl import CurlCarrier
+    from balancer.upstream.stream import Errand
+
+ITS_OWN = (b"accept", b"user-agent", b"expect", b"content-type")
+"""Fields that libcurl adds where they are missing."""
+
+UNREACHABLE = {
+    pycurl.E_COULDNT_CONNECT,
+    pycurl.E_INTERFACE_FAILED,
+}
+UNTRUSTED = {
+    pycurl.E_SSL_CONNECT_ERROR,
+    pycurl.E_PEER_FAILED_VERIFICATION,
+    pycurl.E_SSL_CERTPROBLEM,
+    pycurl.E_SSL_CIPHER,
+    pycurl.E_SSL_CACERT_BADFILE,
+    pycurl.E_SSL_ISSUER_ERROR,
+}
+NOTHING_WRONG = (0, 1)
+"""OpenSSL's verdict where it found no fault: X509_V_OK, and X509_V_ERR_UNSPECIFIED, which it begins with."""
+
+TOO_LARGE = 100
+"""A head that is; pycurl has no name for it."""
+
+MALFORMED = {
+    TOO_LARGE,
+    pycurl.E_UNSUPPORTED_PROTOCOL,  # HTTP/0.9, which is whatever does not begin with HTTP/
+    pycurl.E_FTP_WEIRD_SERVER_REPLY,
+    pycurl.E_HTTP2,
+}
+
+PHASES = (pycurl.NAMELOOKUP_TIME, pycurl.CONNECT_TIME, pycurl.APPCONNECT_TIME)
+"""The last is 0 without TLS."""
+
+
+def error_of(handle: Any, code: int, message: str) -> UpstreamError:
+    """libcurl's error as one of ours."""
+    line = " ".join(message.split()) or f"libcurl: error {code}"
+    if code == pycurl.E_OPERATION_TIMEDOUT:
+        return ConnectTimeout(line)
+    if code == pycurl.E_COULDNT_RESOLVE_HOST:
+        return NameUnresolved(UNRESOLVED, line)
+    if code in UNREACHABLE:
+        number = handle.getinfo(pycurl.OS_ERRNO)
+        return ConnectFailed(os.strerror(number) if number else line, line, kind_of(OSError(number, line)))
+    if code in UNTRUSTED:
+        return WorkerUntrusted(FAILED, f"TLS handshake failed: {line}", _kind_of_mistrust(handle, code))
+    return MalformedResponse(line) if code in MALFORMED else ConnectionBroken(line)
+
+
+def _kind_of_mistrust(handle: Any, code: int) -> str | None:
+    """By what OpenSSL said of the certificate; of the name it says nothing, for libcurl compares that by itself."""
+    if code != pycurl.E_PEER_FAILED_VERIFICATION:
+        return None
+    verdict = handle.getinfo(pycurl.SSL_VERIFYRESULT)
+    return "certificate_name" if verdict in NOTHING_WRONG else CERTIFICATE_KINDS.get(verdict, "certificate")
+
+
+class CurlTransfer:
+    """A `Stream`. `handle` is libcurl's, None when it is over."""
+
+    def __init__(self, carrier: CurlCarrier, errand: Errand, handle: Any) -> None:
+        self.errand = errand
+        self.handle: Any = handle
+        self.unsent = 0
+        self._carrier = carrier
+        self._pending: deque[bytes] = deque()
+        self._is_ending = False  # the body has come whole
+        self._is_held = False  # whoever sends it was told to wait
+        self._is_starved = False  # libcurl waits for more of it
+        self._is_paused = False
+        self._is_full = False  # libcurl holds what we would not take
+        self._line: tuple[int, bytes] = (0, b"")
+        self._fields: Fields = []
+        self._has_head = False
+        self._came: list[tuple[bool, bytes]] = []  # heads (True) and pieces of the body
+
+    # --- set up
+
+    def describe(self, outline: Outline) -> None:
+        """Tell libcurl of the request."""
+        handle, carrier = self.handle, self._carrier
+        handle.setopt(pycurl.URL, carrier.url)
+        handle.setopt(pycurl.REQUEST_TARGET, outline.target)
+        handle.setopt(pycurl.CUSTOMREQUEST, outline.method)
+        if outline.method == b"HEAD":
+            handle.setopt(pycurl.NOBODY, 1)
+        handle.setopt(pycurl.HTTPHEADER, _lines(outline))
+        if outline.length:
+            handle.setopt(pycurl.UPLOAD, 1)
+            handle.setopt(pycurl.READFUNCTION, self._read)
+            handle.setopt(pycurl.INFILESIZE_LARGE, outline.length)
+        handle.setopt(pycurl.WRITEFUNCTION, self._write)
+        handle.setopt(pycurl.HEADERFUNCTION, self._header)
+        handle.setopt(pycurl.HTTP_CONTENT_DECODING, 0)
+        handle.setopt(pycurl.PROXY, "")
+        handle.setopt(pycurl.NOSIGNAL, 1)
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(carrier.limits.connect_timeout * 1000)))
+        if not carrier.pool.keeps_alive:
+            handle.setopt(pycurl.FRESH_CONNECT, 1)
+            handle.setopt(pycurl.FORBID_REUSE, 1)
+        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(carrier.limits.idle)))
+        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(carrier.limits.max_age)))
+        if carrier.tls is None:
+            handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
+        else:
+            self._secure(carrier.tls)
+
+    def _secure(self, tls: ClientTls) -> None:
+        handle, config = self.handle, tls.config
+        handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)
+        handle.setopt(pycurl.PIPEWAIT, 1)
+        handle.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)
+        handle.setopt(pycurl.CONNECT_TO, ["::{}:{}".format(*self._carrier.origin)])
+        if not config.verify:
+            handle.setopt(pycurl.SSL_VERIFYPEER, 0)
+            handle.setopt(pycurl.SSL_VERIFYHOST, 0)
+        trusted = ssl.get_default_verify_paths()
+        if config.ca is not None:
+            handle.setopt(pycurl.CAINFO, os.fspath(config.ca))
+        elif trusted.cafile is not None:
+            handle.setopt(pycurl.CAINFO, trusted.cafile)
+        elif trusted.capath is not None:
+            handle.setopt(pycurl.CAPATH, trusted.capath)
+        if config.certificate is not None:
+            handle.setopt(pycurl.SSLCERT, os.fspath(config.certificate))
+            handle.setopt(pycurl.SSLKEY, os.fspath(config.key or config.certificate))
+
+    # --- libcurl calls
+
+    def _read(self, size: int) -> bytes | int:
+        if not self._pending:
+            if self._is_ending:
+                return b""
+            self._is_starved = True
+            return int(pycurl.READFUNC_PAUSE)
+        data = self._pending.popleft()
+        if len(data) > size:
+            self._pending.appendleft(data[size:])
+            data = data[:size]
+        self.unsent -= len(data)
+        self._carrier.touch(self)
+        return data
+
+    def _write(self, data: bytes) -> int | None:
+        if self._is_paused:
+            self._is_full = True
+            return int(pycurl.WRITEFUNC_PAUSE)
+        self._came.append((False, data))
+        self._carrier.touch(self)
+        return None
+
+    def _header(self, line: bytes) -> None:
+        """A line of a head, its empty line, or, behind the head, of trailers."""
+        text = line.rstrip(b"\r\n")
+        if not text:
+            self._head_ended()
+        elif not (self._line[0] or self._has_head):
+            _, _, rest = text.partition(b" ")
+            status, _, reason = rest.partition(b" ")
+            self._line = (int(status) if status.isdigit() else 0), reason
+        else:
+            name, _, value = text.partition(b":")
+            self._fields.append((name, value.strip(b" \t")))
+
+    def _head_ended(self) -> None:
+        if self._has_head:
+            return
+        status, reason = self._line
+        try:
+            head = head_of(status, self._fields, reason)
+        except MalformedResponse:
+            head = b""
+        self._has_head = status >= 200
+        self._line, self._fields = (0, b""), []
+        self._came.append((True, head))
+        self._carrier.touch(self)
+
+    # --- when libcurl has returned
+
+    def settle(self) -> None:
+        """Pass on what it has brought."""
+        if self._came:
+            self._tell_errand()
+            self.errand.tell()
+        if self._is_held and self.unsent <= LOW:
+            self._is_held = False
+            self.errand.resumed()
+
+    def _tell_errand(self) -> None:
+        came, self._came = self._came, []
+        for is_head, data in came:
+            if is_head:
+                self.errand.took_head(data)
+            else:
+                self.errand.took_body(data)
+
+    def ended(self, error: UpstreamError | None) -> None:
+        """It is over; None: well."""
+        if error is not None:
+            self.settle()
+            self.errand.fail(self._carrier.pool.library_failed(error))
+            return
+        self._tell_errand()
+        try:
+            self.errand.took_end(trailers_of(self._fields))
+        except MalformedResponse as fault:
+            self.errand.fail(fault)
+        self.errand.tell()
+
+    def count(self, connected: int) -> None:
+        """Connections that libcurl has made for it; none: it has used one that was there."""
+        counts = self._carrier.pool.counts
+        if not connected:
+            counts.reused += 1
+            return
+        found, opened, shaken = (self.handle.getinfo(phase) for phase in PHASES)
+        counts.opened += connected - 1
+        counts.count_opened(Phases(found, opened, shaken or opened))
+
+    # --- Stream
+
+    def send(self, data: bytes) -> None:
+        self._pending.append(data)
+        self.unsent += len(data)
+        self._feed()
+        if self.unsent > HIGH and not self._is_held:
+            self._is_held = True
+            self.errand.paused()
+
+    def send_end(self, trailers: bytes) -> None:
+        """Trailers are not passed on: libcurl has a way to send them, pycurl does not show it."""
+        self._is_ending = True
+        self._feed()
+
+    def _feed(self) -> None:
+        if self._is_starved and self.handle is not None:
+            self._is_starved = False
+            self._carrier.client.go_on(self)
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self._is_full and self.handle is not None:
+            self._is_full = False
+            self._carrier.client.go_on(self)
+
+    def cancel(self) -> None:
+        self._pending.clear()
+        self.unsent = 0
+        self._carrier.client.forget(self)
+
+
+def _lines(outline: Outline) -> list[bytes]:
+    """A field without a value is written with a semicolon, one that must not be sent with nothing behind its colon."""
+    fields = [(name, value) for name, value in outline.fields if name.lower() != b"content-length"]
+    if outline.length == 0 and len(fields) < len(outline.fields):
+        fields.append((b"Content-Length", b"0"))
+    names = {name.lower() for name, _ in fields}
+    lines = [b"Host: " + outline.authority] if outline.authority else []
+    lines += [b"%b: %b" % pair if pair[1] else pair[0] + b";" for pair in fields]
+    return lines + [name + b":" for name in ITS_OWN if name not in names]

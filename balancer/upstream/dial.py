@@ -1,0 +1,194 @@
+"""How a connection to a worker is made: its name looked up, TCP, then TLS, all within the caller's time.
+
+Rule of this file: every failure becomes a `ConnectFailed`, here. What the system or OpenSSL says of a worker, and which
+addresses were tried, is for whoever runs the unit; the client is told that it failed. Who is cancelled leaves nothing
+open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ssl
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from balancer.errors import ConnectFailed, ConnectTimeout, NameUnresolved, WorkerUntrusted
+from balancer.tls.transport import TlsTransport
+from balancer.upstream.connect_phases import Phases
+from balancer.upstream.happy_eyeballs import Tried, first_of, interleaved
+from balancer.upstream.resolver import LookupFailed
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.route import Route
+
+FAILED = "no TLS connection with the worker"
+UNRESOLVED = "the worker's name has no address"
+"""What the client is told."""
+
+CERTIFICATE_KINDS = {
+    **dict.fromkeys((9, 10), "certificate_expired"),  # or not valid yet
+    **dict.fromkeys((18, 19), "certificate_self_signed"),
+    **dict.fromkeys((2, 20, 21), "certificate_authority"),
+    **dict.fromkeys((62, 63, 64), "certificate_name"),
+}
+"""By X509_V_ERR_…, of OpenSSL's x509_vfy.h."""
+
+SYSTEM_KINDS = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset",
+    errno.EPIPE: "reset",
+    errno.ETIMEDOUT: "timeout",
+    **dict.fromkeys(
+        (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT), "unreachable"
+    ),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "descriptors"),
+}
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+async def dial(
+    make: Callable[[], P],
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ClientTls | None = None,
+    route: Route | None = None,
+) -> tuple[P, Phases]:
+    """A protocol of `make` that is connected and ready to write, within `timeout` seconds, and how long that took.
+
+    Raises `ConnectFailed`. `make` is called once for each address that is tried.
+    """
+    tried = Tried()
+    try:
+        async with asyncio.timeout(timeout):
+            return await _dial(make, host, port, tls, route, tried)
+    except TimeoutError:
+        fault: ConnectFailed = _timed_out(timeout, host, tried)
+    except LookupFailed as error:
+        fault = NameUnresolved(UNRESOLVED, str(error))
+    except OSError as error:
+        fault = _failed(error, host, tried)
+    except UnicodeError as error:  # a host that no name can have
+        fault = NameUnresolved(UNRESOLVED, f"{host}: {error}")
+    except ConnectFailed as error:
+        fault = error
+    if route is not None:
+        route.failed(fault)
+    raise fault from None
+
+
+async def _dial(
+    make: Callable[[], P], host: str, port: int, tls: ClientTls | None, route: Route | None, tried: Tried
+) -> tuple[P, Phases]:
+    now = monotonic if route is None else route.now
+    began = now()
+    hosts = (host,) if route is None else await route.addresses()
+    found_at = now()
+    session = None if route is None or tls is None else route.resumption.offer(tls)
+
+    async def begin(address: str) -> _Line[P]:
+        return await _Line(make(), tls, session).connect(address, port)
+
+    order = hosts if route is None or len(hosts) == 1 else interleaved(hosts, route.best)
+    address, line = await first_of(order, begin, _Line.abort, tried)
+    connected_at = now()
+    shaken_at = connected_at if tls is None else await line.shaken(now)
+    phases = Phases(found_at - began, connected_at - began, shaken_at - began)
+    if route is not None:
+        if tls is not None:
+            route.resumption.shaken(line.tls_object, tls, phases.handshake)
+        route.opened(address, phases)
+    return line.protocol, phases
+
+
+class _Line(Generic[P]):
+    """One attempt: `protocol` upon TLS, if that is asked for, upon TCP."""
+
+    def __init__(self, protocol: P, tls: ClientTls | None, session: ssl.SSLSession | None) -> None:
+        self.protocol = protocol
+        self._handshake: asyncio.Future[Exception | None] | None = None
+        self._lowest: asyncio.Protocol = protocol
+        self._transport: asyncio.Transport | None = None
+        if tls is None:
+            return
+        self._handshake = asyncio.get_running_loop().create_future()
+        try:
+            self._lowest = TlsTransport(tls.context, protocol, self._on_handshake, tls.name, session)
+        except ValueError as error:  # a name that none can have
+            raise WorkerUntrusted(FAILED, f"not a name for TLS: {error}") from None
+
+    @property
+    def tls_object(self) -> ssl.SSLObject:
+        """OpenSSL's side of it."""
+        return cast(ssl.SSLObject, cast(TlsTransport, self._lowest).get_extra_info("ssl_object"))
+
+    async def connect(self, address: str, port: int) -> _Line[P]:
+        """TCP. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(lambda: self._lowest, address, port)
+        self._transport = transport
+        return self
+
+    async def shaken(self, now: Callable[[], float]) -> float:
+        """Wait for TLS; returns when it was there. Raises `WorkerUntrusted`."""
+        assert self._handshake is not None
+        try:
+            fault = await self._handshake
+        except BaseException:
+            self.abort()
+            raise
+        if fault is not None:
+            self.abort()
+            raise untrusted(fault)
+        return now()
+
+    def abort(self) -> None:
+        """It is not wanted."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _on_handshake(self, error: Exception | None) -> None:
+        if self._handshake is not None and not self._handshake.done():
+            self._handshake.set_result(error)
+
+
+def untrusted(error: Exception) -> WorkerUntrusted:
+    """What a failed handshake is, in one line, by the name that OpenSSL gives it where it gives one."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        kind = CERTIFICATE_KINDS.get(error.verify_code, "certificate")
+        return WorkerUntrusted(FAILED, f"certificate refused: {error.verify_message}", kind)
+    if isinstance(error, ssl.SSLError) and error.reason is not None:
+        return WorkerUntrusted(FAILED, f"TLS handshake failed: {error.reason.replace('_', ' ').lower()}")
+    return WorkerUntrusted(FAILED, f"TLS handshake failed: {error}")
+
+
+def unforeseen(error: Exception) -> ConnectFailed:
+    """What is no failure of the network or of TLS but a fault here, for those who wait for the connection."""
+    return ConnectFailed("the connection could not be opened", f"{type(error).__name__}: {error}")
+
+
+def _timed_out(timeout: float, host: str, tried: Tried) -> ConnectTimeout:
+    detail = f"no connection within {timeout:g} s"
+    if not tried.by_address:
+        return ConnectTimeout(detail, f"{detail}: {host} was still being looked up")
+    return ConnectTimeout(detail, f"{detail}{_told(host, tried)}")
+
+
+def _failed(error: OSError, host: str, tried: Tried) -> ConnectFailed:
+    detail = error.strerror or str(error)
+    return ConnectFailed(detail, f"{detail}{_told(host, tried)}", kind_of(error))
+
+
+def kind_of(error: OSError) -> str:
+    """What a connection that the system could not make is counted by."""
+    kind = SYSTEM_KINDS.get(error.errno or 0, "other")
+    return "reset" if kind == "other" and isinstance(error, ConnectionError) else kind
+
+
+def _told(host: str, tried: Tried) -> str:
+    """Which addresses were tried, unless the host is the only one."""
+    return "" if list(tried.by_address) in ([], [host]) else f" ({host}: {tried})"
