@@ -60,7 +60,7 @@ HOT = [
     "balancer/tls/transport.py",
     "balancer/exchange/tunnel.py",
     "balancer/downstream/turn.py",
-    "balancer/unit.py",
+    "balancer/proxy.py",
     "balancer/upstream/connection.py",
     "balancer/exchange/affinity.py",
     "balancer/exchange/wait_queue.py",

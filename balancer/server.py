@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from balancer.admin.application import ControlPlane
+from balancer.admin.application import AdminApplication
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
 from balancer.config.reload import Prepared, Reloads
 from balancer.config.runtime import terms_of
 from balancer.config.sections import LogConfig
 from balancer.downstream.acceptor import Acceptor
-from balancer.downstream.connection import Downstream
+from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
 from balancer.downstream.preamble import Arrivals
 from balancer.downstream.timeouts import SLICE, Sweep
@@ -25,12 +25,12 @@ from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
 from balancer.membership.dns_source import WatchedName
 from balancer.process.channel import Channel
-from balancer.process.connection_balance import Evenness
+from balancer.process.connection_balance import ConnectionBalance
 from balancer.process.listening import listening
 from balancer.process.member import Member
-from balancer.process.siblings import Neighbours
+from balancer.process.siblings import Siblings
+from balancer.proxy import AT_ONCE, Proxy
 from balancer.tls.contexts import ServerHandshake, ServerTls
-from balancer.unit import AT_ONCE, Unit
 from policies.routing.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
@@ -39,7 +39,7 @@ FAREWELL = 10.0
 with Connection: close; the others find out while nothing is on its way."""
 
 
-def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Unit:
+def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Proxy:
     """The unit that `settings` describe."""
     rng = Random(settings.seed)
     terms = terms_of(settings)
@@ -51,7 +51,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     access_log = None
     if log.access != "off":
         access_log = open_log(log, LogOutput(log.path), clock, terms.policy.name, Random(settings.seed))
-    return Unit(router, clock, rng, terms, upstream_limit=upstream_limit, access_log=access_log)
+    return Proxy(router, clock, rng, terms, upstream_limit=upstream_limit, access_log=access_log)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -81,23 +81,25 @@ class Server:
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
-        self.unit = build(settings, self._clock, self._allowed.upstreams)
-        terms = self.unit.terms
-        self.unit.discovery.adopt(terms.discovery, terms.upstream_tls_config)
-        self.reloads = Reloads(self.unit, settings, read or (lambda: settings), self._put_in_force)
+        self.proxy = build(settings, self._clock, self._allowed.upstreams)
+        terms = self.proxy.terms
+        self.proxy.discovery.adopt(terms.discovery, terms.upstream_tls_config)
+        self.reloads = Reloads(self.proxy, settings, read or (lambda: settings), self._put_in_force)
         channel = Channel(member) if member is not None else None
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
-        self._control = ControlPlane(self.unit, self.reloads, terms.token, channel, self.listening.control)
+        self._control = AdminApplication(
+            self.proxy, self.reloads, terms.token, channel, self.listening.control
+        )
         self._front = member.front if member is not None else None
         self.arrivals = Arrivals(
-            self.unit, self._downstream, self._met_with(terms.server_tls), terms.proxy_protocol
+            self.proxy, self._downstream, self._met_with(terms.server_tls), terms.proxy_protocol
         )
         self._page = None if member is None else member.board.pages[member.index]
-        self._evenness = None if member is None else Evenness(member.board, member.index)
-        self._neighbours: Neighbours | None = None
+        self._evenness = None if member is None else ConnectionBalance(member.board, member.index)
+        self._neighbours: Siblings | None = None
         if member is not None:
-            self._neighbours = Neighbours(self.unit.router, member.board, member.index, complain)
+            self._neighbours = Siblings(self.proxy.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
@@ -108,16 +110,16 @@ class Server:
 
     async def start(self) -> None:
         """Listen and serve."""
-        if self.unit.access_log is not None:
-            self.unit.access_log.start()
-        await self.unit.discovery.start(self.unit.now())
+        if self.proxy.access_log is not None:
+            self.proxy.access_log.start()
+        await self.proxy.discovery.start(self.proxy.now())
         await self._control.start()  # last: what was ordered of endpoints needs to know them
         self._tell_grace()
-        self.unit.pools.routes.sweep(self.unit.now())
+        self.proxy.pools.routes.sweep(self.proxy.now())
         self._acceptor = Acceptor(
-            self.listening.traffic, self.unit, self.arrivals, self._client_limit, self._evenness
+            self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._evenness
         )
-        self._sweep = Sweep(self.unit, self._look)
+        self._sweep = Sweep(self.proxy, self._look)
         self._sweep.start()
         self._acceptor.start()
 
@@ -127,27 +129,27 @@ class Server:
             self._acceptor.sweep(now)
         if self._neighbours is not None:
             self._neighbours.sweep(now)
-        self.unit.discovery.tick(now)
-        self.unit.load_probes.sweep(now)
-        self.unit.recording.tick(now)
-        self.unit.explanations.tick(now)
+        self.proxy.discovery.tick(now)
+        self.proxy.load_probes.sweep(now)
+        self.proxy.recording.tick(now)
+        self.proxy.explanations.tick(now)
 
     def _tell_grace(self) -> None:
         """The supervisor kills who takes longer, and reads no configuration again."""
         if self._page is not None:
-            self._page.grace = self.unit.timeouts.shutdown
+            self._page.grace = self.proxy.timeouts.shutdown
 
     def _met_with(self, tls: ServerTls | None) -> ServerHandshake | None:
         """How a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
-    def _downstream(self) -> Downstream:
-        return Downstream(self.unit, self._control)
+    def _downstream(self) -> DownstreamConnection:
+        return DownstreamConnection(self.proxy, self._control)
 
     @property
     def _client_limit(self) -> int:
         """Clients that may be connected at once: as many as descriptors allow, or fewer."""
-        return min(self.unit.limits.clients or self._allowed.clients, self._allowed.clients)
+        return min(self.proxy.limits.clients or self._allowed.clients, self._allowed.clients)
 
     # --- other terms
 
@@ -158,23 +160,23 @@ class Server:
 
     async def _put_in_force(self, prepared: Prepared) -> None:
         """All at once, but for clients that are connected, who are many."""
-        is_met_alike = prepared.terms.meets_clients_like(self.unit.terms)
+        is_met_alike = prepared.terms.meets_clients_like(self.proxy.terms)
         gone = self._adopt(prepared)
-        await self.unit.discovery.close(gone)
+        await self.proxy.discovery.close(gone)
         if not is_met_alike:
-            await self._meet_again(list(self.unit.downstreams))
+            await self._meet_again(list(self.proxy.downstreams))
 
     def _adopt(self, prepared: Prepared) -> list[WatchedName]:
         """Returns the names that need not be looked up any more. What may be wrong has been tried before, and is tried
         here before anything else happens: raises `TlsProblem`, `ConfigError` or `PoliciesError`."""
-        unit, terms = self.unit, prepared.terms
-        unit.roster.warm(terms)
-        if terms.policy != unit.policy:
-            unit.use_policy(terms.policy)
-        gone = unit.discovery.adopt(terms.discovery, terms.upstream_tls_config)
+        proxy, terms = self.proxy, prepared.terms
+        proxy.roster.warm(terms)
+        if terms.policy != proxy.policy:
+            proxy.use_policy(terms.policy)
+        gone = proxy.discovery.adopt(terms.discovery, terms.upstream_tls_config)
         self._adopt_log(terms.log, prepared.output)
-        unit.adopt(terms)
-        unit.roster.adopt(terms)
+        proxy.adopt(terms)
+        proxy.roster.adopt(terms)
         self.arrivals.tls, self.arrivals.proxies = self._met_with(terms.server_tls), terms.proxy_protocol
         self._control.token = terms.token
         self._tell_grace()
@@ -183,10 +185,10 @@ class Server:
         return gone
 
     def _adopt_log(self, log: LogConfig, output: LogOutput | None) -> None:
-        unit = self.unit
-        old = unit.access_log
+        proxy = self.proxy
+        old = proxy.access_log
         if log.access == "off":
-            unit.access_log = None
+            proxy.access_log = None
             if old is not None:
                 old.retire()
         elif output is None:
@@ -197,10 +199,10 @@ class Server:
                 output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_control=log.control
             )
         else:
-            unit.access_log = open_log(log, output, self._clock, unit.policy.name, Random())
-            unit.access_log.start()
+            proxy.access_log = open_log(log, output, self._clock, proxy.policy.name, Random())
+            proxy.access_log.start()
 
-    async def _meet_again(self, downstreams: list[Downstream]) -> None:
+    async def _meet_again(self, downstreams: list[DownstreamConnection]) -> None:
         """Some in each turn of the loop: ten thousand at once would hold everybody up."""
         for number, downstream in enumerate(downstreams, 1):
             downstream.adopt_terms()
@@ -213,11 +215,11 @@ class Server:
         Who is idle leaves at once; where others serve already, `is_patient`, after a time in which one more request is
         answered. Returns whether all was finished.
         """
-        unit = self.unit
-        grace = unit.timeouts.shutdown
-        unit.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
-        for downstream in unit.downstreams:
-            downstream.quiet_since = unit.coarse_now  # whatever was before: the time begins here
+        proxy = self.proxy
+        grace = proxy.timeouts.shutdown
+        proxy.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
+        for downstream in proxy.downstreams:
+            downstream.quiet_since = proxy.coarse_now  # whatever was before: the time begins here
         if self._owns_sockets and not is_patient:
             self.listening.control.remove()
         self._control.close()
@@ -227,31 +229,31 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        unit.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
-        unit.tunnels.abort()
-        for downstream in list(unit.downstreams):
+        proxy.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
+        proxy.tunnels.abort()
+        for downstream in list(proxy.downstreams):
             downstream.abort()
-        if unit.hedges is not None:
-            unit.hedges.close()
+        if proxy.hedges is not None:
+            proxy.hedges.close()
         if self._sweep is not None:
             self._sweep.stop()
-        unit.checks.stop()
-        unit.load_probes.stop()
+        proxy.checks.stop()
+        proxy.load_probes.stop()
         await self._control.stop()
-        await unit.discovery.stop()
-        await unit.pools.close()
-        if unit.access_log is not None:
-            unit.access_log.stop()
-        unit.recording.close()
+        await proxy.discovery.stop()
+        await proxy.pools.close()
+        if proxy.access_log is not None:
+            proxy.access_log.stop()
+        proxy.recording.close()
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
         """Close who is idle, wait for the others to leave; False where `grace` seconds were not enough."""
-        unit = self.unit
+        proxy = self.proxy
         everybody_left = asyncio.Event()
-        unit.on_client_left = lambda: everybody_left.set() if self._is_empty else None
-        for downstream in list(unit.downstreams):
-            downstream.close_if_quiet(unit.now(), unit.idle_limit)
+        proxy.on_client_left = lambda: everybody_left.set() if self._is_empty else None
+        for downstream in list(proxy.downstreams):
+            downstream.close_if_quiet(proxy.now(), proxy.idle_limit)
         if self._is_empty:
             return True
         try:
@@ -262,12 +264,12 @@ class Server:
 
     def hasten(self) -> None:
         """No more patience: who is idle leaves with the next sweep."""
-        self.unit.idle_limit = AT_ONCE
+        self.proxy.idle_limit = AT_ONCE
         self.arrivals.stop()
 
     @property
     def _is_empty(self) -> bool:
-        return not (self.unit.downstreams or len(self.arrivals))
+        return not (self.proxy.downstreams or len(self.arrivals))
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

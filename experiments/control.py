@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from balancer.admin.client import ControlClient, ControlError
+from balancer.admin.client import AdminClient, AdminError
 from experiments.errors import FleetFailedError
 
 CONTROL_WITHIN = 5.0
@@ -22,10 +22,10 @@ async def order_unit(
     address: tuple[str, int], method: str, path: str, body: dict[str, Any] | None = None
 ) -> Any:
     """The answer of the unit that serves `address`. Raises `FleetFailedError`, for a refusal too."""
-    client = ControlClient(url_of(address, ""), timeout=CONTROL_WITHIN)
+    client = AdminClient(url_of(address, ""), timeout=CONTROL_WITHIN)
     try:
         return await asyncio.to_thread(client.document, method, path, body)
-    except ControlError as error:
+    except AdminError as error:
         raise FleetFailedError(f"{method} {path}: {error}") from None
 
 

@@ -10,7 +10,7 @@ from policies.errors import (
     UnknownEndpoint,
     UnknownPolicy,
 )
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
@@ -21,18 +21,19 @@ from policies.routing.available import Available
 from policies.routing.clock import Clock, MonotonicClock
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import (
+    AdminState,
     Endpoint,
     Outcome,
     OutcomeKind,
     Region,
     ReportedLoad,
     RequestFacts,
-    Standing,
 )
 from policies.routing.registry import describe, from_spec, known, make
 from policies.routing.router import Router
 
 __all__ = [
+    "AdminState",
     "AlreadySettled",
     "Assignment",
     "Available",
@@ -44,7 +45,7 @@ __all__ = [
     "Endpoint",
     "EndpointState",
     "Explanation",
-    "Fitness",
+    "Health",
     "MonotonicClock",
     "NoEndpointAvailable",
     "Outcome",
@@ -58,7 +59,6 @@ __all__ = [
     "RequestFacts",
     "Router",
     "SlowStart",
-    "Standing",
     "Trace",
     "UnknownEndpoint",
     "UnknownPolicy",

@@ -25,7 +25,7 @@ from policies.errors import BadPolicyOption
 from policies.options import at_least, between
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
-from policies.stats.per_endpoint import Pages
+from policies.stats.per_endpoint import PerEndpoint
 from policies.two_choices import FAILING
 
 FORGET_AFTER = 10.0
@@ -79,7 +79,7 @@ class C3(ByScore):
         self._exponent = exponent
         self._alpha = between(0.001, 1, alpha=alpha)
         self._balancers = at_least(1, balancers=balancers)
-        self._heard: Pages[Feedback] = Pages(Feedback)
+        self._heard: PerEndpoint[Feedback] = PerEndpoint(Feedback)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Remember those that are there."""

@@ -63,7 +63,7 @@ class AlreadySettled(PoliciesError):
     """An assignment was settled twice: its in-flight count would have drifted."""
 
 
-class LineFull(PoliciesError):
+class WaitQueueFull(PoliciesError):
     """As many wait as may."""
 
     status = 503

@@ -15,7 +15,7 @@ from policies.insight.explanation import ONLY_ONE, Trace
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
-from policies.stats.recent_requests import Turnover
+from policies.stats.recent_requests import RecentRequests
 from policies.two_choices import draw_two, less_loaded_of_two, note_loads, relative_load
 
 TIES = ("random", "rate")
@@ -44,9 +44,9 @@ class LeastInFlight:
         if tie not in TIES:
             raise BadPolicyOption("tie", f"must be one of {', '.join(TIES)}, got '{tie}'")
         self._is_plain = choices == 2 and tie == "random"
-        self._turnover: Turnover | None = None
+        self._turnover: RecentRequests | None = None
         if tie == "rate":
-            self._turnover = Turnover()
+            self._turnover = RecentRequests()
             self.members_changed = self._members_changed
 
     def _members_changed(self, states: Sequence[EndpointState], now: float) -> None:

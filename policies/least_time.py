@@ -19,7 +19,7 @@ from policies.errors import BadPolicyOption
 from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, OutcomeKind
-from policies.stats.per_endpoint import Pages
+from policies.stats.per_endpoint import PerEndpoint
 
 UNTIL = ("first-byte", "last-byte")
 
@@ -54,7 +54,7 @@ class LeastTime(ByScore):
         self._alpha = between(0.001, 1, alpha=alpha)
         self._forget = forget
         self._is_to_first_byte = until == "first-byte"
-        self._means: Pages[Mean] = Pages(Mean)
+        self._means: PerEndpoint[Mean] = PerEndpoint(Mean)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Remember those that are there."""

@@ -22,7 +22,7 @@ from policies.by_score import ON_TRIAL, ByScore, to_first_byte
 from policies.errors import BadPolicyOption
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, OutcomeKind
-from policies.stats.per_endpoint import Pages
+from policies.stats.per_endpoint import PerEndpoint
 
 STALE = 3.0
 """Times τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
@@ -57,7 +57,7 @@ class PeakEwma(ByScore):
             raise BadPolicyOption("decay", f"must be > 0, got {decay}")
         self._decay = decay
         self._stale = STALE * decay
-        self._costs: Pages[Cost] = Pages(Cost)
+        self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Remember those that are there."""

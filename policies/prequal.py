@@ -31,7 +31,7 @@ from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.stats.latency_by_load import LatencyByLoad
-from policies.stats.per_endpoint import Pages
+from policies.stats.per_endpoint import PerEndpoint
 from policies.two_choices import less_loaded_of_two
 
 COLD = "cold-quickest"
@@ -74,7 +74,7 @@ class Prequal:
         self._delta = at_least(0, delta=delta)
         self._reuse = at_least(1, reuse=reuse)
         self._states: Sequence[EndpointState] = ()
-        self._latencies: Pages[LatencyByLoad] = Pages(LatencyByLoad)
+        self._latencies: PerEndpoint[LatencyByLoad] = PerEndpoint(LatencyByLoad)
         self._uses = 1.0
         self._due = self._owed = 0.0
         self._somebody_probes = False

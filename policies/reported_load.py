@@ -25,8 +25,8 @@ from policies.options import at_least
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, ReportedLoad, RequestFacts
-from policies.stats.per_endpoint import Pages
-from policies.stats.rate import Pace
+from policies.stats.per_endpoint import PerEndpoint
+from policies.stats.rate import RateMeter
 
 BY_REPORTS = "by-reports"
 """Who has waited longest, in periods of its own. The score is its weight, as reports make it."""
@@ -46,8 +46,8 @@ class Report:
         self.at = -inf
         self.since = inf
         self.has_begun = False
-        self.answers = Pace()
-        self.errors = Pace()
+        self.answers = RateMeter()
+        self.errors = RateMeter()
 
     def count(self, is_failure: bool, now: float) -> None:
         """One request has ended."""
@@ -98,7 +98,7 @@ class ReportedLoadRoundRobin:
         self._update = at_least(0.1, update=update)
         self._updated_at = -inf
         self._turns = Deadlines(rng)
-        self._reports: Pages[Report] = Pages(Report)
+        self._reports: PerEndpoint[Report] = PerEndpoint(Report)
         self._weights: dict[EndpointState, float] = {}
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:

@@ -139,9 +139,9 @@ def test_the_walk_sees_the_arrows_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("importer", "imported"),
     [
-        ("policies.routing.router", "balancer.unit"),
-        ("balancer.unit", "experiments.load.generator"),
-        ("balancer.unit", "workers.service"),
+        ("policies.routing.router", "balancer.proxy"),
+        ("balancer.proxy", "experiments.load.generator"),
+        ("balancer.proxy", "workers.service"),
         ("workers.app", "policies.routing.facts"),
         ("experiments.load.generator", "balancer.exchange.exchange"),
         ("experiments.load.generator", "workers.app"),

@@ -18,14 +18,14 @@ from aiohttp import HttpVersion11, web
 from pydantic import ValidationError
 
 from balancer.admin.access import Entrance, has_token, is_admitted
-from balancer.admin.connection import ControlDownstream
+from balancer.admin.connection import AdminConnection
 from balancer.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
 from balancer.admin.exchange import BODY_LIMIT, READY
 from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
 from balancer.admin.policy_report import policy_status, process_policy_status
-from balancer.admin.sockets import ControlSockets
+from balancer.admin.sockets import AdminSockets
 from balancer.admin.status import process_status, reload_status, unit_status
 from balancer.config.load import ConfigError, first_problem
 from balancer.config.sections import PolicySpec
@@ -34,12 +34,12 @@ from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
 from balancer.process.channel import ENTRANCE, Channel, is_inner
 from balancer.process.channel import Handler as Route
-from balancer.process.runtime_overrides import ORDERS, StandingOrders
+from balancer.process.runtime_overrides import ORDERS, RuntimeOverrides
 from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
     from balancer.config.reload import Reloads
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 DRAIN_TIME = 1.0
 """Seconds that aiohttp reads on after an answer that did not wait for the request's body."""
@@ -50,25 +50,25 @@ CLIENT_LIMIT = 64
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class ControlPlane:
+class AdminApplication:
     """The application, once for each entrance, and the sockets that it listens on."""
 
     def __init__(
         self,
-        unit: Unit,
+        proxy: Proxy,
         reloads: Reloads,
         token: bytes | None = None,
         channel: Channel | None = None,
-        sockets: ControlSockets | None = None,
+        sockets: AdminSockets | None = None,
     ) -> None:
-        self._unit = unit
+        self._proxy = proxy
         self._reloads = reloads
         self.token = token
         self._channel = channel
-        self._orders = StandingOrders(unit, reloads, channel) if channel is not None else None
-        self._sockets = sockets or ControlSockets()
+        self._orders = RuntimeOverrides(proxy, reloads, channel) if channel is not None else None
+        self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
-        self._clients: set[ControlDownstream] = set()
+        self._clients: set[AdminConnection] = set()
         self._runners = {entrance: self._runner(entrance) for entrance in Entrance}
 
     def _runner(self, entrance: Entrance) -> web.AppRunner:
@@ -97,8 +97,8 @@ class ControlPlane:
             web.get("/-/policy", policy),
             web.put("/-/policy", put_policy),
             web.post("/-/reload", reload),
-            *EndpointRoutes(self._unit, self._channel).routes(),
-            *LiveRoutes(self._unit, self._channel).routes(),
+            *EndpointRoutes(self._proxy, self._channel).routes(),
+            *LiveRoutes(self._proxy, self._channel).routes(),
         ]
 
     def _probes(self) -> list[web.RouteDef]:
@@ -127,7 +127,7 @@ class ControlPlane:
             )
         if sockets.tcp is not None:
             self._servers.append(
-                await loop.create_server(lambda: ControlDownstream(self._unit, self), sock=sockets.tcp)
+                await loop.create_server(lambda: AdminConnection(self._proxy, self), sock=sockets.tcp)
             )
 
     def close(self) -> None:
@@ -162,21 +162,21 @@ class ControlPlane:
         """Whether a request that a client's connection has read may go on, by its head."""
         return is_admitted(head, entrance, self.token)
 
-    def enter(self, client: ControlDownstream) -> bool:
+    def enter(self, client: AdminConnection) -> bool:
         """Whether there is room for one more connection to `control.listen`."""
         if len(self._clients) >= CLIENT_LIMIT:
             return False
         self._clients.add(client)
         return True
 
-    def leave(self, client: ControlDownstream) -> None:
+    def leave(self, client: AdminConnection) -> None:
         """It is closed, or was admitted and handed over."""
         self._clients.discard(client)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Others see 404, whatever they ask for."""
-        began_at = self._unit.now()
+        began_at = self._proxy.now()
         if not self._may(request):
             handler = not_found
         elif "Content-Encoding" in request.headers:
@@ -186,9 +186,9 @@ class ControlPlane:
                 await self._orders.admit(request)
             response = await handler(request)
         except web.HTTPException as error:
-            self._log(control_entry(request, error, began_at, self._unit.now()), request)
+            self._log(control_entry(request, error, began_at, self._proxy.now()), request)
             raise
-        self._log(control_entry(request, response, began_at, self._unit.now()), request)
+        self._log(control_entry(request, response, began_at, self._proxy.now()), request)
         return response
 
     def _may(self, request: web.Request) -> bool:
@@ -199,14 +199,14 @@ class ControlPlane:
 
     def log_answer(self, request: Request, client: Client, arrived_at: float, status: int) -> None:
         """Log a request on the traffic port that was answered without the application."""
-        now = self._unit.now()
+        now = self._proxy.now()
         self._log(Entry(
             now, None, status, request.method, request.target[:TARGET_LIMIT], b"", request.raw,
             request.fields.is_http10, client, None, 0, NOT_CONNECTED, (arrived_at, now), 0.0, 0.0, None, 0, 0,
         ))  # fmt: skip
 
     def _log(self, entry: Entry, request: web.Request | None = None) -> None:
-        log = self._unit.access_log
+        log = self._proxy.access_log
         if request is not None and is_inner(request):
             return
         if log is not None and log.logs_control and log.takes(entry.status, None):
@@ -217,7 +217,7 @@ class ControlPlane:
     @property
     def is_ready(self) -> bool:
         """Whether there is an endpoint to forward to, and the unit is not draining."""
-        return not self._unit.is_draining and any(state.is_fit for state in self._unit.router.states)
+        return not self._proxy.is_draining and any(state.is_fit for state in self._proxy.router.states)
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.json_response({"healthy": self.is_ready}, status=200 if self.is_ready else 503)
@@ -227,15 +227,15 @@ class ControlPlane:
 
     async def _status(self, request: web.Request) -> web.Response:
         if self._channel is None:
-            return web.json_response(unit_status(self._unit))
-        own = process_status(self._unit)
+            return web.json_response(unit_status(self._proxy))
+        own = process_status(self._proxy)
         if is_inner(request):
             return web.json_response(own)
         told = [own, *map(json.loads, await self._channel.gather(request.path))]
         return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = metrics_text(self._unit)
+        body, content_type = metrics_text(self._proxy)
         if self._channel is not None and not is_inner(request):
             texts = [body, *await self._channel.gather(request.path)]
             body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
@@ -246,7 +246,7 @@ class ControlPlane:
 
     def _policy_status(self) -> dict[str, Any]:
         alone = self._channel is None
-        return policy_status(self._unit) if alone else process_policy_status(self._unit)
+        return policy_status(self._proxy) if alone else process_policy_status(self._proxy)
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
@@ -256,7 +256,7 @@ class ControlPlane:
             if "check" in request.query:
                 spec.make(Random(0))
             else:
-                self._unit.use_policy(spec)
+                self._proxy.use_policy(spec)
         except Refused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
@@ -271,7 +271,7 @@ class ControlPlane:
             await self._reloads.run()
         except ConfigError as error:
             return web.json_response({"error": str(error)}, status=422)
-        return web.json_response(reload_status(self._unit))
+        return web.json_response(reload_status(self._proxy))
 
 
 def _factory(server: web.Server | None) -> web.Server:

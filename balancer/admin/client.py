@@ -22,42 +22,42 @@ LARGEST = 64 << 20
 """Bytes of the unit's answer."""
 
 
-class ControlError(Exception):
+class AdminError(Exception):
     """A control request failed; the message is one line."""
 
 
-class Unreachable(ControlError):
+class Unreachable(AdminError):
     """There is no answer, or none of a unit's control plane."""
 
 
-class ControlClient:
-    """The control plane of the unit at `unit`: the URL that it serves, or unix:/path of its control socket."""
+class AdminClient:
+    """The control plane of the unit at `url`: the URL that it serves, or unix:/path of its control socket."""
 
-    def __init__(self, unit: str, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
-        self.unit = unit.rstrip("/")
-        self.path = unit.removeprefix(UNIX_SCHEME) if unit.startswith(UNIX_SCHEME) else found_socket(unit)
+    def __init__(self, url: str, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        self.url = url.rstrip("/")
+        self.path = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else found_socket(url)
         self._token = token
         self._timeout = timeout
 
     def document(self, method: str, target: str, body: Any = None) -> Any:
-        """The JSON document of the answer. Raises `ControlError` where it is none, or a refusal."""
+        """The JSON document of the answer. Raises `AdminError` where it is none, or a refusal."""
         status, text = self.request(method, target, body)
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
             document = None
             if 200 <= status < 300:
-                raise Unreachable(one_line(f"no answer from {self.unit}: no JSON: {error}")) from None
+                raise Unreachable(one_line(f"no answer from {self.url}: no JSON: {error}")) from None
         if 200 <= status < 300:
             return document
         if isinstance(document, dict) and isinstance(document.get("error"), str):
-            raise ControlError(one_line(document["error"]))
+            raise AdminError(one_line(document["error"]))
         if status == 404:
             raise Unreachable(
-                f"no control plane at {self.unit}: its control socket was not found on this machine, and it takes "
+                f"no control plane at {self.url}: its control socket was not found on this machine, and it takes "
                 "control requests elsewhere only with its token; see --token"
             )
-        raise Unreachable(f"{self.unit} answers {status}")
+        raise Unreachable(f"{self.url} answers {status}")
 
     def request(self, method: str, target: str, body: Any = None) -> tuple[int, bytes]:
         """Status and body of the answer to a request for `target`, with `body` as JSON. Raises `Unreachable`."""
@@ -79,12 +79,12 @@ class ControlClient:
                 connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise Unreachable(one_line(f"no answer from {self.unit}: {problem}")) from None
+            raise Unreachable(one_line(f"no answer from {self.url}: {problem}")) from None
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.path is not None:
             return UnixConnection(self.path, self._timeout)
-        parts = urlsplit(self.unit)
+        parts = urlsplit(self.url)
         if parts.scheme == "https":
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(

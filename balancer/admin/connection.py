@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from balancer.admin.access import Entrance
-from balancer.downstream.connection import CONTROL_PREFIX, Downstream
+from balancer.downstream.connection import CONTROL_PREFIX, DownstreamConnection
 from balancer.errors import RequestRejected
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 
 
-class ControlDownstream(Downstream):
+class AdminConnection(DownstreamConnection):
     """One connection. Beyond `plane.CLIENT_LIMIT` of them a new one is reset."""
 
     __slots__ = ()

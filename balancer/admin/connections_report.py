@@ -15,9 +15,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from balancer.upstream.connection_counts import AGES
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
     from balancer.upstream.connection_counts import PoolCounts
-    from balancer.upstream.connection_info import Listed
+    from balancer.upstream.connection_info import ConnectionInfo
     from balancer.upstream.pool import Pool
 
 PREFIX = "steelyard"
@@ -63,7 +63,7 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
     }
 
 
-def connection_status(listed: Listed, now: float) -> dict[str, Any]:
+def connection_status(listed: ConnectionInfo, now: float) -> dict[str, Any]:
     """One of them; `idle` is None while it serves."""
     since = listed.idle_since
     return {
@@ -81,7 +81,7 @@ def closed_by(counts: PoolCounts) -> dict[str, int]:
     return {"worker": counts.closed_by_worker, "us": counts.closed_by_us, "error": counts.closed_by_error}
 
 
-def connection_families(unit: Unit) -> Iterator[Metric]:
+def connection_families(proxy: Proxy) -> Iterator[Metric]:
     """Counters, horizons and ages, by endpoint."""
     events = CounterMetricFamily(
         f"{PREFIX}_endpoint_connection_events", "What happened to connections", labels=[*OF_ENDPOINT, "event"]
@@ -98,8 +98,8 @@ def connection_families(unit: Unit) -> Iterator[Metric]:
     ages = HistogramMetricFamily(
         f"{PREFIX}_endpoint_idle_close_seconds", "Idle age at the worker's close", labels=OF_ENDPOINT
     )
-    for state in unit.router.states:
-        labels, pool = [state.id, state.region], unit.pools.by_id[state.id]
+    for state in proxy.router.states:
+        labels, pool = [state.id, state.region], proxy.pools.by_id[state.id]
         counts = pool.counts
         for event in EVENTS:
             events.add_metric([*labels, event], getattr(counts, event))

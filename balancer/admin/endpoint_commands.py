@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from balancer.admin.options import UnitClient, unit_options
+from balancer.admin.options import BalancerClient, unit_options
 
 PATH = "/-/endpoints"
 
@@ -17,24 +17,24 @@ Examples:
   balancer endpoints add emea-3 http://10.0.0.7:8080 --region emea
   balancer endpoints drain emea-1
   balancer endpoints weight emea-2 0.5
-  balancer endpoints --unit https://balancer.example.org --token … remove emea-1
+  balancer endpoints --url https://balancer.example.org --token … remove emea-1
 """
 
 
 @click.group("endpoints", epilog=EPILOG)
 @unit_options
 @click.pass_context
-def endpoints(context: click.Context, unit: str, token: str | None) -> None:
+def endpoints(context: click.Context, url: str, token: str | None) -> None:
     """List and change the endpoints of a running unit; no request is lost."""
-    context.obj = UnitClient(unit, token)
+    context.obj = BalancerClient(url, token)
 
 
 @endpoints.command("list")
 @click.pass_obj
-def list_command(unit: UnitClient) -> None:
+def list_command(balancer: BalancerClient) -> None:
     """Each with its state, weight, requests in flight, and who named it."""
-    told = unit.ask("GET", PATH)
-    unit.show(lambda: [*map(line_of, told["endpoints"]), *map(leaving_line, told["leaving"])])
+    told = balancer.ask("GET", PATH)
+    balancer.show(lambda: [*map(line_of, told["endpoints"]), *map(leaving_line, told["leaving"])])
 
 
 def leaving_line(each: dict[str, Any]) -> str:
@@ -58,56 +58,56 @@ def line_of(each: dict[str, Any]) -> str:
 @click.option("--weight", type=float, help="Share relative to the others; default: 1.")
 @click.option("--max-in-flight", type=int, help="Most requests at once; default: no limit.")
 @click.pass_obj
-def add_command(unit: UnitClient, /, name: str, address: str, **options: Any) -> None:
+def add_command(balancer: BalancerClient, /, name: str, address: str, **options: Any) -> None:
     """Let a worker take requests from now on; it stays until it is removed or the unit ends."""
     given = {key: value for key, value in options.items() if value is not None}
-    told = unit.ask("POST", PATH, {"id": name, "address": address, **given})
-    unit.show(lambda: [line_of(told)])
+    told = balancer.ask("POST", PATH, {"id": name, "address": address, **given})
+    balancer.show(lambda: [line_of(told)])
 
 
 @endpoints.command("remove")
 @click.argument("name")
 @click.pass_obj
-def remove_command(unit: UnitClient, name: str) -> None:
+def remove_command(balancer: BalancerClient, name: str) -> None:
     """Take it out; what is in flight there ends as it would have."""
-    told = unit.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
-    unit.show(lambda: [f"{told['id']:<24} removed   in flight {told['in_flight']}"])
+    told = balancer.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
+    balancer.show(lambda: [f"{told['id']:<24} removed   in flight {told['in_flight']}"])
 
 
-def change(unit: UnitClient, name: str, **keys: Any) -> None:
+def change(balancer: BalancerClient, name: str, **keys: Any) -> None:
     """Say it, and show what came of it."""
-    told = unit.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
-    unit.show(lambda: [line_of(told)])
+    told = balancer.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
+    balancer.show(lambda: [line_of(told)])
 
 
 @endpoints.command("drain")
 @click.argument("name")
 @click.pass_obj
-def drain_command(unit: UnitClient, name: str) -> None:
+def drain_command(balancer: BalancerClient, name: str) -> None:
     """No new requests; those in flight end."""
-    change(unit, name, state="draining")
+    change(balancer, name, state="draining")
 
 
 @endpoints.command("down")
 @click.argument("name")
 @click.pass_obj
-def down_command(unit: UnitClient, name: str) -> None:
+def down_command(balancer: BalancerClient, name: str) -> None:
     """As drain, and idle connections are closed at once."""
-    change(unit, name, state="down")
+    change(balancer, name, state="down")
 
 
 @endpoints.command("up")
 @click.argument("name")
 @click.pass_obj
-def up_command(unit: UnitClient, name: str) -> None:
+def up_command(balancer: BalancerClient, name: str) -> None:
     """It takes requests again."""
-    change(unit, name, state="up")
+    change(balancer, name, state="up")
 
 
 @endpoints.command("weight")
 @click.argument("name")
 @click.argument("weight", type=float)
 @click.pass_obj
-def weight_command(unit: UnitClient, name: str, weight: float) -> None:
+def weight_command(balancer: BalancerClient, name: str, weight: float) -> None:
     """Its share relative to the others, until the next reload."""
-    change(unit, name, weight=weight)
+    change(balancer, name, weight=weight)

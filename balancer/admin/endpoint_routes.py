@@ -21,10 +21,10 @@ from balancer.errors import EndpointConflict
 from balancer.process.channel import Channel, Handler
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
-from policies.routing.facts import Standing
+from policies.routing.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 M = TypeVar("M", bound=Section)
 
@@ -35,7 +35,7 @@ JSON_DEPTH = 32
 class EndpointChange(Section):
     """What may be changed of an endpoint that there is."""
 
-    state: Standing | None = None
+    state: AdminState | None = None
     weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)] | None = None
 
     @model_validator(mode="after")
@@ -54,10 +54,10 @@ class Refused(Exception):
 
 
 class EndpointRoutes:
-    """The endpoints of `unit`, for aiohttp."""
+    """The endpoints of `proxy`, for aiohttp."""
 
-    def __init__(self, unit: Unit, channel: Channel | None = None) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy, channel: Channel | None = None) -> None:
+        self._proxy = proxy
         self._channel = channel
         self._status = endpoint_status if channel is None else process_endpoint_status
 
@@ -77,11 +77,11 @@ class EndpointRoutes:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        states = self._unit.router.states
+        states = self._proxy.router.states
         return web.json_response(
             {
-                "endpoints": [self._status(self._unit, state) for state in states],
-                "leaving": leaving_status(self._unit),
+                "endpoints": [self._status(self._proxy, state) for state in states],
+                "leaving": leaving_status(self._proxy),
             }
         )
 
@@ -93,8 +93,8 @@ class EndpointRoutes:
         try:
             config = await body_of(request, EndpointConfig)
             # A context for TLS may take a quarter of a second to make, for the first one that speaks it.
-            await asyncio.to_thread(self._unit.terms.upstream_tls.of_these, [config])
-            self._unit.roster.add(config)
+            await asyncio.to_thread(self._proxy.terms.upstream_tls.of_these, [config])
+            self._proxy.roster.add(config)
         except Refused as error:
             return problem(error.status, str(error))
         except TlsProblem as error:
@@ -108,7 +108,7 @@ class EndpointRoutes:
         endpoint_id = request.match_info["id"]
         try:
             change = await body_of(request, EndpointChange)
-            self._unit.roster.change(endpoint_id, change.state, change.weight)
+            self._proxy.roster.change(endpoint_id, change.state, change.weight)
         except Refused as error:
             return problem(error.status, str(error))
         except UnknownEndpoint as error:
@@ -118,7 +118,7 @@ class EndpointRoutes:
     async def _remove(self, request: web.Request) -> web.Response:
         endpoint_id = request.match_info["id"]
         try:
-            in_flight = self._unit.roster.remove(endpoint_id)
+            in_flight = self._proxy.roster.remove(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
         except EndpointConflict as error:
@@ -127,11 +127,11 @@ class EndpointRoutes:
 
     def _answer(self, endpoint_id: str, status: int = 200) -> web.Response:
         try:
-            self._unit.roster.member(endpoint_id)
+            self._proxy.roster.member(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
-        state = self._unit.router.find(endpoint_id)
-        return web.json_response(self._status(self._unit, state), status=status)
+        state = self._proxy.router.find(endpoint_id)
+        return web.json_response(self._status(self._proxy, state), status=status)
 
 
 def alone(handler: Handler) -> Handler:

@@ -15,7 +15,7 @@ from balancer.http1.fields import found, lines_of, without
 from balancer.http1.request_head import Request
 
 if TYPE_CHECKING:
-    from balancer.admin.application import ControlPlane
+    from balancer.admin.application import AdminApplication
 
 BODY_LIMIT: Final = 1 << 20
 """Bytes of a control request's body; it is read whole before the hand-over."""
@@ -51,10 +51,10 @@ class Connection(Protocol):
     def abort(self) -> None: ...
 
 
-class ControlTurn:
+class AdminExchange:
     """A request whose path begins with /-/, answered when its turn has come; its connection closes after it."""
 
-    def __init__(self, connection: Connection, control: ControlPlane, request: Request) -> None:
+    def __init__(self, connection: Connection, control: AdminApplication, request: Request) -> None:
         self._connection = connection
         self._control = control
         self._request = request

@@ -18,7 +18,7 @@ from balancer.errors import LogFailed, RecordingRefused
 from balancer.process.channel import Channel
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 
 class RecordOrder(Section):
@@ -37,10 +37,10 @@ class ExplainOrder(Section):
 
 
 class LiveRoutes:
-    """What is looked at in `unit`, for aiohttp."""
+    """What is looked at in `proxy`, for aiohttp."""
 
-    def __init__(self, unit: Unit, channel: Channel | None = None) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy, channel: Channel | None = None) -> None:
+        self._proxy = proxy
         self._channel = channel
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -60,7 +60,7 @@ class LiveRoutes:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """The last picks, and why; while it is on, and after it was until it is begun anew."""
-        return web.json_response(self._unit.explanations.told())
+        return web.json_response(self._proxy.explanations.told())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. While it is on it begins anew."""
@@ -68,31 +68,31 @@ class LiveRoutes:
             order = await body_of(request, ExplainOrder) if request.can_read_body else ExplainOrder()
         except Refused as error:
             return problem(error.status, str(error))
-        self._unit.explanations.start(order.seconds, order.keep)
-        return web.json_response(self._unit.explanations.status(), status=201)
+        self._proxy.explanations.start(order.seconds, order.keep)
+        return web.json_response(self._proxy.explanations.status(), status=201)
 
     async def _stop_explaining(self, request: web.Request) -> web.Response:
-        self._unit.explanations.stop()
-        return web.json_response(self._unit.explanations.status())
+        self._proxy.explanations.stop()
+        return web.json_response(self._proxy.explanations.status())
 
     async def _latency(self, request: web.Request) -> web.Response:
         """Every bucket of every histogram, for whoever takes the difference of two readings."""
-        return web.json_response(latency_status(self._unit))
+        return web.json_response(latency_status(self._proxy))
 
     async def _record(self, request: web.Request) -> web.Response:
-        return web.json_response(self._unit.recording.status())
+        return web.json_response(self._proxy.recording.status())
 
     async def _start_recording(self, request: web.Request) -> web.Response:
         """Body: `seconds`, or nothing."""
         try:
             order = await body_of(request, RecordOrder) if request.can_read_body else RecordOrder()
-            self._unit.recording.start(order.seconds)
+            self._proxy.recording.start(order.seconds)
         except (Refused, RecordingRefused) as error:
             return problem(error.status, str(error))
         except LogFailed as error:
             return problem(409, str(error))
-        return web.json_response(self._unit.recording.status(), status=201)
+        return web.json_response(self._proxy.recording.status(), status=201)
 
     async def _stop_recording(self, request: web.Request) -> web.Response:
-        self._unit.recording.stop()
-        return web.json_response(self._unit.recording.status())
+        self._proxy.recording.stop()
+        return web.json_response(self._proxy.recording.status())

@@ -20,7 +20,7 @@ from balancer.admin.routes_report import route_families
 
 if TYPE_CHECKING:
     from balancer.log.access_log import LogCounts
-    from balancer.unit import ReloadCounts, Unit
+    from balancer.proxy import Proxy, ReloadCounts
     from balancer.upstream.load_probes import ProbeCounts
     from policies.routing.endpoint_state import EndpointState
 
@@ -28,18 +28,18 @@ PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]
 
 
-def metrics_text(unit: Unit) -> tuple[bytes, str]:
+def metrics_text(proxy: Proxy) -> tuple[bytes, str]:
     """The text and its content type."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(UnitCollector(unit))
+    registry.register(MetricsCollector(proxy))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-class UnitCollector(Collector):
+class MetricsCollector(Collector):
     """A unit as Prometheus sees it."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time: everything is read when it is asked for."""
@@ -50,47 +50,47 @@ class UnitCollector(Collector):
         yield from self._unit_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
-        yield from fitness_families(self._unit)
-        yield from route_families(self._unit)
+        yield from fitness_families(self._proxy)
+        yield from route_families(self._proxy)
         yield self._latency()
 
     def _unit_families(self) -> Iterator[Metric]:
-        unit, counts = self._unit, self._unit.counts
-        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(unit.downstreams))
+        proxy, counts = self._proxy, self._proxy.counts
+        yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
         yield CounterMetricFamily(f"{PREFIX}_requests", "Requests received", counts.requests)
         yield CounterMetricFamily(f"{PREFIX}_retries", "Requests sent to a further endpoint", counts.retried)
-        denied = unit.retries.budget.denied
+        denied = proxy.retries.budget.denied
         yield CounterMetricFamily(f"{PREFIX}_retries_denied", "Retries beyond the budget", denied)
         yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
-            f"{PREFIX}_demotions", "Picks that the fallback policy made", unit.router.demoted
+            f"{PREFIX}_demotions", "Picks that the fallback policy made", proxy.router.demoted
         )
         yield from self._tunnels()
-        yield from reload_families(unit.reload_counts)
+        yield from reload_families(proxy.reload_counts)
         yield from self._discovery()
         sticky = CounterMetricFamily(
             f"{PREFIX}_sticky", "Requests that belong to an endpoint", labels=["placed"]
         )
-        sticky.add_metric(["kept"], unit.sticky_counts.kept)
-        sticky.add_metric(["moved"], unit.sticky_counts.moved)
+        sticky.add_metric(["kept"], proxy.sticky_counts.kept)
+        sticky.add_metric(["moved"], proxy.sticky_counts.moved)
         yield sticky
-        yield reason_family(unit)
-        yield from policy_families(unit)
-        yield record_family(unit)
-        yield probe_family(unit.load_probes.counts)
-        yield from queue_families(unit)
-        yield from panic_families(unit)
+        yield reason_family(proxy)
+        yield from policy_families(proxy)
+        yield record_family(proxy)
+        yield probe_family(proxy.load_probes.counts)
+        yield from queue_families(proxy)
+        yield from panic_families(proxy)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
-        if unit.access_log is not None:
-            yield log_family(unit.access_log.counts)
+        if proxy.access_log is not None:
+            yield log_family(proxy.access_log.counts)
         for reason, number in counts.errors.items():
             errors.add_metric([reason], number)
         yield errors
 
     def _hedges(self) -> Iterator[Metric]:
-        hedges, counts = self._unit.hedges, self._unit.counts
+        hedges, counts = self._proxy.hedges, self._proxy.counts
         if hedges is None:
             return
         hedging = hedges.hedging
@@ -111,16 +111,16 @@ class UnitCollector(Collector):
         yield late
 
     def _discovery(self) -> Iterator[Metric]:
-        unit = self._unit
+        proxy = self._proxy
         named = GaugeMetricFamily(f"{PREFIX}_discovered", "Endpoints of a source", labels=["source"])
         good = GaugeMetricFamily(f"{PREFIX}_discovery_good", "1: the last look was good", labels=["source"])
-        for source in unit.discovery.sources:
-            named.add_metric([source.source], unit.roster.count(source.source))
+        for source in proxy.discovery.sources:
+            named.add_metric([source.source], proxy.roster.count(source.source))
             good.add_metric([source.source], source.problem is None)
         yield from (named, good)
 
     def _tunnels(self) -> Iterator[Metric]:
-        tunnels = self._unit.tunnels
+        tunnels = self._proxy.tunnels
         yield GaugeMetricFamily(f"{PREFIX}_tunnels", "Upgraded connections open", len(tunnels))
         yield CounterMetricFamily(f"{PREFIX}_tunnels_opened", "Upgraded connections", tunnels.opened)
         passed = CounterMetricFamily(
@@ -138,8 +138,8 @@ class UnitCollector(Collector):
         connections = GaugeMetricFamily(
             f"{PREFIX}_endpoint_connections", "Connections held", labels=[*OF_ENDPOINT, "state"]
         )
-        for state in self._unit.router.states:
-            pool = self._unit.pools.by_id[state.id]
+        for state in self._proxy.router.states:
+            pool = self._proxy.pools.by_id[state.id]
             in_flight.add_metric(_labels(state), state.in_flight_here)
             available.add_metric(_labels(state), state.available)
             for name, number in (("idle", pool.idle), ("leased", pool.leased), ("opening", pool.opening)):
@@ -150,17 +150,17 @@ class UnitCollector(Collector):
         outcomes = CounterMetricFamily(
             f"{PREFIX}_endpoint_outcomes", "Attempts by how they ended", labels=[*OF_ENDPOINT, "outcome"]
         )
-        for state in self._unit.router.states:
+        for state in self._proxy.router.states:
             for kind, number in state.outcomes.items():
                 outcomes.add_metric([*_labels(state), kind.value], number)
         yield outcomes
-        yield from connection_families(self._unit)
+        yield from connection_families(self._proxy)
 
     def _latency(self) -> Metric:
         latency = HistogramMetricFamily(
             f"{PREFIX}_endpoint_latency_seconds", "Sent to last byte, successes", labels=OF_ENDPOINT
         )
-        for state in self._unit.router.states:
+        for state in self._proxy.router.states:
             rows = [
                 ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
                 for bound, number in state.histogram.cumulative()
@@ -169,9 +169,9 @@ class UnitCollector(Collector):
         return latency
 
 
-def panic_families(unit: Unit) -> Iterator[Metric]:
+def panic_families(proxy: Proxy) -> Iterator[Metric]:
     """Where health is ignored, and how much was routed so; "" is the whole pool."""
-    panic, router = unit.router.fitness.panic, unit.router
+    panic, router = proxy.router.fitness.panic, proxy.router
     now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
     now.add_metric([""], panic.is_everywhere)
     for region in sorted({state.region for state in router.states}):
@@ -182,7 +182,7 @@ def panic_families(unit: Unit) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_panic_requests", "Requests routed in panic", routed)
 
 
-def fitness_families(unit: Unit) -> Iterator[Metric]:
+def fitness_families(proxy: Proxy) -> Iterator[Metric]:
     """Who is healthy, ejected or warming up, and what its checks have found."""
     healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
     ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)
@@ -191,22 +191,22 @@ def fitness_families(unit: Unit) -> Iterator[Metric]:
     checks = CounterMetricFamily(
         f"{PREFIX}_endpoint_checks", "Active checks by result", labels=[*OF_ENDPOINT, "result"]
     )
-    for state in unit.router.states:
+    for state in proxy.router.states:
         labels = _labels(state)
         healthy.add_metric(labels, state.healthy)
         ejected.add_metric(labels, state.is_ejected)
         share.add_metric(labels, state.share)
         ejections.add_metric(labels, state.record.count)
-        watch = unit.checks.by_id.get(state.id)
+        watch = proxy.checks.by_id.get(state.id)
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
 
 
-def record_family(unit: Unit) -> Metric:
+def record_family(proxy: Proxy) -> Metric:
     """What became of the requests of the last recording."""
     family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
-    told = unit.recording.status()
+    told = proxy.recording.status()
     for result in ("written", "dropped"):
         family.add_metric([result], told[result])
     return family
@@ -220,10 +220,10 @@ def probe_family(counts: ProbeCounts) -> Metric:
     return family
 
 
-def reason_family(unit: Unit) -> Metric:
+def reason_family(proxy: Proxy) -> Metric:
     """Why requests went where they went, counted while picks are explained."""
     family = CounterMetricFamily(f"{PREFIX}_pick_reasons", "Reasons of explained picks", labels=["reason"])
-    for reason, number in unit.explanations.reasons.items():
+    for reason, number in proxy.explanations.reasons.items():
         family.add_metric([reason], number)
     return family
 

@@ -1,4 +1,4 @@
-"""The options --unit and --token of the commands that talk to a running unit, and its client as they use it."""
+"""The options --url and --token of the commands that talk to a running unit, and its client as they use it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from balancer.admin.client import UNIX_SCHEME, ControlClient, ControlError, Unreachable
+from balancer.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable
 from balancer.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -25,9 +25,9 @@ def default_unit() -> str:
 
 
 def unit_options(command: Command) -> Command:
-    """Add --unit and --token to a command."""
-    unit = click.option(
-        "--unit",
+    """Add --url and --token to a command."""
+    url = click.option(
+        "--url",
         default=default_unit,
         metavar="URL",
         help="Where it serves (default http://127.0.0.1:8080, or $PORT), or unix:/path of its control socket.",
@@ -35,22 +35,22 @@ def unit_options(command: Command) -> Command:
     token = click.option(
         "--token", envvar="BALANCER_CONTROL__TOKEN", help="Its control.token; also from the environment."
     )
-    return unit(token(command))
+    return url(token(command))
 
 
-class UnitClient:
+class BalancerClient:
     """A running unit. Raises `click.ClickException` with one line for whatever goes wrong."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        self._client = ControlClient(url, token)
+        self._client = AdminClient(url, token)
 
     def ask(self, method: str, target: str, body: Any = None) -> Any:
         """The JSON document of its answer."""
         try:
             return self._client.document(method, target, body)
         except Unreachable as error:
-            raise click.ClickException(f"--unit: {error}") from None
-        except ControlError as error:
+            raise click.ClickException(f"--url: {error}") from None
+        except AdminError as error:
             raise click.ClickException(str(error)) from None
 
     def show(self, lines: Callable[[], Iterable[str]]) -> None:
@@ -58,7 +58,7 @@ class UnitClient:
         try:
             made = [*lines()]
         except (KeyError, TypeError, ValueError, AttributeError):
-            problem = f"--unit: {self._client.unit} does not answer as a unit does"
+            problem = f"--url: {self._client.url} does not answer as a unit does"
             raise click.ClickException(problem) from None
         for line in made:
             click.echo(printable(line).replace("\n", " "))
@@ -68,5 +68,5 @@ class UnitClient:
         try:
             status, text = self._client.request(method, target, body)
         except Unreachable as error:
-            raise click.ClickException(f"--unit: {error}") from None
+            raise click.ClickException(f"--url: {error}") from None
         return status, text.decode(errors="replace")

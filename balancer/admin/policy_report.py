@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
     from policies.insight.shadow import Shadow
     from policies.stats.load import Histogram
 
@@ -34,28 +34,28 @@ def raw(histogram: Histogram) -> dict[str, Any]:
     return {"counts": histogram.counts, "total": histogram.total}
 
 
-def policy_status(unit: Unit, told: Callable[[Histogram], dict[str, Any]] = summary) -> dict[str, Any]:
+def policy_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]] = summary) -> dict[str, Any]:
     """The policy in force, and how often it had to be stood in for; `spec` said again brings all of it back."""
     return {
-        "name": unit.policy.name,
-        "options": unit.policy.options,
-        "spec": unit.policy.spec,
-        "routed": unit.router.routed,
-        "demoted": unit.router.demoted,
-        "last_fault": unit.router.last_fault,
-        "canary": canary_status(unit, told),
-        "shadow": [shadow_status(shadow) for shadow in unit.shadows],
+        "name": proxy.policy.name,
+        "options": proxy.policy.options,
+        "spec": proxy.policy.spec,
+        "routed": proxy.router.routed,
+        "demoted": proxy.router.demoted,
+        "last_fault": proxy.router.last_fault,
+        "canary": canary_status(proxy, told),
+        "shadow": [shadow_status(shadow) for shadow in proxy.shadows],
     }
 
 
-def process_policy_status(unit: Unit) -> dict[str, Any]:
+def process_policy_status(proxy: Proxy) -> dict[str, Any]:
     """The same for another process."""
-    return policy_status(unit, raw)
+    return policy_status(proxy, raw)
 
 
-def canary_status(unit: Unit, told: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
+def canary_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
     """Both policies, side by side; `latency` from the pick to the last byte. None where there is no canary."""
-    canary = unit.canary
+    canary = proxy.canary
     if canary is None:
         return None
     return {
@@ -89,16 +89,16 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
     }
 
 
-def policy_families(unit: Unit) -> Iterator[Metric]:
+def policy_families(proxy: Proxy) -> Iterator[Metric]:
     """Of canary and shadows, where there are such."""
-    if unit.canary is not None:
+    if proxy.canary is not None:
         latency = HistogramMetricFamily(
             f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]
         )
         outcomes = CounterMetricFamily(
             f"{PREFIX}_policy_outcomes", "Attempts by how they ended", labels=["policy", "role", "outcome"]
         )
-        for arm in unit.canary.arms:
+        for arm in proxy.canary.arms:
             rows = [
                 ("+Inf" if bound == float("inf") else f"{bound:.6g}", number)
                 for bound, number in arm.latency.cumulative()
@@ -107,17 +107,17 @@ def policy_families(unit: Unit) -> Iterator[Metric]:
             for kind, number in arm.outcomes.items():
                 outcomes.add_metric([arm.name, arm.role, kind.value], number)
         yield from (latency, outcomes)
-    if unit.shadows:
-        yield from _shadow_families(unit)
+    if proxy.shadows:
+        yield from _shadow_families(proxy)
 
 
-def _shadow_families(unit: Unit) -> Iterator[Metric]:
+def _shadow_families(proxy: Proxy) -> Iterator[Metric]:
     picks = CounterMetricFamily(
         f"{PREFIX}_shadow_picks", "Picks that a shadow would have made", labels=["policy", "endpoint"]
     )
     agreed = CounterMetricFamily(f"{PREFIX}_shadow_agreed", "Of them, the live policy's", labels=["policy"])
     faults = CounterMetricFamily(f"{PREFIX}_shadow_faults", "Times that a shadow failed", labels=["policy"])
-    for shadow in unit.shadows:
+    for shadow in proxy.shadows:
         for endpoint, number in shadow.picks.items():
             picks.add_metric([shadow.name, endpoint], number)
         agreed.add_metric([shadow.name], shadow.agreed)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
     from policies.routing.endpoint_state import EndpointState
 
 PREFIX = "steelyard"
 
 
-def queue_status(unit: Unit) -> dict[str, Any]:
+def queue_status(proxy: Proxy) -> dict[str, Any]:
     """Who waits for an endpoint, and what became of those who did. Durations in seconds, `pace` in turns per second."""
-    queue, now = unit.queue, unit.now()
+    queue, now = proxy.queue, proxy.now()
     line = queue.line
     return {
         "length": len(line),
@@ -35,13 +35,13 @@ def queue_status(unit: Unit) -> dict[str, Any]:
     }
 
 
-def level_status(unit: Unit) -> list[dict[str, Any]] | None:
+def level_status(proxy: Proxy) -> list[dict[str, Any]] | None:
     """The levels of importance, the highest first; None where nobody asks for them."""
-    gate, line = unit.gate, unit.queue.line
+    gate, line = proxy.gate, proxy.queue.line
     if gate is None or len(gate.rules.levels) < 2:
         return None
     return [
-        {"name": level.name, "waiting": line.waiting(number), "shed": unit.queue.shed[number]}
+        {"name": level.name, "waiting": line.waiting(number), "shed": proxy.queue.shed[number]}
         for number, level in enumerate(gate.rules.levels)
     ]
 
@@ -58,11 +58,11 @@ def _seconds(latency: float) -> float | None:
     return round(latency, 6) if latency < inf else None
 
 
-def queue_families(unit: Unit) -> Iterator[Metric]:
+def queue_families(proxy: Proxy) -> Iterator[Metric]:
     """The same for Prometheus."""
-    queue = unit.queue
+    queue = proxy.queue
     yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(queue))
-    oldest = queue.line.oldest_wait(unit.now())
+    oldest = queue.line.oldest_wait(proxy.now())
     yield GaugeMetricFamily(f"{PREFIX}_queue_oldest_seconds", "Longest wait of those who wait", oldest)
     yield CounterMetricFamily(f"{PREFIX}_queue_joined", "Requests that had to wait", queue.joined)
     yield CounterMetricFamily(f"{PREFIX}_queue_served", "Requests whose turn came", queue.served)
@@ -73,26 +73,26 @@ def queue_families(unit: Unit) -> Iterator[Metric]:
     for reason, number in queue.dropped.items():
         dropped.add_metric([reason], number)
     yield dropped
-    yield from _level_families(unit)
-    yield _limits(unit)
+    yield from _level_families(proxy)
+    yield _limits(proxy)
 
 
-def _level_families(unit: Unit) -> Iterator[Metric]:
+def _level_families(proxy: Proxy) -> Iterator[Metric]:
     waiting = GaugeMetricFamily(f"{PREFIX}_level_waiting", "Requests waiting, by level", labels=["level"])
     shed = CounterMetricFamily(f"{PREFIX}_shed", "Requests refused, by level", labels=["level"])
-    for level in level_status(unit) or ():
+    for level in level_status(proxy) or ():
         waiting.add_metric([level["name"]], level["waiting"])
         shed.add_metric([level["name"]], level["shed"])
     yield from (waiting, shed)
 
 
-def _limits(unit: Unit) -> Metric:
+def _limits(proxy: Proxy) -> Metric:
     limits = GaugeMetricFamily(
         f"{PREFIX}_endpoint_limit",
         "Requests it may hold, where that is limited",
         labels=["endpoint", "region"],
     )
-    for state in unit.router.states:
+    for state in proxy.router.states:
         if state.limit < inf:
             limits.add_metric([state.id, state.region], state.limit)
     return limits

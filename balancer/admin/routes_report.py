@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
     from balancer.upstream.route import Route
     from balancer.upstream.route_baseline import Baseline
     from policies.routing.endpoint_state import EndpointState
@@ -21,9 +21,9 @@ PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]
 
 
-def names_status(unit: Unit) -> dict[str, Any]:
+def names_status(proxy: Proxy) -> dict[str, Any]:
     """Who was answered how, and what is known of each name. Ages in seconds."""
-    names, now = unit.pools.routes.names, unit.now()
+    names, now = proxy.pools.routes.names, proxy.now()
     known = [
         {
             "name": host,
@@ -37,10 +37,10 @@ def names_status(unit: Unit) -> dict[str, Any]:
     return {"resolver": names.plan.resolver, **asdict(names.counts), "known": known}
 
 
-def watch_status(unit: Unit) -> dict[str, Any]:
+def watch_status(proxy: Proxy) -> dict[str, Any]:
     """What the watch has counted, and the least that connecting usually takes to each region. Seconds."""
-    watch, usual = unit.pools.routes.watch, dict[str, float | None]()
-    for route in unit.pools.routes.by_id.values():
+    watch, usual = proxy.pools.routes.watch, dict[str, float | None]()
+    for route in proxy.pools.routes.by_id.values():
         region, norm = route.endpoint.region, route.watched.trip.norm
         known = usual.setdefault(region, norm)
         usual[region] = norm if known is None else known if norm is None else min(known, norm)
@@ -56,9 +56,9 @@ def watch_status(unit: Unit) -> dict[str, Any]:
     }
 
 
-def events_status(unit: Unit) -> list[dict[str, Any]]:
+def events_status(proxy: Proxy) -> list[dict[str, Any]]:
     """The last changes of routes, the newest at the end. `age` in seconds."""
-    now = unit.now()
+    now = proxy.now()
     return [
         {
             "id": f"{event.what} {event.who} {event.number}",
@@ -67,7 +67,7 @@ def events_status(unit: Unit) -> list[dict[str, Any]]:
             "age": round(now - event.at, 3),
             "text": event.text,
         }
-        for event in unit.pools.routes.watch.events
+        for event in proxy.pools.routes.watch.events
     ]
 
 
@@ -99,15 +99,15 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def route_families(unit: Unit) -> Iterator[Metric]:
+def route_families(proxy: Proxy) -> Iterator[Metric]:
     """All of it for Prometheus."""
-    yield from _name_families(unit)
-    yield from _watch_families(unit)
-    yield from _connect_families(unit)
+    yield from _name_families(proxy)
+    yield from _watch_families(proxy)
+    yield from _connect_families(proxy)
 
 
-def _name_families(unit: Unit) -> Iterator[Metric]:
-    names, now = unit.pools.routes.names, unit.now()
+def _name_families(proxy: Proxy) -> Iterator[Metric]:
+    names, now = proxy.pools.routes.names, proxy.now()
     asked = CounterMetricFamily(f"{PREFIX}_names_asked", "Connections that needed a name", labels=["answer"])
     for answer in ("fresh", "stale", "waited", "refused"):
         asked.add_metric([answer], getattr(names.counts, answer))
@@ -121,8 +121,8 @@ def _name_families(unit: Unit) -> Iterator[Metric]:
     yield from (asked, lookups, age)
 
 
-def _watch_families(unit: Unit) -> Iterator[Metric]:
-    watch = unit.pools.routes.watch
+def _watch_families(proxy: Proxy) -> Iterator[Metric]:
+    watch = proxy.pools.routes.watch
     events = CounterMetricFamily(f"{PREFIX}_route_events", "Changes of routes", labels=["what"])
     for what, number in watch.counts.items():
         events.add_metric([what], number)
@@ -134,7 +134,7 @@ def _watch_families(unit: Unit) -> Iterator[Metric]:
     yield from (events, visits)
 
 
-def _connect_families(unit: Unit) -> Iterator[Metric]:
+def _connect_families(proxy: Proxy) -> Iterator[Metric]:
     usual = GaugeMetricFamily(
         f"{PREFIX}_route_usual_seconds", "What it usually takes", labels=[*OF_ENDPOINT, "phase"]
     )
@@ -155,8 +155,8 @@ def _connect_families(unit: Unit) -> Iterator[Metric]:
     seconds = CounterMetricFamily(
         f"{PREFIX}_endpoint_tls_handshake_seconds", "Time of TLS handshakes", labels=[*OF_ENDPOINT, "kind"]
     )
-    for state in unit.router.states:
-        route, labels = unit.pools.by_id[state.id].route, _labels(state)
+    for state in proxy.router.states:
+        route, labels = proxy.pools.by_id[state.id].route, _labels(state)
         departed.add_metric(labels, route.watched.is_departed)
         for phase, baseline in (("connect", route.watched.trip), ("tls", route.watched.tls)):
             if baseline.norm is not None:

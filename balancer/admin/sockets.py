@@ -20,7 +20,7 @@ from balancer.downstream.acceptor import bind
 from balancer.errors import ListenFailed
 
 if TYPE_CHECKING:
-    from balancer.config.control import ControlConfig
+    from balancer.config.control import AdminConfig
 
 UNIX_LABEL = "control.socket"
 TCP_LABEL = "control.listen"
@@ -33,7 +33,7 @@ Inherited = Callable[[str], socket.socket | None]
 
 
 @dataclass(slots=True)
-class ControlSockets:
+class AdminSockets:
     """What the control plane listens on. `path` is that of the Unix socket, `inode` its file's number."""
 
     unix: socket.socket | None = None
@@ -60,17 +60,17 @@ class ControlSockets:
 
 
 def open_control(
-    config: ControlConfig,
+    config: AdminConfig,
     port: int,
     complain: Callable[[str], None],
     inherited: Inherited = lambda label: None,
-) -> ControlSockets:
+) -> AdminSockets:
     """The sockets that `config` asks for, of the unit that serves `port`.
 
     Raises `ListenFailed` for an address or a path that the configuration names. The default path is no reason not to
     serve: what is wrong with it is said once, to `complain`.
     """
-    sockets = ControlSockets()
+    sockets = AdminSockets()
     try:
         if config.listen is not None:
             address = ListenAddress.parse(config.listen)

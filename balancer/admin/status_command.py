@@ -9,22 +9,22 @@ from typing import Any
 import click
 
 from balancer.admin.endpoint_commands import line_of
-from balancer.admin.options import UnitClient, unit_options
+from balancer.admin.options import BalancerClient, unit_options
 from balancer.printable import printable
 
 
 @click.command("status")
 @unit_options
 @click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
-def status(unit: str, token: str | None, is_json: bool) -> None:
+def status(url: str, token: str | None, is_json: bool) -> None:
     """Show what a running unit does: its policy, requests, errors and endpoints.
 
     \b
     Examples:
       balancer status
-      balancer status --unit http://127.0.0.1:9000 --json
+      balancer status --url http://127.0.0.1:9000 --json
     """
-    client = UnitClient(unit, token)
+    client = BalancerClient(url, token)
     document = client.ask("GET", "/-/status")
     if is_json:
         click.echo(json.dumps(document, indent=2))
@@ -54,7 +54,7 @@ def lines_of(document: dict[str, Any]) -> list[str]:
 @click.argument("path")
 @click.argument("body", required=False)
 @unit_options
-def control(method: str, path: str, body: str | None, unit: str, token: str | None) -> None:
+def control(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
     """Send a control request to a running unit and print the answer; exit 1 if it is refused.
 
     PATH is what follows /-/ and BODY is JSON; a word that is no JSON is taken as a string.
@@ -71,7 +71,7 @@ def control(method: str, path: str, body: str | None, unit: str, token: str | No
             document = json.loads(body)
         except ValueError:
             document = body
-    code, text = UnitClient(unit, token).text(
+    code, text = BalancerClient(url, token).text(
         method.upper(), f"/-/{path.removeprefix('/-/').lstrip('/')}", document
     )
     click.echo(printable(text.rstrip("\n")))

@@ -13,7 +13,7 @@ from balancer.config.sections import Section
 from balancer.downstream.networks import is_this_machine
 
 
-class ControlConfig(Section):
+class AdminConfig(Section):
     """Where control requests (paths that begin with /-/) are taken, and the token that they need."""
 
     token: SecretStr | None = Field(

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from balancer.config.sections import Seconds, Section
 from balancer.membership.active_checks import CheckPlan
 from policies.health.active_checks import CheckRules
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
@@ -98,9 +98,9 @@ class SlowStartConfig(Section):
 
 def fitness_of(
     ejection: EjectionConfig, panic: PanicConfig, slow_start: SlowStartConfig, rng: Random
-) -> Fitness:
+) -> Health:
     """The mechanisms that these tables switch on."""
-    return Fitness(
+    return Health(
         rng,
         ejection=ejection.rules(),
         panic=Panic(panic.share),

@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from balancer.config.control import ControlConfig
+from balancer.config.control import AdminConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.documents import read_document
 from balancer.config.explain import ExplainConfig
@@ -53,7 +53,7 @@ from balancer.membership.active_checks import CheckPlan
 from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
 from balancer.upstream.pool_limits import PoolLimits
 from policies.errors import PoliciesError
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.routing.facts import Endpoint
 
 ENVIRONMENT_PREFIX = "BALANCER_"
@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     log: LogConfig = LogConfig()
     record: RecordConfig = RecordConfig()
     explain: ExplainConfig = ExplainConfig()
-    control: ControlConfig = ControlConfig()
+    control: AdminConfig = AdminConfig()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -135,7 +135,7 @@ class Settings(BaseSettings):
         """What the pools go by."""
         return self.pool.limits(self.timeouts.connect, self.seed)
 
-    def fitness(self) -> Fitness:
+    def fitness(self) -> Health:
         """What judges the endpoints. Its randomness is its own, so that a seeded policy draws what it always drew."""
         return fitness_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
 

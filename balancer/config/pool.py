@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from balancer.config.sections import Seconds, Section
-from balancer.upstream.idle_timeout import HorizonRules
+from balancer.upstream.idle_timeout import IdleTimeoutRules
 from balancer.upstream.pool_limits import PoolLimits
 
 
@@ -66,7 +66,7 @@ class PoolConfig(Section):
             max_age=self.max_age,
             connect_timeout=connect_timeout,
             requests=self.requests,
-            horizon=HorizonRules(self.risk, self.risk / 10),
+            horizon=IdleTimeoutRules(self.risk, self.risk / 10),
             warm=self.warm,
             heartbeat=self.heartbeat,
             heartbeat_method=self.heartbeat_method,

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from balancer.config.sections import Name, Seconds, Section
-from balancer.exchange.admission import ONLY_LEVEL, GateRules
-from balancer.http1.request_hints import StatedFields
+from balancer.exchange.admission import ONLY_LEVEL, AdmissionRules
+from balancer.http1.request_hints import HintFields
 from policies.overload.admission import Level
 from policies.overload.concurrency_limit import ConcurrencyRules
 
@@ -105,17 +105,19 @@ class ConcurrencyConfig(Section):
         return ConcurrencyRules(self.initial, self.minimum, self.maximum, self.tolerance)
 
 
-def gate_rules(queue: QueueConfig, shedding: SheddingConfig) -> GateRules | None:
+def gate_rules(queue: QueueConfig, shedding: SheddingConfig) -> AdmissionRules | None:
     """What is asked of requests before they are routed; None where nothing is."""
     if queue.limit_header is None and queue.start_header is None and shedding.header is None:
         return None
     is_public = shedding.trust == "everybody"
     levels = shedding.by_name()
-    of_trusted = StatedFields(shedding.header, levels, queue.limit_header, queue.start_header)
+    of_trusted = HintFields(shedding.header, levels, queue.limit_header, queue.start_header)
     of_others = None
     if queue.limit_header is not None or (is_public and shedding.header is not None):
-        of_others = StatedFields(shedding.header if is_public else None, levels, queue.limit_header)
+        of_others = HintFields(shedding.header if is_public else None, levels, queue.limit_header)
     if shedding.header is None:
-        return GateRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_limit)
+        return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_limit)
     by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in shedding.levels)
-    return GateRules(of_trusted, of_others, by_number, levels[shedding.default.lower()], queue.start_limit)
+    return AdmissionRules(
+        of_trusted, of_others, by_number, levels[shedding.default.lower()], queue.start_limit
+    )

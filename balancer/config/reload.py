@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from balancer.config.load import ConfigError, Settings
-from balancer.config.runtime import Terms, terms_of
+from balancer.config.runtime import RuntimeConfig, terms_of
 from balancer.errors import LogFailed
 from balancer.log.output import LogOutput
 from balancer.membership.file_source import WatchedFile
+from balancer.proxy import Proxy
 from balancer.tls.contexts import TlsProblem
-from balancer.unit import Unit
 from policies.errors import PoliciesError
 
 FIXED = ("listen", "processes", "seed", "control.socket", "control.listen")
@@ -29,7 +29,7 @@ class Prepared:
     """A configuration that is good. `output` is the access log's, open, if it is another than before."""
 
     settings: Settings
-    terms: Terms
+    terms: RuntimeConfig
     output: LogOutput | None
 
 
@@ -41,12 +41,12 @@ class Reloads:
 
     def __init__(
         self,
-        unit: Unit,
+        proxy: Proxy,
         settings: Settings,
         read: Callable[[], Settings],
         put_in_force: Callable[[Prepared], Awaitable[None]],
     ) -> None:
-        self._unit = unit
+        self._proxy = proxy
         self._started_with = settings
         self._log, self._file = settings.log, settings.discovery.file
         self._read = read
@@ -56,7 +56,7 @@ class Reloads:
     async def run(self) -> None:
         """Raises `ConfigError`, and then nothing has changed."""
         async with self._turn:
-            counts = self._unit.reload_counts
+            counts = self._proxy.reload_counts
             try:
                 settings = await self._run()
             except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
@@ -81,7 +81,7 @@ class Reloads:
     def _prepare(self) -> Prepared:
         settings = self._read()
         terms = terms_of(settings)
-        self._unit.roster.warm(terms)
+        self._proxy.roster.warm(terms)
         if terms.discovery.file is not None and terms.discovery.file != self._file:
             WatchedFile(terms.discovery.file).first()
         is_new = settings.log.access != "off" and settings.log != self._log

@@ -1,8 +1,8 @@
 """What a unit goes by: the configuration as plain values, made whole and replaced whole.
 
-Rule of this file: the one place where `Settings` become values, for the start and for every reload, so what works at
-the start works on reload. A new section is a field of `Terms` and a line of `terms_of`; it is taken up in `Unit.adopt`,
-or in `Server._adopt` if it concerns what stands before the unit. Nothing here is changed after it is made.
+`Settings` become values here alone, for the start and for every reload. A new section is a field of `RuntimeConfig`, a
+line of `terms_of`, and is applied in `Proxy.adopt`, or in `Server._adopt` if it concerns the listener. Values are never
+changed after they are made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from balancer.config.record import RecordConfig
 from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.config.sticky import StickyConfig
 from balancer.downstream.networks import Network
-from balancer.exchange.admission import GateRules
+from balancer.exchange.admission import AdmissionRules
 from balancer.exchange.affinity import ResponseEdits, Stickiness
 from balancer.exchange.request_key import KeyOf, key_of
 from balancer.exchange.retries import Retries
@@ -28,21 +28,21 @@ from balancer.tls.contexts import ServerTls, UpstreamTls
 from balancer.upstream.load_probes import ProbePlan
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.route import RoutesPlan
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.overload.concurrency_limit import ConcurrencyRules
 from policies.overload.hedging import Hedging
 from policies.routing.facts import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RuntimeConfig:
     """What `Settings` come to. Contexts for TLS are made with them, so the files are read by then."""
 
     endpoints: tuple[EndpointConfig, ...]
     discovery: DiscoveryConfig
     policy: PolicySpec
     concurrency: ConcurrencyRules | None
-    gate_rules: GateRules | None
+    gate_rules: AdmissionRules | None
     stated: tuple[QueueConfig, SheddingConfig]  # what the gate's rules were made of: those cannot be compared
     queue_is_adaptive: bool
     home_region: Region | None
@@ -50,7 +50,7 @@ class Terms:
     hedging: Hedging | None
     check_plan: CheckPlan
     probe_plan: ProbePlan
-    fitness: Fitness
+    fitness: Health
     timeouts: Timeouts
     limits: Limits
     pools: PoolLimits
@@ -73,18 +73,18 @@ class Terms:
     explain: ExplainConfig
     token: bytes | None
 
-    def meets_clients_like(self, other: Terms) -> bool:
+    def meets_clients_like(self, other: RuntimeConfig) -> bool:
         """Whether a client connection that began under the others may go on as it is."""
         return _of_clients(self) == _of_clients(other)
 
 
-def terms_of(settings: Settings) -> Terms:
+def terms_of(settings: Settings) -> RuntimeConfig:
     """All that `settings` come to. Raises `TlsProblem`."""
     names, token = settings.headers.internal, settings.control.token
     internal = InternalFields(names) if names else None
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
     stickiness = Stickiness(sticky) if sticky is not None else None
-    return Terms(
+    return RuntimeConfig(
         endpoints=settings.endpoints,
         discovery=settings.discovery,
         policy=settings.policy,
@@ -153,7 +153,7 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _of_clients(terms: Terms) -> tuple[object, ...]:
+def _of_clients(terms: RuntimeConfig) -> tuple[object, ...]:
     return (
         terms.limits,
         terms.trusted_proxies,

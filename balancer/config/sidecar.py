@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from balancer.config.control import ControlConfig
+from balancer.config.control import AdminConfig
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load import ConfigError, Settings, first_problem, read_file
 from balancer.config.names import NamesConfig, WatchConfig
@@ -112,7 +112,7 @@ class SidecarConfig(Section):
     names: NamesConfig = NamesConfig()
     watch: WatchConfig = WatchConfig()
     log: LogConfig = LogConfig()
-    control: ControlConfig = ControlConfig()
+    control: AdminConfig = AdminConfig()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

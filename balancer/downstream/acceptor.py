@@ -12,8 +12,8 @@ import socket
 
 from balancer.downstream.preamble import Arrivals
 from balancer.errors import ListenFailed
-from balancer.process.connection_balance import PAUSE, Evenness
-from balancer.unit import Unit
+from balancer.process.connection_balance import PAUSE, ConnectionBalance
+from balancer.proxy import Proxy
 
 BACKLOG = 4096
 """Connections that may wait in the kernel; net.core.somaxconn caps it."""
@@ -60,22 +60,22 @@ class Acceptor:
     def __init__(
         self,
         sock: socket.socket,
-        unit: Unit,
+        proxy: Proxy,
         arrivals: Arrivals,
         limit: int,
-        evenness: Evenness | None = None,
+        evenness: ConnectionBalance | None = None,
     ) -> None:
-        bound_unsent(sock, unit.limits.buffer)
+        bound_unsent(sock, proxy.limits.buffer)
         self._sock = sock
         self._evenness = evenness  # with other processes that accept from the same socket
         self._waiting: asyncio.TimerHandle | None = None
-        self._unit = unit
+        self._proxy = proxy
         self._arrivals = arrivals
         self.limit = limit
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[None]] = set()
         self._is_listening = False
-        unit.on_client_left = self._client_left
+        proxy.on_client_left = self._client_left
 
     @property
     def has_room(self) -> bool:
@@ -84,7 +84,7 @@ class Acceptor:
 
     @property
     def _clients(self) -> int:
-        return len(self._unit.downstreams) + len(self._arrivals) + len(self._arriving)
+        return len(self._proxy.downstreams) + len(self._arrivals) + len(self._arriving)
 
     def start(self) -> None:
         """Begin to accept."""
@@ -99,7 +99,7 @@ class Acceptor:
             self._waiting.cancel()
         if self._evenness is not None:
             self._evenness.leave()
-        self._unit.on_client_left = None
+        self._proxy.on_client_left = None
         self._sock.close()
         if self._arriving:
             await asyncio.wait(self._arriving)
@@ -116,10 +116,10 @@ class Acceptor:
             self._listen()
             return
         is_crowded = self._somebody_waits()
-        self._unit.set_crowded(is_crowded)
+        self._proxy.set_crowded(is_crowded)
         if not is_crowded:
             return
-        oldest_first = sorted(self._unit.downstreams, key=lambda downstream: downstream.quiet_since)
+        oldest_first = sorted(self._proxy.downstreams, key=lambda downstream: downstream.quiet_since)
         closed = 0
         for downstream in oldest_first:
             closed += downstream.close_if_quiet(now, QUIET_BEFORE_CLOSE)
@@ -128,7 +128,7 @@ class Acceptor:
 
     def _listen(self) -> None:
         self._is_listening = True
-        self._unit.set_crowded(False)
+        self._proxy.set_crowded(False)
         self._loop.add_reader(self._sock.fileno(), self._ready)
 
     def _pause(self) -> None:
@@ -168,7 +168,7 @@ class Acceptor:
         """Take a client; whether there was one, and there may be more."""
         if not self.has_room:
             self._pause()
-            self._unit.set_crowded(self._somebody_waits())
+            self._proxy.set_crowded(self._somebody_waits())
             return False
         try:
             client, address = self._sock.accept()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from balancer.http1.internal_fields import InternalFields
-from balancer.http1.request_hints import StatedFields
+from balancer.http1.request_hints import HintFields
 from balancer.upstream.bounded_reader import READ
 
 NO_METHODS: Final[frozenset[bytes]] = frozenset()
@@ -33,7 +33,7 @@ class Client:
         internal: InternalFields | None = None,
         says_forwarded: bool = False,
         allowed: frozenset[bytes] = NO_METHODS,
-        stated: StatedFields | None = None,
+        stated: HintFields | None = None,
     ) -> None:
         self.address = address
         self.authority = authority

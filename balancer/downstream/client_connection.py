@@ -14,7 +14,7 @@ from balancer.exchange.tunnel import reset
 from balancer.http1.own_responses import error_response
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 HELD_BY_TURN: Final = 1
 """The request that is being received has no room for more of its body."""
@@ -30,20 +30,20 @@ class ClientConnection(asyncio.Protocol):
     """A client's connection. `is_held`: the reasons why it is not read from, 0 if there is none. `is_write_paused`:
     the client takes less than it is sent."""
 
-    __slots__ = ("_unit", "is_held", "is_write_paused", "transport", "write")
+    __slots__ = ("_proxy", "is_held", "is_write_paused", "transport", "write")
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
     """Send bytes to the client: the transport's own method, to save a call."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
         self.is_held = 0
         self.is_write_paused = False
 
     def count_error(self, error: ForwardingError) -> None:
         """One more answer of our own."""
-        self._unit.counts.count_error(error)
+        self._proxy.counts.count_error(error)
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Answer with an error of our own."""

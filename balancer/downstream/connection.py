@@ -12,12 +12,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.admin.access import Entrance
-from balancer.admin.exchange import ControlTurn
+from balancer.admin.exchange import AdminExchange
 from balancer.downstream.client import Client
 from balancer.downstream.client_connection import HELD_BY_OFFER, HELD_BY_ORDER, HELD_BY_TURN, ClientConnection
 from balancer.downstream.networks import ends_of
-from balancer.downstream.pending_upgrade import Offer
-from balancer.downstream.pipelined import Ahead
+from balancer.downstream.pending_upgrade import PendingUpgrade
+from balancer.downstream.pipelined import PipelinedBytes
 from balancer.downstream.turn import Refusal, Turn
 from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
@@ -28,13 +28,13 @@ from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 
 if TYPE_CHECKING:
-    from balancer.admin.application import ControlPlane
-    from balancer.unit import Unit
+    from balancer.admin.application import AdminApplication
+    from balancer.proxy import Proxy
 
 CONTROL_PREFIX: Final = b"/-/"
 
 
-class Downstream(ClientConnection):
+class DownstreamConnection(ClientConnection):
     """One client connection."""
 
     __slots__ = (
@@ -55,22 +55,22 @@ class Downstream(ClientConnection):
         "quiet_since",
     )
 
-    def __init__(self, unit: Unit, control: ControlPlane) -> None:
-        super().__init__(unit)
+    def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
+        super().__init__(proxy)
         self._control = control
         self._reader: RequestReader | None = None  # none: nothing more is read
         self._body: Body | None = None  # of the request that is coming, after its head
         self._answering: Turn | None = None
         self._unstarted: Turn | None = None  # being answered as soon as the read is through
-        self._ahead: Ahead | None = None  # made for those who pipeline
+        self._ahead: PipelinedBytes | None = None  # made for those who pipeline
         self._stays = True  # the client wants to send more after the request that is coming
         self._is_deaf = False  # what the client may still be sending is not listened to
         self._unsent = 0
         self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
         self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
-        self.quiet_since = unit.coarse_now
+        self.quiet_since = proxy.coarse_now
         self._linger_until: float | None = None
-        self.offer: Offer | None = None  # to go on in another protocol, until it is answered
+        self.offer: PendingUpgrade | None = None  # to go on in another protocol, until it is answered
 
     @property
     def is_answering(self) -> bool:
@@ -85,33 +85,33 @@ class Downstream(ClientConnection):
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        unit = self._unit
+        proxy = self._proxy
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
-        self.transport.set_write_buffer_limits(high=unit.limits.high_water)
+        self.transport.set_write_buffer_limits(high=proxy.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
         self.client = client = self._meet(*ends_of(transport), proto)
-        self._reader = RequestReader(client, unit.limits, unit.fresh_id)
-        unit.counts.connections += 1
-        unit.downstreams[self] = None
+        self._reader = RequestReader(client, proxy.limits, proxy.fresh_id)
+        proxy.counts.connections += 1
+        proxy.downstreams[self] = None
 
     def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
-        unit = self._unit
-        is_trusted = unit.trusts(address.decode())
+        proxy = self._proxy
+        is_trusted = proxy.trusts(address.decode())
         return Client(
             address,
             authority,
             proto,
             is_trusted,
-            unit.internal_fields,
-            unit.says_forwarded,
-            unit.allowed_methods,
-            unit.gate.fields(is_trusted) if unit.gate is not None else None,
+            proxy.internal_fields,
+            proxy.says_forwarded,
+            proxy.allowed_methods,
+            proxy.gate.fields(is_trusted) if proxy.gate is not None else None,
         )
 
     def adopt_terms(self) -> None:
         """The unit goes by other terms: so do the requests that begin from now on."""
-        old, limits = self.client, self._unit.limits
+        old, limits = self.client, self._proxy.limits
         self.client = self._meet(old.address, old.authority, old.proto)
         if self._reader is not None:
             self._reader.adopt(self.client, limits)
@@ -143,7 +143,7 @@ class Downstream(ClientConnection):
         if self._ahead is not None:
             self._ahead.add(data)
         elif self._reader is not None:
-            self._ahead = Ahead(data, self._unit.now())
+            self._ahead = PipelinedBytes(data, self._proxy.now())
             self.hold(HELD_BY_ORDER)
             self._go_on_soon()
 
@@ -188,7 +188,7 @@ class Downstream(ClientConnection):
         if self._answering is None:  # answered on the spot
             self._go_on_soon()
 
-    def _ahead_is_read(self, ahead: Ahead) -> None:
+    def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
         """Nothing is left that came ahead, or nothing more is read, but the rest by another protocol."""
         if self.offer is not None:
             self.offer.take_over(ahead)
@@ -205,8 +205,8 @@ class Downstream(ClientConnection):
             request = reader.read(data)
             if request is None:
                 if not has_begun:  # its time is bounded from its first byte on
-                    self.quiet_since = self._unit.coarse_now
-                    self.head_at = self.came_at or self._unit.now()
+                    self.quiet_since = self._proxy.coarse_now
+                    self.head_at = self.came_at or self._proxy.now()
                 return b""
             if not has_begun:
                 self.head_at = 0.0
@@ -220,12 +220,12 @@ class Downstream(ClientConnection):
         """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
         if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
             return rest
-        self._reader, self.offer = None, Offer(self, reader, rest)
+        self._reader, self.offer = None, PendingUpgrade(self, reader, rest)
         return b""
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
         """The offer was declined."""
-        reader.adopt(self.client, self._unit.limits)
+        reader.adopt(self.client, self._proxy.limits)
         self._reader = reader
         if early:
             self._keep(early)
@@ -233,7 +233,7 @@ class Downstream(ClientConnection):
     def _read_body(self, data: bytes) -> bytes:
         """Returns what follows the body."""
         body = cast(Body, self._body)
-        self.quiet_since = self._unit.coarse_now
+        self.quiet_since = self._proxy.coarse_now
         try:
             pieces = body.feed(data)
         except BodyTooLarge as error:
@@ -263,12 +263,12 @@ class Downstream(ClientConnection):
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._unit.downstreams.pop(self, None)
+        self._proxy.downstreams.pop(self, None)
         self._reader = self._ahead = None
         turn, self._answering = self._answering, None
         if turn is not None:
             turn.abandon()
-        self._unit.client_left()
+        self._proxy.client_left()
 
     def pause_writing(self) -> None:
         self.is_write_paused = True
@@ -286,16 +286,16 @@ class Downstream(ClientConnection):
 
     def _begin(self, request: Request, reader: RequestReader) -> None:
         """A whole head has come, and with it the whole request unless it has a body."""
-        unit = self._unit
-        unit.counts.requests += 1
+        proxy = self._proxy
+        proxy.counts.requests += 1
         has_body = request.fields.has_body
         turn: Turn
         if request.target.startswith(CONTROL_PREFIX):
-            turn = ControlTurn(self, self._control, request)
-        elif unit.journal is not None:
-            turn = LoggedExchange(unit, self, request, unit.journal)
+            turn = AdminExchange(self, self._control, request)
+        elif proxy.journal is not None:
+            turn = LoggedExchange(proxy, self, request, proxy.journal)
         else:
-            turn = Exchange(unit, self, request)
+            turn = Exchange(proxy, self, request)
         if has_body:
             self._body = reader.body(request)
             self._stays = request.fields.keep_alive
@@ -309,7 +309,7 @@ class Downstream(ClientConnection):
     def turn_ended(self, stays: bool) -> None:
         """The request has been answered in full."""
         self._answering = None
-        self.quiet_since = self._unit.coarse_now
+        self.quiet_since = self._proxy.coarse_now
         if not stays or self._reader is None:
             if self.offer is None or not self.offer.withdraw(stays):
                 self._finish()
@@ -320,7 +320,7 @@ class Downstream(ClientConnection):
 
     def check(self, now: float) -> None:
         """The sweep: has the client, or the worker, had its time? `now` is coarse."""
-        timeouts = self._unit.timeouts
+        timeouts = self._proxy.timeouts
         quiet = now - self.quiet_since
         if self._linger_until is not None:
             self._check_linger(now, quiet, self._linger_until)
@@ -331,7 +331,7 @@ class Downstream(ClientConnection):
                 error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
                 self._refuse(error, self._reader.head)
         elif self._answering is None:
-            if quiet > self._unit.idle_limit and self._ahead is None:
+            if quiet > self._proxy.idle_limit and self._ahead is None:
                 self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
@@ -341,7 +341,7 @@ class Downstream(ClientConnection):
     def _check_linger(self, now: float, quiet: float, until: float) -> None:
         """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
         if self.transport.get_write_buffer_size():
-            self._linger_until = now + self._unit.timeouts.linger
+            self._linger_until = now + self._proxy.timeouts.linger
             self._check_reader(now, quiet)
         elif now > until:
             self.transport.abort()
@@ -351,7 +351,7 @@ class Downstream(ClientConnection):
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self.quiet_since = unsent, now
-        elif quiet > self._unit.timeouts.body_idle:
+        elif quiet > self._proxy.timeouts.body_idle:
             self.abort()
 
     def close_if_quiet(self, now: float, longer_than: float) -> bool:
@@ -371,11 +371,11 @@ class Downstream(ClientConnection):
 
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
-        self._unit.downstreams.pop(self, None)
+        self._proxy.downstreams.pop(self, None)
         self._answering = self._reader = self._ahead = None
         self.is_held = 0
         self.transport.resume_reading()
-        self._unit.client_left()
+        self._proxy.client_left()
         return self.transport
 
     def _finish(self) -> None:
@@ -385,7 +385,7 @@ class Downstream(ClientConnection):
         if not may_be_sending and self._linger_until is None:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._linger_until = self._unit.coarse_now + self._unit.timeouts.linger
+            self._linger_until = self._proxy.coarse_now + self._proxy.timeouts.linger
             self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
             self.transport.write_eof()
 
@@ -393,7 +393,7 @@ class Downstream(ClientConnection):
         """What comes is not to be read any further: answer, then close."""
         self._reader = self._body = None
         self._is_deaf = True
-        self._answering = refusal = Refusal(self._unit, self, error, head)
+        self._answering = refusal = Refusal(self._proxy, self, error, head)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:

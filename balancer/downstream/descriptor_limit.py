@@ -19,17 +19,17 @@ MOST_CLIENTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class DescriptorLimit:
     """Connections to clients and to workers, each at most."""
 
     clients: int
     upstreams: int
 
 
-def allowance(limit: int, in_use: int) -> Allowance:
+def allowance(limit: int, in_use: int) -> DescriptorLimit:
     """Split what `limit` leaves beyond `in_use`. Never less than one each: a unit that serves nobody is no unit."""
     each = max(1, (limit - in_use - RESERVE) // 2)
-    return Allowance(min(each, MOST_CLIENTS), each)
+    return DescriptorLimit(min(each, MOST_CLIENTS), each)
 
 
 def descriptor_limit() -> int:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import select
 from collections.abc import Iterable
 
-from balancer.downstream.connection import Downstream
+from balancer.downstream.connection import DownstreamConnection
 
 
-def departed(downstreams: Iterable[Downstream]) -> list[Downstream]:
+def departed(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
     """Those that were reset: whatever is sent to them now meets nobody."""
     unheard = {}
     for downstream in downstreams:

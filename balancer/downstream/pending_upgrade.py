@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from balancer.downstream.client_connection import HELD_BY_OFFER
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import Downstream
-    from balancer.downstream.pipelined import Ahead
+    from balancer.downstream.connection import DownstreamConnection
+    from balancer.downstream.pipelined import PipelinedBytes
     from balancer.http1.request_reader import RequestReader
 
 
-class Offer(asyncio.Protocol):
+class PendingUpgrade(asyncio.Protocol):
     """The protocol of such a connection. `early` came behind the request; `has_ended`: nothing more will."""
 
     __slots__ = ("_reader", "downstream", "early", "has_ended")
 
-    def __init__(self, downstream: Downstream, reader: RequestReader, early: bytes) -> None:
+    def __init__(self, downstream: DownstreamConnection, reader: RequestReader, early: bytes) -> None:
         self._reader = reader
         self.downstream = downstream
         self.early = b""
@@ -34,7 +34,7 @@ class Offer(asyncio.Protocol):
         if early:
             self.data_received(early)
 
-    def take_over(self, ahead: Ahead) -> None:
+    def take_over(self, ahead: PipelinedBytes) -> None:
         """Keep what came ahead and was not parsed: nobody knows whose it is either."""
         rest = ahead.take_all()
         if rest:

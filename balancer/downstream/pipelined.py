@@ -22,7 +22,7 @@ WINDOW: Final = 4_096
 read full of small requests would grow with its square."""
 
 
-class Ahead:
+class PipelinedBytes:
     """What came ahead. `since` is when it came; `has_ended`: the client has closed its side behind it."""
 
     __slots__ = ("_at", "_data", "_fault", "_requests", "has_ended", "since")

@@ -2,7 +2,7 @@
 
 Rule of this file: an arrival holds a descriptor and nothing else yet. So arrivals count among the clients, are bounded
 in time by the sweep, from the connection on, and leave without a word when the unit stops. Where neither is asked
-for there is no arrival: the client's connection is a `Downstream` from the start.
+for there is no arrival: the client's connection is a `DownstreamConnection` from the start.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import cast
 
 from balancer.downstream.networks import Network, is_within
-from balancer.downstream.proxied_transport import IntroducedTransport
+from balancer.downstream.proxied_transport import ProxiedTransport
 from balancer.downstream.proxy_protocol import BadProxyHeader, parse
 from balancer.errors import RequestRejected
 from balancer.http1.own_responses import error_response
+from balancer.proxy import Proxy
 from balancer.tls.contexts import ServerHandshake
 from balancer.tls.transport import TlsTransport
-from balancer.unit import Unit
 
 
 class Arrivals:
@@ -31,12 +31,12 @@ class Arrivals:
 
     def __init__(
         self,
-        unit: Unit,
+        proxy: Proxy,
         make: Callable[[], asyncio.Protocol],
         tls: ServerHandshake | None = None,
         proxies: tuple[Network, ...] = (),
     ) -> None:
-        self.unit = unit
+        self.proxy = proxy
         self.make = make
         self.tls = tls
         self.proxies = proxies
@@ -54,7 +54,7 @@ class Arrivals:
 
     def sweep(self, now: float) -> None:
         """Who has had its time leaves; `now` is coarse."""
-        limit = self.unit.timeouts.head
+        limit = self.proxy.timeouts.head
         for arrival in [arrival for arrival in self._present if now - arrival.since > limit]:
             arrival.abort()
 
@@ -73,8 +73,8 @@ class Arrivals:
             return
         self._present.discard(arrival)
         if is_failed:
-            self.unit.counts.failed_arrivals += 1
-            self.unit.client_left()
+            self.proxy.counts.failed_arrivals += 1
+            self.proxy.client_left()
 
 
 class Arrival(asyncio.Protocol):
@@ -88,7 +88,7 @@ class Arrival(asyncio.Protocol):
         self._arrivals = arrivals
         self._is_introduced = is_introduced
         self._header = b""
-        self.since = arrivals.unit.coarse_now
+        self.since = arrivals.proxy.coarse_now
 
     def abort(self) -> None:
         """No more of it."""
@@ -114,7 +114,7 @@ class Arrival(asyncio.Protocol):
             return
         transport: asyncio.Transport = self._transport
         if header.source is not None and header.destination is not None:
-            transport = IntroducedTransport(transport, header.source, header.destination)
+            transport = ProxiedTransport(transport, header.source, header.destination)
         self._welcome(transport, self._header[header.size :])
 
     def connection_lost(self, error: Exception | None) -> None:

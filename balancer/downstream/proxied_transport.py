@@ -13,7 +13,7 @@ from typing import Any
 from balancer.downstream.proxy_protocol import Address
 
 
-class IntroducedTransport(asyncio.Transport):
+class ProxiedTransport(asyncio.Transport):
     """`transport` with the addresses `source` and `destination`."""
 
     __slots__ = ("_destination", "_source", "_transport", "write")

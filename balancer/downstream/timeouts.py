@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
 from balancer.downstream.disconnects import departed
-from balancer.unit import Unit
+from balancer.proxy import Proxy
 
 PERIOD = 0.25
 """Seconds between sweeps: a tenth of the shortest default timeout."""
@@ -32,9 +32,9 @@ class Sweep:
     says what date it is."""
 
     def __init__(
-        self, unit: Unit, also: Callable[[float], None], date: Callable[[], str] = http_date
+        self, proxy: Proxy, also: Callable[[float], None], date: Callable[[], str] = http_date
     ) -> None:
-        self._unit = unit
+        self._proxy = proxy
         self._also = also
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
@@ -55,7 +55,7 @@ class Sweep:
         """Look at all, some in each turn of the loop, and again in a `PERIOD`."""
         self.start()
         if self._looking is None:
-            self._looking = self._look(self._unit.now())
+            self._looking = self._look(self._proxy.now())
             self._look_on()
 
     def _look_on(self) -> None:
@@ -74,25 +74,25 @@ class Sweep:
 
     def _look(self, now: float) -> Iterator[None]:
         """Pauses every `SLICE` connections: a thousand refusals in one go would hold everybody up for 20 ms."""
-        unit = self._unit
-        unit.coarse_now = now
-        unit.date_line = b"Date: %b\r\n" % self._date().encode()
-        for downstream in departed(unit.downstreams):
+        proxy = self._proxy
+        proxy.coarse_now = now
+        proxy.date_line = b"Date: %b\r\n" % self._date().encode()
+        for downstream in departed(proxy.downstreams):
             downstream.abort()
-        for number, downstream in enumerate(list(unit.downstreams), 1):
-            if downstream in unit.downstreams:  # it may have gone in a pause
+        for number, downstream in enumerate(list(proxy.downstreams), 1):
+            if downstream in proxy.downstreams:  # it may have gone in a pause
                 downstream.check(now)
             if number % SLICE == 0:
                 yield
-        if unit.gate is not None:
-            unit.gate.sweep()
-        unit.tunnels.check(now)
-        unit.retries.budget.note(unit.counts.requests, now)
-        if unit.hedges is not None:
-            unit.hedges.check(now)
-        unit.pools.prune(now)
-        unit.checks.sweep(now)
+        if proxy.gate is not None:
+            proxy.gate.sweep()
+        proxy.tunnels.check(now)
+        proxy.retries.budget.note(proxy.counts.requests, now)
+        if proxy.hedges is not None:
+            proxy.hedges.check(now)
+        proxy.pools.prune(now)
+        proxy.checks.sweep(now)
         self._ticks += 1
         if self._ticks % TICKS_PER_SECOND == 0:
-            unit.router.tick()
+            proxy.router.tick()
         self._also(now)

@@ -12,8 +12,8 @@ from balancer.errors import RequestRejected
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, host_of, requested
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import Downstream
-    from balancer.unit import Unit
+    from balancer.downstream.connection import DownstreamConnection
+    from balancer.proxy import Proxy
 
 HOST_LIMIT = 256
 """Bytes of a refused request's Host that are logged."""
@@ -37,12 +37,14 @@ class Turn(Protocol):
 class Refusal:
     """A turn that is answered with an error as soon as it comes up; the connection closes after it."""
 
-    def __init__(self, unit: Unit, downstream: Downstream, error: RequestRejected, head: bytes) -> None:
-        self._unit = unit
+    def __init__(
+        self, proxy: Proxy, downstream: DownstreamConnection, error: RequestRejected, head: bytes
+    ) -> None:
+        self._proxy = proxy
         self._downstream = downstream
         self._error = error
         self.head = head  # as far as it came
-        self._arrived = downstream.head_at, downstream.came_at or unit.now()
+        self._arrived = downstream.head_at, downstream.came_at or proxy.now()
 
     def start(self) -> None:
         is_head = self.head.startswith(b"HEAD ")
@@ -53,12 +55,12 @@ class Refusal:
 
     def _log(self) -> None:
         """An entry for the access log, of what can be told from a head that nobody vouches for."""
-        log = self._unit.access_log
+        log = self._proxy.access_log
         if log is not None:
             method, target = requested(self.head)
             host = b"\r\nHost: %b\r\n" % host_of(self.head)[:HOST_LIMIT]
             log.add(Entry(
-                self._unit.now(), fault_of(self._error), 0, method, target, b"", host,
+                self._proxy.now(), fault_of(self._error), 0, method, target, b"", host,
                 b" HTTP/1.0\r" in self.head, self._downstream.client, None, 0, NOT_CONNECTED, self._arrived,
                 0.0, 0.0, None, 0, 0,
             ))  # fmt: skip

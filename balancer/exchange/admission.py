@@ -11,8 +11,8 @@ from math import inf
 from typing import Final
 
 from balancer.errors import DeadlinePassed, Shed
-from balancer.exchange.wait_queue import TOO_LATE, WaitQueue
-from balancer.http1.request_hints import Stated, StatedFields
+from balancer.exchange.wait_queue import TOO_LATE, RequestQueue
+from balancer.http1.request_hints import HintFields, RequestHints
 from policies.overload.admission import Level, Pressure, excess, is_refused
 from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
@@ -24,22 +24,24 @@ ONLY_LEVEL: Final = (Level("all"),)
 
 
 @dataclass(frozen=True, slots=True)
-class GateRules:
+class AdmissionRules:
     """What is asked. `levels` stand highest first, and `default` is the one of requests that say none; `patience` is
     how many seconds after a stated start an answer is of no use. The fields that are read are those of trusted proxies,
     or of everybody else."""
 
-    of_trusted: StatedFields | None
-    of_others: StatedFields | None
+    of_trusted: HintFields | None
+    of_others: HintFields | None
     levels: Sequence[Level] = ONLY_LEVEL
     default: int = 0
     patience: float = inf
 
 
-class Gate:
+class Admission:
     """The gate of a unit."""
 
-    def __init__(self, rules: GateRules, router: Router, queue: WaitQueue, now: Callable[[], float]) -> None:
+    def __init__(
+        self, rules: AdmissionRules, router: Router, queue: RequestQueue, now: Callable[[], float]
+    ) -> None:
         self.rules = rules
         self._router = router
         self._queue = queue
@@ -49,11 +51,11 @@ class Gate:
         self._least_delay = WindowedMinimum(BASE_WINDOW)
         self.sweep()
 
-    def fields(self, is_trusted: bool) -> StatedFields | None:
+    def fields(self, is_trusted: bool) -> HintFields | None:
         """What is read of the requests of one client."""
         return self.rules.of_trusted if is_trusted else self.rules.of_others
 
-    def admit(self, stated: Stated | None) -> tuple[int, float]:
+    def admit(self, stated: RequestHints | None) -> tuple[int, float]:
         """The level of a request, and the instant by which it must be on its way to a worker. Raises `Shed`,
         `DeadlinePassed`."""
         now, rules = self._now(), self.rules
@@ -81,7 +83,7 @@ class Gate:
         line = self._queue.line
         return Pressure(len(line), line.limit, self._router.in_flight, self._capacity)
 
-    def _deadline(self, stated: Stated, now: float) -> float:
+    def _deadline(self, stated: RequestHints, now: float) -> float:
         """When it is too late to begin: the fastest worker would not answer in time."""
         deadline = inf if stated.limit is None else now + stated.limit
         if stated.started_at is not None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from balancer.errors import ForwardingError, Unserved
 from balancer.exchange.wait_queue import Waiter
 from balancer.http1.request_head import Request
-from policies.overload.wait_queue import Place
+from policies.overload.wait_queue import Ticket
 
 if TYPE_CHECKING:
-    from balancer.exchange.admission import Gate
-    from balancer.unit import Unit
+    from balancer.exchange.admission import Admission
+    from balancer.proxy import Proxy
 
 
 class Applicant:
@@ -26,8 +26,8 @@ class Applicant:
     level = 0
     deadline = inf
     queued_at = 0.0
-    place: Place[Waiter] | None = None
-    _unit: Unit
+    place: Ticket[Waiter] | None = None
+    _proxy: Proxy
     _request: Request
 
     def attempt(self) -> None:
@@ -37,7 +37,7 @@ class Applicant:
     def _answer(self, error: ForwardingError) -> None:
         raise NotImplementedError
 
-    def _is_let_in(self, gate: Gate) -> bool:
+    def _is_let_in(self, gate: Admission) -> bool:
         """Whether the gate lets the request in; else it has its answer."""
         try:
             self.level, self.deadline = gate.admit(self._request.fields.stated)
@@ -47,10 +47,10 @@ class Applicant:
         return True
 
     def _wait_for_room(self) -> None:
-        unit = self._unit
-        self.queued_at = self.queued_at or unit.now()
+        proxy = self._proxy
+        self.queued_at = self.queued_at or proxy.now()
         try:
-            unit.queue.join(self)
+            proxy.queue.join(self)
         except ForwardingError as error:
             self._answer(error)
 
@@ -61,9 +61,9 @@ class Applicant:
     def _check_wait(self, now: float) -> None:
         """The sweep, for who waits; `now` is coarse."""
         if self.place is not None:
-            self._unit.queue.check(self, now)
+            self._proxy.queue.check(self, now)
 
     def _leave_queue(self) -> None:
         """Nothing is waited for any more."""
         if self.place is not None:
-            self._unit.queue.leave(self)
+            self._proxy.queue.leave(self)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed
 from balancer.log.formats import NOT_CONNECTED
-from balancer.upstream.connection import Upstream
+from balancer.upstream.connection import UpstreamConnection
 from policies.routing.assignment import Assignment
 from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.router import Router
@@ -24,7 +24,7 @@ OK: Final = OutcomeKind.OK
 
 
 class Attempt:
-    """A `Lessee`. `exchange` is None once nobody waits for it, `upstream` before it has a connection, and after.
+    """A `LeaseWaiter`. `exchange` is None once nobody waits for it, `upstream` before it has a connection, and after.
 
     Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when a
     head came, if one has. `has_failed`: it is settled, and not as OK. `connection` is for the access log. `load` is
@@ -33,7 +33,7 @@ class Attempt:
     """
 
     # Not slots: what is not set costs nothing.
-    upstream: Upstream | None = None
+    upstream: UpstreamConnection | None = None
     first_byte_at: float | None = None
     has_failed = False
     connection = NOT_CONNECTED
@@ -48,7 +48,7 @@ class Attempt:
 
     # --- Lessee
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: UpstreamConnection) -> None:
         """Here is the connection that was waited for."""
         exchange = self.exchange
         if exchange is None:

@@ -7,7 +7,7 @@ else, and beyond that up to a limit: a longer one is streamed, and can then be s
 from __future__ import annotations
 
 
-class KeptBody:
+class BodyBuffer:
     """Pieces of a body as they are sent, framing included.
 
     `size` is in bytes; `limit` is how many may be kept of what has been sent. `is_spent`: some of it is gone.

@@ -61,11 +61,11 @@ class Exchange(Forwarding):
     # --- ResponseSink
 
     def response_whole(self, response: Response, body: bytes) -> None:
-        request, unit = self._request, self._unit
+        request, proxy = self._request, self._proxy
         fields, status = request.fields, response.status
         if status >= 500 and self._is_refused(status, is_whole=True):
             return
-        if not (fields.keep_alive and self._is_complete and unit.keeps_clients) or fields.is_http10:
+        if not (fields.keep_alive and self._is_complete and proxy.keeps_clients) or fields.is_http10:
             self._pass_on(response)
             self.response_body(body)
             self.response_ended(b"")
@@ -73,24 +73,24 @@ class Exchange(Forwarding):
         # What follows comes to the same, with half the work and one look at the clock.
         block = response.block
         attempt = cast(Attempt, self._attempt)
-        if unit.reads_load:
+        if proxy.reads_load:
             attempt.load = reported_load(block)
-        if unit.edits is not None:
-            block = unit.edits.block_of(response, request, self._downstream.client, attempt.assignment)
+        if proxy.edits is not None:
+            block = proxy.edits.block_of(response, request, self._downstream.client, attempt.assignment)
         if attempt.why:
             block += attempt.why
         if not response.has_date:
-            block += unit.date_line
+            block += proxy.date_line
         downstream = self._downstream
         downstream.write(b"".join((response.line, block, b"\r\n", body)))
         self._status = status
         self._bytes_out = size = len(body)
-        attempt.first_byte_at = now = unit.now()
+        attempt.first_byte_at = now = proxy.now()
         attempt.release(is_clean=True)
         if downstream.is_held:
             downstream.unhold()
         kind = OK if status < 500 else ERROR_STATUS
-        attempt.settle(unit.router, kind, status, now, self._bytes_in, size)
+        attempt.settle(proxy.router, kind, status, now, self._bytes_in, size)
         self.is_finished = True
         downstream.turn_ended(stays=True)
 
@@ -104,22 +104,22 @@ class Exchange(Forwarding):
         Nothing but a head has to be dropped, or a response that is here already.
         """
         attempt = cast(Attempt, self._attempt)
-        if status not in self._unit.retries.statuses or not self._may_repeat(attempt, needs_other=True):
+        if status not in self._proxy.retries.statuses or not self._may_repeat(attempt, needs_other=True):
             return False
         self._release(is_clean=is_whole and self._is_complete)
-        attempt.settle(self._unit.router, ERROR_STATUS, status, self._unit.now(), self._bytes_in)
+        attempt.settle(self._proxy.router, ERROR_STATUS, status, self._proxy.now(), self._bytes_in)
         self._retry(attempt, needs_fresh=False)
         return True
 
     def _pass_on(self, response: Response) -> None:
         """A head for the client, the last one or an interim one."""
         status, request = response.status, self._request
-        unit, fields = self._unit, request.fields
-        self._client_stays = fields.keep_alive and self._is_complete and unit.keeps_clients
-        if unit.reads_load:
+        proxy, fields = self._proxy, request.fields
+        self._client_stays = fields.keep_alive and self._is_complete and proxy.keeps_clients
+        if proxy.reads_load:
             cast(Attempt, self._attempt).load = reported_load(response.block)
-        if unit.edits is not None:
-            response = unit.edits.of(
+        if proxy.edits is not None:
+            response = proxy.edits.of(
                 response, request, self._downstream.client, cast(Attempt, self._attempt).assignment
             )
         why = cast(Attempt, self._attempt).why
@@ -129,23 +129,23 @@ class Exchange(Forwarding):
             self._switch(response)
             return
         head, framing = outgoing_response(
-            response, request.method == b"HEAD", fields.is_http10, self._client_stays, unit.date_line
+            response, request.method == b"HEAD", fields.is_http10, self._client_stays, proxy.date_line
         )
         if status < 200:  # RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client
-            self._active_at = unit.coarse_now
+            self._active_at = proxy.coarse_now
             if not fields.is_http10:
                 self._has_hinted = True
                 self._downstream.write(head)
             return
         self._to_client = framing
-        cast(Attempt, self._attempt).first_byte_at = unit.now()
+        cast(Attempt, self._attempt).first_byte_at = proxy.now()
         self._status = status
         self._out = [head]
         self._is_kept_back = (
             framing is LENGTH
             and response.length <= KEPT_BACK
             and self._is_complete
-            and unit.retries.limit > 0
+            and proxy.retries.limit > 0
             and request.method in REPEATABLE
         )
         if self._kept is not None and not self._is_kept_back:
@@ -158,18 +158,18 @@ class Exchange(Forwarding):
         if offer is None or upstream is None or not is_taken(self._request, response):
             self.response_failed(MalformedResponse("101 for a request without Upgrade"))
             return
-        attempt.first_byte_at, self._status = self._unit.now(), response.status
+        attempt.first_byte_at, self._status = self._proxy.now(), response.status
         attempt.upstream, self.is_finished = None, True
-        Tunnel(self._unit.tunnels, offer, upstream, self.tunnel_ended).begin(response)
+        Tunnel(self._proxy.tunnels, offer, upstream, self.tunnel_ended).begin(response)
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
         """What the request became is over, and this many bytes passed from and to the client."""
         self._bytes_in, self._bytes_out = bytes_in, bytes_out
-        self._settle(TUNNELLED, self._unit.now())
+        self._settle(TUNNELLED, self._proxy.now())
 
     def response_body(self, data: bytes) -> None:
         self._bytes_out += len(data)
-        self._active_at = self._unit.coarse_now
+        self._active_at = self._proxy.coarse_now
         self._out.append(chunk(data) if self._to_client is CHUNKED else data)
 
     def response_paused(self) -> None:
@@ -205,7 +205,7 @@ class Exchange(Forwarding):
             self._out.append(last_chunk(trailers))
         self._downstream.write(b"".join(self._out))
         self._release(is_clean=self._is_complete)
-        self._settle(OK if self._status < 500 else ERROR_STATUS, self._unit.now())
+        self._settle(OK if self._status < 500 else ERROR_STATUS, self._proxy.now())
         self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)
 
     def response_failed(self, error: UpstreamError) -> None:
@@ -213,7 +213,7 @@ class Exchange(Forwarding):
         self._release(is_clean=False)
         self._take_back()
         if self._status:
-            self._settle(error.outcome, self._unit.now())
+            self._settle(error.outcome, self._proxy.now())
             self._cut(error)
         else:
             self._attempt_failed(cast(Attempt, self._attempt), error)
@@ -231,12 +231,12 @@ class Exchange(Forwarding):
         if self.is_finished:
             return
         self.is_finished = True
-        self._unit.counts.abandoned += 1
+        self._proxy.counts.abandoned += 1
         self._leave_queue()
         self._call_off(ABANDONED)
         self._release(is_clean=False)
         self._take_back()
-        self._settle(ABANDONED, self._unit.now())
+        self._settle(ABANDONED, self._proxy.now())
 
     def reject(self, error: RequestRejected) -> None:
         """The client's message will never be whole: the worker must not take it for one."""
@@ -244,7 +244,7 @@ class Exchange(Forwarding):
 
     def check(self, now: float) -> None:
         """The sweep: has the worker, or the queue, had its time? `now` is coarse."""
-        timeouts = self._unit.timeouts
+        timeouts = self._proxy.timeouts
         waited = now - self._active_at
         if timeouts.total is not None and not self.is_finished and now - self._started_at > timeouts.total:
             self._overdue(timeouts.total)
@@ -272,12 +272,12 @@ class Exchange(Forwarding):
             self._is_patient = True
         else:
             self._release(is_clean=False)
-            self._settle(ResponseTimeout.outcome, self._unit.now())
+            self._settle(ResponseTimeout.outcome, self._proxy.now())
             self._retry(attempt, needs_fresh=False)
 
     def _check_worker_reads(self, now: float) -> None:
         """Of a worker that is slow to take a body, something must have been taken within its time."""
-        upstream, body_idle = self._upstream, self._unit.timeouts.body_idle
+        upstream, body_idle = self._upstream, self._proxy.timeouts.body_idle
         unsent = upstream.unsent if upstream is not None else 0
         if unsent != self._unsent:
             self._unsent, self._active_at = unsent, now
@@ -292,7 +292,7 @@ class Exchange(Forwarding):
     def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
         self._call_off(kind)
         self._release(is_clean=False)
-        self._settle(kind, self._unit.now())
+        self._settle(kind, self._proxy.now())
         self._take_back()
         if self._status:
             self._cut(error)
@@ -302,8 +302,8 @@ class Exchange(Forwarding):
     def _answer(self, error: ForwardingError) -> None:
         """Nothing of a response went down yet: say what happened in our own words."""
         self._leave_queue()
-        self._unit.counts.count_error(error)
-        stays = self._request.fields.keep_alive and self._is_complete and self._unit.keeps_clients
+        self._proxy.counts.count_error(error)
+        stays = self._request.fields.keep_alive and self._is_complete and self._proxy.keeps_clients
         is_head = self._request.method == b"HEAD"
         self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
         if stays and self._downstream.is_held:  # by a body that was whole before anybody was to take it
@@ -312,7 +312,7 @@ class Exchange(Forwarding):
 
     def _cut(self, error: ForwardingError) -> None:
         """A response that began and cannot end: the client must see that it is not whole (RFC 9112 § 8)."""
-        self._unit.counts.count_error(error)
+        self._proxy.counts.count_error(error)
         self.is_finished = True
         self._downstream.abort()
 

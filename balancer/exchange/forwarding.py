@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
 from balancer.exchange.applicant import Applicant
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.body_buffer import KeptBody
-from balancer.exchange.hedged_attempts import Contested, Race
+from balancer.exchange.body_buffer import BodyBuffer
+from balancer.exchange.hedged_attempts import Contested, HedgeRace
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.http1.chunks import chunk, last_chunk
 from balancer.http1.fields import Framing
 from balancer.http1.request_head import Request
-from balancer.upstream.connection import ResponseSink, Upstream
+from balancer.upstream.connection import ResponseSink, UpstreamConnection
 from policies.errors import NoEndpointAvailable
 from policies.routing.facts import NOBODY, OutcomeKind, RequestFacts
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import Downstream
-    from balancer.unit import Unit
+    from balancer.downstream.connection import DownstreamConnection
+    from balancer.proxy import Proxy
     from policies.overload.hedging import Hedging
 
 CHUNKED: Final = Framing.CHUNKED
@@ -42,25 +42,25 @@ class Forwarding(Applicant):
     is_finished = False
     _attempt: Attempt | None = None  # the last one; none while it waits for an endpoint
     _attempts = 0  # so far
-    _race: Race | None = None  # while another runs beside `_attempt`
+    _race: HedgeRace | None = None  # while another runs beside `_attempt`
     _needs_fresh = False  # a connection: the next attempt must not meet a second stale one
     _started_at = 0.0
     _active_at = 0.0
-    _kept: KeptBody | None = None
+    _kept: BodyBuffer | None = None
     _has_hinted = False  # an interim response has gone down
     _bytes_in = 0
     _bytes_out = 0
     _status = 0
 
-    def __init__(self, unit: Unit, downstream: Downstream, request: Request) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy, downstream: DownstreamConnection, request: Request) -> None:
+        self._proxy = proxy
         self._downstream = downstream
         self._request = request
         self._is_complete = True  # the request has come in whole
         self._tried = NOBODY
         if request.fields.has_body:
             self._is_complete = False
-            self._kept = KeptBody(unit.retries.body)
+            self._kept = BodyBuffer(proxy.retries.body)
 
     # --- the request
 
@@ -72,7 +72,7 @@ class Forwarding(Applicant):
     def request_body(self, data: bytes) -> None:
         """Bytes of the body, without framing."""
         self._bytes_in += len(data)
-        self._active_at = self._unit.coarse_now
+        self._active_at = self._proxy.coarse_now
         self._send_body(chunk(data) if self._request.fields.framing is CHUNKED else data)
 
     def request_ended(self, trailers: bytes) -> None:
@@ -89,32 +89,32 @@ class Forwarding(Applicant):
         if attempt is not None and attempt.upstream is not None:
             attempt.upstream.write(data)
             kept.sent()
-        elif kept.size > self._unit.limits.buffer:
+        elif kept.size > self._proxy.limits.buffer:
             self._downstream.hold()
 
     # --- an attempt
 
     def start(self) -> None:
         """It is this request's turn on its connection."""
-        self._started_at = self._unit.coarse_now
-        if self._unit.gate is None or self._is_let_in(self._unit.gate):
+        self._started_at = self._proxy.coarse_now
+        if self._proxy.gate is None or self._is_let_in(self._proxy.gate):
             self.attempt()
 
     def attempt(self) -> None:
         """Choose an endpoint and a connection to it."""
-        unit, request = self._unit, self._request
+        proxy, request = self._proxy, self._request
         method, target = request.method, request.target
         name = (
             "GET" if method == b"GET" else method.decode()
         )  # most are, and decoding costs more than looking
-        key = None if unit.key_of is None else unit.key_of(request, self._downstream.client)
+        key = None if proxy.key_of is None else proxy.key_of(request, self._downstream.client)
         facts = RequestFacts(
-            name, target.decode("latin-1"), unit.home_region, key, self._attempts, self._tried
+            name, target.decode("latin-1"), proxy.home_region, key, self._attempts, self._tried
         )
-        explaining = unit.explaining
+        explaining = proxy.explaining
         try:
             assignment = (
-                unit.router.route(facts)
+                proxy.router.route(facts)
                 if explaining is None
                 else explaining.route(facts, request, self._downstream.client)
             )
@@ -122,15 +122,15 @@ class Forwarding(Applicant):
             self._wait_for_room()
             return
         self._attempt = attempt = Attempt(self, assignment)
-        if unit.canary is not None:
-            attempt.arm = unit.canary.take()
+        if proxy.canary is not None:
+            attempt.arm = proxy.canary.take()
         if explaining is not None:
             attempt.why = explaining.line
         self._attempts += 1
         is_idempotent = method in REPEATABLE
-        if unit.hedges is not None and is_idempotent and self._is_complete and self._attempts == 1:
-            unit.hedges.watch(attempt)
-        pool = unit.pools.by_id[assignment.state.id]
+        if proxy.hedges is not None and is_idempotent and self._is_complete and self._attempts == 1:
+            proxy.hedges.watch(attempt)
+        pool = proxy.pools.by_id[assignment.state.id]
         if self._needs_fresh:
             pool.open(attempt)
             return
@@ -140,9 +140,9 @@ class Forwarding(Applicant):
         else:
             self._send(attempt, upstream)
 
-    def connected(self, attempt: Attempt, upstream: Upstream) -> None:
+    def connected(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
         """Here is the connection that the attempt has waited for."""
-        attempt.sent_at = self._unit.now()
+        attempt.sent_at = self._proxy.now()
         self._send(attempt, upstream)
 
     def connect_failed(self, attempt: Attempt, error: ConnectFailed) -> None:
@@ -152,12 +152,12 @@ class Forwarding(Applicant):
         else:
             self._attempt_failed(attempt, error)
 
-    def _send(self, attempt: Attempt, upstream: Upstream) -> None:
+    def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
         request, downstream, kept = self._request, self._downstream, self._kept
         attempt.upstream = upstream
         if upstream.read_size and upstream.read_size != downstream.client.read_size:
             upstream.set_read_size(downstream.client.read_size)
-        self._active_at = self._unit.coarse_now
+        self._active_at = self._proxy.coarse_now
         sink = cast(ResponseSink, self) if self._race is None else self._race.runner(attempt)
         if kept is None:
             upstream.send(request.head, sink, request.method)
@@ -172,23 +172,23 @@ class Forwarding(Applicant):
 
     def hedge(self, late: Attempt, hedging: Hedging) -> None:
         """The attempt is late: ask somebody else too, if that is allowed, and take whoever answers first."""
-        unit, available = self._unit, self._unit.router.available
+        proxy, available = self._proxy, self._proxy.router.available
         others = hedging.others(late.assignment.state, available) if self._may_hedge(late) else []
-        if not others or not unit.router.has_room or not hedging.take(unit.now()):
+        if not others or not proxy.router.has_room or not hedging.take(proxy.now()):
             return
         wanted = {state.id for state in others}
         avoided = frozenset(state.id for state in available if state.id not in wanted)
         facts = late.assignment.facts
-        second = Attempt(self, unit.router.route(
+        second = Attempt(self, proxy.router.route(
             RequestFacts(facts.method, facts.path, facts.region, facts.key, self._attempts, avoided)
         ))  # fmt: skip
-        if unit.canary is not None:
-            second.arm = unit.canary.take()
+        if proxy.canary is not None:
+            second.arm = proxy.canary.take()
         self._attempts += 1
         self._tried |= {late.assignment.state.id, second.assignment.state.id}
-        self._race = Race(unit, cast(Contested, self), late, second)
-        unit.counts.hedged += 1
-        pool = unit.pools.by_id[second.assignment.state.id]
+        self._race = HedgeRace(proxy, cast(Contested, self), late, second)
+        proxy.counts.hedged += 1
+        pool = proxy.pools.by_id[second.assignment.state.id]
         upstream = pool.lease()
         if upstream is None:
             pool.wait(second)
@@ -228,18 +228,18 @@ class Forwarding(Applicant):
         """The client has caught up."""
         upstream = self._upstream
         if upstream is not None:
-            self._active_at = self._unit.coarse_now
+            self._active_at = self._proxy.coarse_now
             upstream.resume_reading()
 
     @property
-    def _upstream(self) -> Upstream | None:
+    def _upstream(self) -> UpstreamConnection | None:
         return self._attempt.upstream if self._attempt is not None else None
 
     # --- ends of an attempt
 
     def _attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
         """Try once more where that is safe (RFC 9110 § 9.2.2), else tell the client."""
-        self._settle(error.outcome, self._unit.now())
+        self._settle(error.outcome, self._proxy.now())
         if isinstance(error, ConnectFailed):
             may_retry = self._has_another_try(attempt, needs_other=False)
         elif isinstance(error, MalformedResponse):  # it would say the same again
@@ -255,24 +255,24 @@ class Forwarding(Applicant):
         self._tried |= {attempt.assignment.state.id}
         self._attempt = None
         self._needs_fresh = needs_fresh
-        self._unit.counts.retried += 1
+        self._proxy.counts.retried += 1
         self.attempt()
 
     def _has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
         """Whether there is somebody to ask. Who has failed is asked again only where nobody else is, and only once."""
-        retries, kept = self._unit.retries, self._kept
+        retries, kept = self._proxy.retries, self._kept
         if self._attempts > retries.limit or (kept is not None and kept.is_spent):
             return False
         tried = self._tried | {attempt.assignment.state.id}
-        return (self._attempts == 1 and not needs_other) or has_other(self._unit.router.available, tried)
+        return (self._attempts == 1 and not needs_other) or has_other(self._proxy.router.available, tried)
 
     def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
         """Whether a request may be sent again that a worker may have received."""
-        unit = self._unit
+        proxy = self._proxy
         return (
             self._has_another_try(attempt, needs_other=needs_other)
-            and unit.retries.is_repeatable(self._request)
-            and unit.retries.budget.take(unit.counts.requests, unit.now())
+            and proxy.retries.is_repeatable(self._request)
+            and proxy.retries.budget.take(proxy.counts.requests, proxy.now())
         )
 
     def _release(self, *, is_clean: bool) -> None:
@@ -287,5 +287,5 @@ class Forwarding(Applicant):
         attempt = self._attempt
         if attempt is not None:
             attempt.settle(
-                self._unit.router, kind, self._status or None, now, self._bytes_in, self._bytes_out
+                self._proxy.router, kind, self._status or None, now, self._bytes_in, self._bytes_out
             )

@@ -1,7 +1,7 @@
 """Two attempts at one request, until the first of them answers.
 
-Rule of this file: the first head wins, and nothing of the other ever reaches the client. As long as both run, each
-answers to a `Runner` of its own; then the exchange listens to the one that is left, as if there had been no other.
+The first response head wins, and nothing of the other attempt reaches the client. While both run, each answers to a
+`HedgedAttempt` of its own; then the exchange listens to the one that is left.
 
 The loser runs on unheard. Closing its connection would not stop its worker, which hears of that when it writes, if
 ever; it would only hide that somebody is slow: no latency would be learned, and the endpoint would seem to have nothing
@@ -20,7 +20,7 @@ from balancer.upstream.connection import ResponseSink
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 
 class Contested(ResponseSink, Protocol):
@@ -29,46 +29,46 @@ class Contested(ResponseSink, Protocol):
     def go_on_with(self, attempt: Attempt) -> None: ...
 
 
-class Race:
+class HedgeRace:
     """An exchange's attempts while there are two."""
 
-    def __init__(self, unit: Unit, exchange: Contested, first: Attempt, second: Attempt) -> None:
-        self.unit = unit
+    def __init__(self, proxy: Proxy, exchange: Contested, first: Attempt, second: Attempt) -> None:
+        self.proxy = proxy
         self._exchange = exchange
-        self._first = Runner(self, first)
-        self._second = Runner(self, second)
+        self._first = HedgedAttempt(self, first)
+        self._second = HedgedAttempt(self, second)
         if first.upstream is not None:
             first.upstream.hand_over(self._first)
 
-    def runner(self, attempt: Attempt) -> Runner:
+    def runner(self, attempt: Attempt) -> HedgedAttempt:
         """Whom the attempt's response is for."""
         return self._first if self._first.attempt is attempt else self._second
 
-    def _other(self, runner: Runner) -> Runner:
+    def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
         return self._second if runner is self._first else self._first
 
-    def answered(self, runner: Runner, status: int, *, is_whole: bool) -> Contested | None:
+    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> Contested | None:
         """A head has come: returns whom it is for, if it has won. A refusal does not win: the other may do better."""
-        if status in self.unit.retries.statuses:
+        if status in self.proxy.retries.statuses:
             runner.end(OutcomeKind.ERROR_STATUS, status, is_clean=is_whole)
             self._leave_to(self._other(runner))
             return None
         self._other(runner).lose()
         if runner is self._second:
-            self.unit.counts.hedges_won += 1
+            self.proxy.counts.hedges_won += 1
         return self._decided(runner)
 
-    def failed(self, runner: Runner, error: UpstreamError) -> None:
+    def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
         """The other has to do it alone."""
         runner.end(error.outcome, None, is_clean=False)
         self._leave_to(self._other(runner))
 
-    def _leave_to(self, runner: Runner) -> None:
+    def _leave_to(self, runner: HedgedAttempt) -> None:
         exchange = self._decided(runner)
         if runner.attempt.upstream is not None:
             runner.attempt.upstream.hand_over(exchange)
 
-    def _decided(self, runner: Runner) -> Contested:
+    def _decided(self, runner: HedgedAttempt) -> Contested:
         """Nobody refers to the race any more: it leaves no cycle behind."""
         runner.race = None
         self._exchange.go_on_with(runner.attempt)
@@ -81,12 +81,12 @@ class Race:
         self._other(runner).end(kind, None, is_clean=False)
 
 
-class Runner:
+class HedgedAttempt:
     """A `ResponseSink`: one of two attempts, and, once it has lost, the one who sees it to its end."""
 
-    def __init__(self, race: Race, attempt: Attempt) -> None:
-        self._unit = race.unit
-        self.race: Race | None = race
+    def __init__(self, race: HedgeRace, attempt: Attempt) -> None:
+        self._proxy = race.proxy
+        self.race: HedgeRace | None = race
         self.attempt = attempt
 
     # --- ResponseSink
@@ -137,7 +137,7 @@ class Runner:
         """The other was first. Where nothing was sent, there is nothing to wait for."""
         self.race = None
         self.attempt.exchange = None
-        hedges = self._unit.hedges
+        hedges = self._proxy.hedges
         if self.attempt.upstream is None or hedges is None:  # None: a reload has turned them off
             self.end(OutcomeKind.ABANDONED, None, is_clean=False)
         else:
@@ -145,18 +145,18 @@ class Runner:
 
     def check(self, now: float) -> None:
         """The sweep: a loser has the time that anybody has."""
-        if now - self.attempt.sent_at > self._unit.timeouts.first_byte:
+        if now - self.attempt.sent_at > self._proxy.timeouts.first_byte:
             self.end(ResponseTimeout.outcome, None, is_clean=False)
 
     def _learn(self, status: int, *, is_clean: bool) -> None:
         """Its head has come, and a body that is whole or is not waited for."""
-        self.attempt.first_byte_at = self._unit.now()
+        self.attempt.first_byte_at = self._proxy.now()
         self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, status, is_clean=is_clean)
 
     def end(self, kind: OutcomeKind, status: int | None, *, is_clean: bool) -> None:
         """It is over."""
         self.race = None
-        if self._unit.hedges is not None:
-            self._unit.hedges.losers.pop(self, None)
+        if self._proxy.hedges is not None:
+            self._proxy.hedges.losers.pop(self, None)
         self.attempt.release(is_clean)
-        self.attempt.settle(self._unit.router, kind, status, self._unit.now())
+        self.attempt.settle(self._proxy.router, kind, status, self._proxy.now())

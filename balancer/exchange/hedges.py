@@ -12,12 +12,12 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.hedged_attempts import Runner
+from balancer.exchange.hedged_attempts import HedgedAttempt
 from policies.overload.hedging import Hedging
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 TICK = 0.005
 """Seconds: half of the least wait."""
@@ -29,10 +29,10 @@ SOONEST = 0.001
 class Hedges:
     """Attempts that are waited for, and `losers`, who are still on their way though another has answered."""
 
-    def __init__(self, unit: Unit, hedging: Hedging) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy, hedging: Hedging) -> None:
+        self._proxy = proxy
         self.hedging = hedging
-        self.losers: dict[Runner, None] = {}  # in the order in which they lost
+        self.losers: dict[HedgedAttempt, None] = {}  # in the order in which they lost
         self._wheel: dict[int, list[Attempt]] = {}
         self._ticks: list[int] = []  # a heap of the wheel's keys
         self._timer: asyncio.TimerHandle | None = None
@@ -92,4 +92,4 @@ class Hedges:
 
     def _ring(self) -> None:
         self._timer = None
-        self.turn(self._unit.now())
+        self.turn(self._proxy.now())

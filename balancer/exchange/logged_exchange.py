@@ -15,26 +15,28 @@ from balancer.exchange.exchange import Exchange
 from balancer.http1.request_head import Request
 from balancer.http1.response_head import Response
 from balancer.log.formats import NEW, NOT_CONNECTED, REUSED, TARGET_LIMIT, Entry, excerpt, fault_of
-from balancer.upstream.connection import Upstream
+from balancer.upstream.connection import UpstreamConnection
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import Downstream
+    from balancer.downstream.connection import DownstreamConnection
     from balancer.log.journal import Journal
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 
 class LoggedExchange(Exchange):
     """A request and its response, and their line in `log`."""
 
-    def __init__(self, unit: Unit, downstream: Downstream, request: Request, log: Journal) -> None:
-        super().__init__(unit, downstream, request)
+    def __init__(
+        self, proxy: Proxy, downstream: DownstreamConnection, request: Request, log: Journal
+    ) -> None:
+        super().__init__(proxy, downstream, request)
         self._log = log
-        self._arrived = downstream.head_at, downstream.came_at or unit.now()
+        self._arrived = downstream.head_at, downstream.came_at or proxy.now()
         self._is_logged = False
 
     # --- what is noted on the way
 
-    def _send(self, attempt: Attempt, upstream: Upstream) -> None:
+    def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
         attempt.connection = REUSED if upstream.idle_since else NEW
         super()._send(attempt, upstream)
 
@@ -80,7 +82,7 @@ class LoggedExchange(Exchange):
             else (None, NOT_CONNECTED, 0.0, 0.0, None)
         )  # fmt: skip
         log.add(Entry(
-            self._unit.now(), fault_of(error), self._status, request.method, request.target[:TARGET_LIMIT],
+            self._proxy.now(), fault_of(error), self._status, request.method, request.target[:TARGET_LIMIT],
             request.id, excerpt(request.head), request.fields.is_http10, self._downstream.client,
             endpoint, self._attempts, connection, self._arrived, routed_at, sent_at, first_byte_at,
             self._bytes_in, self._bytes_out, attempt.load if attempt is not None else None,

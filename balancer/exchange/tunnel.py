@@ -21,9 +21,9 @@ from balancer.http1.response_head import Response
 from balancer.upstream.bounded_reader import READ, BoundedReader, bounded, next_size
 
 if TYPE_CHECKING:
-    from balancer.downstream.connection import Downstream
-    from balancer.downstream.pending_upgrade import Offer
-    from balancer.upstream.connection import Upstream
+    from balancer.downstream.connection import DownstreamConnection
+    from balancer.downstream.pending_upgrade import PendingUpgrade
+    from balancer.upstream.connection import UpstreamConnection
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """A `struct linger` of no time at all."""
@@ -50,7 +50,7 @@ class Relay(asyncio.Protocol):
 
     reader: BoundedReader
 
-    def __init__(self, tunnel: Tunnel, owner: Downstream | Upstream) -> None:
+    def __init__(self, tunnel: Tunnel, owner: DownstreamConnection | UpstreamConnection) -> None:
         self._tunnel = tunnel
         self._owner = owner
         self.transport = owner.transport
@@ -83,7 +83,11 @@ class Tunnel:
     from and to the client."""
 
     def __init__(
-        self, tunnels: Tunnels, offer: Offer, upstream: Upstream, on_end: Callable[[int, int], None]
+        self,
+        tunnels: Tunnels,
+        offer: PendingUpgrade,
+        upstream: UpstreamConnection,
+        on_end: Callable[[int, int], None],
     ) -> None:
         self._tunnels = tunnels
         self._offer = offer

@@ -13,7 +13,7 @@ from math import ceil, inf
 from typing import Final, Protocol
 
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
-from policies.overload.wait_queue import Line, Place
+from policies.overload.wait_queue import Ticket, WaitQueue
 from policies.routing.router import Router
 
 LONGEST_RETRY: Final = 30
@@ -33,13 +33,13 @@ class Waiter(Protocol):
     deadline: float
     level: int
     queued_at: float
-    place: Place[Waiter] | None
+    place: Ticket[Waiter] | None
 
     def attempt(self) -> None: ...
     def decline(self, error: Unserved) -> None: ...
 
 
-class WaitQueue:
+class RequestQueue:
     """The line before a router whose endpoints are full. `timeout` is how many seconds one may wait.
 
     `joined`, `served` and `left` count the requests that had to wait, whose turn came, and that ended otherwise while
@@ -59,7 +59,7 @@ class WaitQueue:
         self._router = router
         self._now = now
         self.timeout = timeout
-        self.line: Line[Waiter] = Line(limit, levels, is_adaptive)
+        self.line: WaitQueue[Waiter] = WaitQueue(limit, levels, is_adaptive)
         self.joined = self.served = self.left = 0
         self.dropped: Counter[str] = Counter()
         self.shed = [0] * levels
@@ -149,7 +149,7 @@ class WaitQueue:
         count = float(len(self.line)) if turns is None else turns
         return max(1, ceil(min(LONGEST_RETRY, self.line.time_to_clear(count, now))))
 
-    def _decline(self, waiter: Waiter, place: Place[Waiter], now: float) -> None:
+    def _decline(self, waiter: Waiter, place: Ticket[Waiter], now: float) -> None:
         """It is too late for this one."""
         retry_after = self.retry_after(now)
         if place.deadline < waiter.queued_at + self.timeout:

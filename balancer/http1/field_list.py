@@ -28,7 +28,7 @@ REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 BODILESS: Final = frozenset((204, 304))
 
 
-class Outline:
+class FieldList:
     """A request's head: `authority` is its Host, b"" without one; `fields` are the others, as they came, in order.
 
     `length` of the body in bytes: 0 where there is none, -1 where it comes in chunks.
@@ -50,7 +50,7 @@ class Outline:
         return ChunkedBody() if self.length < 0 else SizedBody(self.length)
 
 
-def outline_of(head: bytes) -> Outline:
+def outline_of(head: bytes) -> FieldList:
     """Take a request's head apart, as we would have sent it, the empty line included."""
     line_end = head.find(b"\r\n")
     method, _, rest = head[:line_end].partition(b" ")
@@ -69,7 +69,7 @@ def outline_of(head: bytes) -> Outline:
             length = -1
         if lower not in _OF_ONE_CONNECTION:
             fields.append((name, value))
-    return Outline(method, rest.rpartition(b" ")[0], authority, fields, length)
+    return FieldList(method, rest.rpartition(b" ")[0], authority, fields, length)
 
 
 def fields_of(block: bytes) -> Fields:

@@ -28,7 +28,7 @@ from balancer.http1.fields import (
     restated,
     without,
 )
-from balancer.http1.request_hints import Stated
+from balancer.http1.request_hints import RequestHints
 
 REQUEST_ID_LIMIT: Final = 128
 """Longest X-Request-ID taken over from a client, in bytes (Heroku's router draws the same line)."""
@@ -62,7 +62,7 @@ class RequestFields:
     is what the request says of itself, where that is asked.
     """
 
-    stated: Stated | None = None
+    stated: RequestHints | None = None
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ _UNITS: Final = ((1e14, 1e6), (1e11, 1e3))
 """(from which number on, how many of its units are a second): the three are a factor of a thousand apart."""
 
 
-class Stated:
+class RequestHints:
     """`level` 0 is the highest, None where none is said. `limit` is how long whoever asked waits, in seconds, and
     `started_at` when it, or the first proxy, began to, in Unix time."""
 
@@ -32,7 +32,7 @@ class Stated:
         self.started_at: float | None = None
 
 
-class StatedFields:
+class HintFields:
     """The names under which it is said, and how to read them. `levels` are by name, in lower case."""
 
     def __init__(
@@ -47,11 +47,11 @@ class StatedFields:
         names = [re.escape(name) for name in (self._priority, self._limit, self._start) if name]
         self._lines = lines_of(b"|".join(names))
 
-    def of(self, block: bytes) -> Stated | None:
+    def of(self, block: bytes) -> RequestHints | None:
         """What a head's fields say; None where they say nothing."""
         stated = None
         for name, value, _ in found(self._lines, block):
-            stated = stated or Stated()
+            stated = stated or RequestHints()
             if name == self._priority:
                 stated.level = self._levels.get(value.lower())
             elif name == self._limit:

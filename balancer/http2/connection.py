@@ -31,7 +31,7 @@ from h2.events import (
 from h2.exceptions import H2Error, StreamClosedError
 
 from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, StreamRefused, UpstreamError
-from balancer.http1.field_list import Outline, trailers_of
+from balancer.http1.field_list import FieldList, trailers_of
 from balancer.http1.response_head import ResponseHeads
 from balancer.http2.frames import GOAWAY, Farewell, Frames, farewell_of
 from balancer.http2.settings import (
@@ -52,24 +52,24 @@ from balancer.http2.settings import (
 )
 from balancer.http2.stream import Http2Stream
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
-from balancer.upstream.stream import CarrierLife
+from balancer.upstream.stream import ConnectionLife
 
 if TYPE_CHECKING:
-    from balancer.upstream.multiplexed_pool import SharedPool
+    from balancer.upstream.multiplexed_pool import MultiplexedPool
     from balancer.upstream.pool_limits import PoolLimits
-    from balancer.upstream.stream import Errand
+    from balancer.upstream.stream import UpstreamStream
 
 
 class Http2Session(asyncio.Protocol):
-    """A `Carrier`."""
+    """A `MultiplexedConnection`."""
 
     is_library = False
     transport: asyncio.Transport
 
-    def __init__(self, pool: SharedPool, scheme: bytes) -> None:
+    def __init__(self, pool: MultiplexedPool, scheme: bytes) -> None:
         self.heads = ResponseHeads()
         self.leased = 0
-        self.life = CarrierLife()
+        self.life = ConnectionLife()
         self._pool = pool
         self._scheme = scheme
         self.agreed: str | None = "h2"  # by ALPN, or known before
@@ -108,7 +108,7 @@ class Http2Session(asyncio.Protocol):
             return 0
         return min(self._limit, MOST) - self.leased
 
-    def begin(self, errand: Errand, outline: Outline) -> Http2Stream:
+    def begin(self, errand: UpstreamStream, outline: FieldList) -> Http2Stream:
         stream_id = self._h2.get_next_available_stream_id()
         if stream_id > LAST_ID:
             self._is_leaving = True

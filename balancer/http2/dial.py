@@ -11,14 +11,14 @@ from balancer.errors import WorkerUntrusted
 from balancer.http2.connection import Http2Session
 from balancer.upstream.connection_info import our_end
 from balancer.upstream.dial import dial
-from balancer.upstream.stream import CarrierLife
+from balancer.upstream.stream import ConnectionLife
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.multiplexed_pool import SharedPool
+    from balancer.upstream.multiplexed_pool import MultiplexedPool
 
 
-async def open_session(pool: SharedPool, tls: ClientTls | None) -> Http2Session:
+async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:
     """Connect. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` where TLS agrees on another protocol."""
     host, port = pool.origin
     scheme, timeout = b"http" if tls is None else b"https", pool.pools.limits.connect_timeout
@@ -28,5 +28,5 @@ async def open_session(pool: SharedPool, tls: ClientTls | None) -> Http2Session:
         raise WorkerUntrusted(
             "the worker does not offer HTTP/2", f"ALPN: h2 was offered, the worker took {session.agreed}"
         )
-    session.life = CarrierLife(phases, our_end(session.transport))
+    session.life = ConnectionLife(phases, our_end(session.transport))
     return session

@@ -16,7 +16,7 @@ from h2.settings import SettingCodes, Settings
 from hpack import Encoder
 
 from balancer.errors import ConnectionBroken, MalformedResponse, StreamRefused, UpstreamError
-from balancer.http1.field_list import Fields, Outline, head_of
+from balancer.http1.field_list import FieldList, Fields, head_of
 from balancer.http1.response_head import HEAD_LIMIT
 
 STREAM_WINDOW = 262_144
@@ -74,7 +74,7 @@ def new_connection() -> H2Connection:
     return connection
 
 
-def head_fields(outline: Outline, scheme: bytes, origin: tuple[str, int]) -> Fields:
+def head_fields(outline: FieldList, scheme: bytes, origin: tuple[str, int]) -> Fields:
     """A request's head (RFC 9113 § 8.3.1); `origin` stands for a Host that is not there."""
     return [
         (b":method", outline.method),

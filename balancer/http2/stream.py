@@ -14,7 +14,7 @@ from balancer.http2.settings import STREAM_WINDOW
 
 if TYPE_CHECKING:
     from balancer.http2.connection import Http2Session
-    from balancer.upstream.stream import Errand
+    from balancer.upstream.stream import UpstreamStream
 
 HIGH, LOW = 65_536, 16_384
 """Bytes of a body that wait here before whoever sends it is paused, and until it goes on: asyncio's own measures."""
@@ -38,7 +38,9 @@ class Http2Stream:
         "unsent",
     )
 
-    def __init__(self, session: Http2Session, errand: Errand, stream_id: int, *, has_body: bool) -> None:
+    def __init__(
+        self, session: Http2Session, errand: UpstreamStream, stream_id: int, *, has_body: bool
+    ) -> None:
         self._session = session
         self.errand = errand
         self.id = stream_id

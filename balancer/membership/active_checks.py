@@ -14,12 +14,12 @@ from random import Random
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed, UpstreamError
-from balancer.upstream.connection import Response, Upstream
+from balancer.upstream.connection import Response, UpstreamConnection
 from balancer.upstream.pool import Pool
 from balancer.upstream.pools import Pools
 from policies.health.active_checks import CheckRules, Verdict
 from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint, OutcomeKind, Standing
+from policies.routing.facts import AdminState, Endpoint, OutcomeKind
 from policies.routing.router import Router
 
 BODY_LIMIT = 65_536
@@ -135,7 +135,7 @@ class Checks:
             self._router.set_healthy(endpoint_id, verdict.is_healthy, is_reachable=is_reachable)
 
     def _is_due(self, state: EndpointState, watch: Watch, now: float) -> bool:
-        if state.standing is Standing.DOWN:
+        if state.standing is AdminState.DOWN:
             return False
         if state.record.is_unreachable:
             watch.verdict.hasten(now)
@@ -172,7 +172,7 @@ class Check:
         self._plan = checks.plan
         self._deadline = now + checks.plan.timeout
         self._now = now  # of the last sweep
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamConnection | None = None
         self._is_fresh = False  # the connection has served nobody before
         self._is_over = False
         self._status = 0
@@ -205,7 +205,7 @@ class Check:
         self._is_fresh = True
         self._pool.open(self, is_trial=True)
 
-    def _send(self, upstream: Upstream) -> None:
+    def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         upstream.send(self._plan.request(self._watch.endpoint), self, b"GET")
 
@@ -227,7 +227,7 @@ class Check:
 
     # --- Lessee
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: UpstreamConnection) -> None:
         if self._is_over:
             upstream.release()
         elif self._plan.path is None:

@@ -18,7 +18,7 @@ from balancer.membership.file_source import WatchedFile
 from balancer.tls.contexts import TlsProblem
 
 if TYPE_CHECKING:
-    from balancer.membership.registry import Roster
+    from balancer.membership.registry import EndpointRegistry
 
 FILE_PERIOD = 1.0
 """Seconds between looks at a file: one stat(2) each."""
@@ -27,7 +27,7 @@ FILE_PERIOD = 1.0
 class Discovery:
     """The sources of one unit, feeding `roster`. `say` tells whoever runs the unit."""
 
-    def __init__(self, roster: Roster, say: Callable[[str], None] = complain) -> None:
+    def __init__(self, roster: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
         self._roster = roster
         self.say = say
         self._said: dict[str, str] = {}

@@ -17,12 +17,12 @@ from balancer.config.transports import transports_of
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint, some_of
-from policies.routing.facts import Standing
+from policies.routing.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import Terms
+    from balancer.config.runtime import RuntimeConfig
+    from balancer.proxy import Proxy
     from balancer.tls.contexts import UpstreamTls
-    from balancer.unit import Unit
     from policies.routing.endpoint_state import EndpointState
 
 CONFIGURATION = "configuration"
@@ -40,11 +40,11 @@ class Member:
     source: str
 
 
-class Roster:
+class EndpointRegistry:
     """The endpoints of a unit, by id, in order."""
 
-    def __init__(self, unit: Unit, terms: Terms) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy, terms: RuntimeConfig) -> None:
+        self._proxy = proxy
         self._lists: dict[str, dict[str, EndpointConfig]] = {
             CONFIGURATION: by_id(terms.endpoints),
             COMMAND: {},
@@ -81,7 +81,7 @@ class Roster:
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
         """What commands have made of the configuration: endpoints added, ids removed, and weights."""
         kept = self._lists[CONFIGURATION]
-        removed = [config.id for config in self._unit.terms.endpoints if config.id not in kept]
+        removed = [config.id for config in self._proxy.terms.endpoints if config.id not in kept]
         return list(self._lists[COMMAND].values()), removed, dict(self._weights)
 
     # --- changing
@@ -91,7 +91,7 @@ class Roster:
     ) -> None:
         """The same commands at once, in another process. Raises `TlsProblem`, and then changes nothing."""
         before, gone = self._weights, set(removed)
-        kept = by_id(config for config in self._unit.terms.endpoints if config.id not in gone)
+        kept = by_id(config for config in self._proxy.terms.endpoints if config.id not in gone)
         self._weights = dict(weights)
         try:
             self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
@@ -99,11 +99,11 @@ class Roster:
             self._weights = before
             raise
 
-    def warm(self, terms: Terms) -> None:
+    def warm(self, terms: RuntimeConfig) -> None:
         """Make what those that there are need for TLS under other terms. Raises `TlsProblem`."""
         terms.upstream_tls.of_these([member.config for member in self._members.values()])
 
-    def adopt(self, terms: Terms) -> None:
+    def adopt(self, terms: RuntimeConfig) -> None:
         """Another configuration: it wins for the endpoints that it names, over what commands have made of them."""
         named = {endpoint.id for endpoint in terms.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
@@ -127,7 +127,7 @@ class Roster:
         if config.id in self._members:
             source = self._members[config.id].source
             raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
-        tls = self._unit.pools.tls.with_one(config)
+        tls = self._proxy.pools.tls.with_one(config)
         self._lists[COMMAND][config.id] = config
         self._put(Member(config, COMMAND), tls)
 
@@ -141,7 +141,7 @@ class Roster:
             raise EndpointConflict(
                 f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
             )
-        state = self._unit.router.find(endpoint_id)
+        state = self._proxy.router.find(endpoint_id)
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
         heir = next(others, None)
         if heir is None:
@@ -151,7 +151,7 @@ class Roster:
         del self._lists[source][endpoint_id]
         return state.in_flight_here
 
-    def change(self, endpoint_id: str, state: Standing | None = None, weight: float | None = None) -> None:
+    def change(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
         """Raises `UnknownEndpoint`."""
         self.member(endpoint_id)
         if weight is not None:
@@ -161,10 +161,10 @@ class Roster:
         if state is not None:
             self._set_state(endpoint_id, state)
 
-    def _set_state(self, endpoint_id: str, state: Standing) -> None:
-        self._unit.router.set_standing(endpoint_id, state)
-        pool = self._unit.pools.by_id[endpoint_id]
-        pool.route.is_down = state is Standing.DOWN
+    def _set_state(self, endpoint_id: str, state: AdminState) -> None:
+        self._proxy.router.set_standing(endpoint_id, state)
+        pool = self._proxy.pools.by_id[endpoint_id]
+        pool.route.is_down = state is AdminState.DOWN
         if pool.route.is_down:
             pool.close_idle()
 
@@ -186,24 +186,24 @@ class Roster:
 
     def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
         """One endpoint has come, or is another than before. Raises `TlsProblem`, and then changes nothing here."""
-        pools, config = self._unit.pools, member.config
+        pools, config = self._proxy.pools, member.config
         pools.tls = tls if tls is not None else pools.tls.with_one(config)
         self._members[config.id] = member
         pools.transports.pop(config.id, None)
         pools.transports.update(transports_of((config,)))
         if config.keep_alive is (config.id in pools.without_reuse):
             pools.without_reuse ^= {config.id}
-        self._unit.put_endpoint(config.endpoint())
+        self._proxy.put_endpoint(config.endpoint())
 
     def _drop(self, state: EndpointState) -> None:
         """One endpoint has gone."""
-        pools = self._unit.pools
+        pools = self._proxy.pools
         del self._members[state.id]
         self._weights.pop(state.id, None)
         self._leaving.append(state)
         if len(self._leaving) > self._most_leaving:
             self._most_leaving = max(FEW, 2 * len(self.leaving))
-        self._unit.drop_endpoint(state.id)
+        self._proxy.drop_endpoint(state.id)
         if pools.tls.of_its_own(state.id):
             pools.tls = pools.tls.without(state.id)
         pools.transports.pop(state.id, None)
@@ -212,17 +212,17 @@ class Roster:
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Raises `TlsProblem`, and then changes nothing."""
-        unit, members = self._unit, self._merged(lists)
-        tls = unit.terms.upstream_tls.of_these([member.config for member in members.values()])
+        proxy, members = self._proxy, self._merged(lists)
+        tls = proxy.terms.upstream_tls.of_these([member.config for member in members.values()])
         gone = [id_ for id_ in self._members if id_ not in members]
-        self._leaving = [*self.leaving, *map(unit.router.find, gone)]
+        self._leaving = [*self.leaving, *map(proxy.router.find, gone)]
         self._lists, self._members = lists, members
         for id_ in gone:
             self._weights.pop(id_, None)
-        unit.pools.tls = tls
-        unit.pools.transports = transports_of(member.config for member in members.values())
-        unit.pools.without_reuse = without_reuse(member.config for member in members.values())
-        unit.replace_endpoints([member.config.endpoint() for member in members.values()])
+        proxy.pools.tls = tls
+        proxy.pools.transports = transports_of(member.config for member in members.values())
+        proxy.pools.without_reuse = without_reuse(member.config for member in members.values())
+        proxy.replace_endpoints([member.config.endpoint() for member in members.values()])
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:

@@ -17,7 +17,7 @@ from balancer.http1.fields import END_OF_HEAD
 from balancer.http1.response_head import HEAD_LIMIT, Response
 from balancer.probe.target import Target
 from balancer.upstream.connect_phases import Phases
-from balancer.upstream.connection import Upstream
+from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.dial import dial
 
 if TYPE_CHECKING:
@@ -100,10 +100,10 @@ class Hearing:
 
 
 class Recorder(asyncio.Protocol):
-    """An `Upstream`, and the beginning of what came for it. `closed_at` is when the server ended it."""
+    """An `UpstreamConnection`, and the beginning of what came for it. `closed_at` is when the server ended it."""
 
     def __init__(self) -> None:
-        self.upstream = Upstream(self)
+        self.upstream = UpstreamConnection(self)
         self.heard = b""
         self.begun_at = 0.0
         self.closed_at: float | None = None
@@ -121,10 +121,10 @@ class Recorder(asyncio.Protocol):
 
     # --- ConnectionOwner
 
-    def give_back(self, upstream: Upstream) -> None:
+    def give_back(self, upstream: UpstreamConnection) -> None:
         """Nobody else wants it."""
 
-    def connection_closed(self, upstream: Upstream) -> None:
+    def connection_closed(self, upstream: UpstreamConnection) -> None:
         if not self._is_ours:
             self.closed_at = monotonic()
         self.closed.set()

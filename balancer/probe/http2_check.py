@@ -13,8 +13,8 @@ from balancer.probe.connection import Hearing
 from balancer.probe.findings import Http2Findings
 from balancer.probe.target import Target
 from balancer.tls.contexts import UpstreamTls
-from balancer.upstream.connection import Upstream
-from balancer.upstream.multiplexed_pool import SharedPool
+from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
 
@@ -23,16 +23,16 @@ ANY_NUMBER = 1 << 31
 
 
 class Wanted:
-    """A `Lessee`, who asks as soon as there is a place: a connection may be gone a moment later, and only who has a
-    request on it hears of that."""
+    """A `LeaseWaiter` that sends its request as soon as it has a connection: the connection may be gone a moment later,
+    and only an owner of a request on it is notified."""
 
     def __init__(self, target: Target, method: str) -> None:
         self.hearing = Hearing()
         self._target = target
         self._method = method
-        self._place: Upstream | None = None
+        self._place: UpstreamConnection | None = None
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: UpstreamConnection) -> None:
         self._place = upstream
         upstream.send(self._target.head(self._method), self.hearing, self._method.encode())
 
@@ -51,7 +51,7 @@ async def asked_in_http2(target: Target, tls: UpstreamTls, method: str, timeout:
     pools.transports = {target.name: "http2"}
     pools.replace([target.endpoint])
     pool = pools.by_id[target.name]
-    assert isinstance(pool, SharedPool)
+    assert isinstance(pool, MultiplexedPool)
     wanted = Wanted(target, method)
     pool.wait(wanted)
     try:

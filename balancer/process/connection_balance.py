@@ -7,7 +7,7 @@ are still there after it, it takes one: nobody waits long for a process that han
 
 from __future__ import annotations
 
-from balancer.process.shared_counters import Board
+from balancer.process.shared_counters import SharedCounters
 
 SLACK, SHARE_OF_SLACK = 4, 32
 """Clients that a process may have more than another, and one in so many of those that it has: a client more or less
@@ -17,10 +17,10 @@ PAUSE = 0.002
 """Seconds that whoever is ahead leaves the queue to the others: an idle process is there in a tenth of that."""
 
 
-class Evenness:
+class ConnectionBalance:
     """The counts of clients on the board; `index` is whose turn is asked for."""
 
-    def __init__(self, board: Board, index: int) -> None:
+    def __init__(self, board: SharedCounters, index: int) -> None:
         self._page = board.pages[index]
         self._others = [page for at, page in enumerate(board.pages) if at != index]
 

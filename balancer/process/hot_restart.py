@@ -12,7 +12,7 @@ from balancer.process.listening import Listening
 from balancer.process.socket_handover import TOLD_IN_VAIN, Successor, told_replaced
 
 
-class Succession:
+class HotRestart:
     """`on_ready` is called when the successor serves."""
 
     def __init__(

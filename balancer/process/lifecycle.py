@@ -14,7 +14,7 @@ from collections.abc import Callable
 from balancer.config.listen import ListenAddress
 from balancer.config.load import ConfigError, Settings
 from balancer.process.allocator import keep_freed_memory
-from balancer.process.hot_restart import Succession
+from balancer.process.hot_restart import HotRestart
 from balancer.process.member import Member
 from balancer.process.shutdown import Ending
 from balancer.process.socket_handover import tell_ready
@@ -35,7 +35,7 @@ async def serve(
     server = Server(settings, read=read, member=member)
 
     def ready() -> str:
-        return ready_line(settings, server.address, len(server.unit.roster.members))
+        return ready_line(settings, server.address, len(server.proxy.roster.members))
 
     return await attend(server, ready, say, member)
 
@@ -48,7 +48,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
         ending.hear_everybody()
-        succession = Succession(server.listening, say, ending.replaced)
+        succession = HotRestart(server.listening, say, ending.replaced)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
         ending.hear_supervisor()
@@ -62,7 +62,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
         member.tell_ready()
     await ending.begun.wait()
     if member is None:
-        say(f"balancer stopping: {server.unit.in_flight} in flight")
+        say(f"balancer stopping: {server.proxy.in_flight} in flight")
     return await _ended(server, ending)
 
 
@@ -115,7 +115,7 @@ async def _reload(server: Server, say: Say) -> None:
     except ConfigError as error:
         say(f"balancer keeps the configuration that it has: {error}")
         return
-    waiting = ", ".join(server.unit.reload_counts.waiting)
+    waiting = ", ".join(server.proxy.reload_counts.waiting)
     say(
         f"balancer has reloaded; only the next start changes: {waiting}"
         if waiting

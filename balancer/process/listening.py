@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from balancer.admin.sockets import ControlSockets, open_control
+from balancer.admin.sockets import AdminSockets, open_control
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
 from balancer.downstream.acceptor import bind
@@ -19,7 +19,7 @@ class Listening:
 
     listen: str
     traffic: socket.socket
-    control: ControlSockets
+    control: AdminSockets
     control_listen: str | None
 
     @property

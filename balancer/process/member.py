@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from balancer.process.listening import Listening
-from balancer.process.shared_counters import Board
+from balancer.process.shared_counters import SharedCounters
 from balancer.tls.contexts import Front
 from policies.overload.process_share import share
 
@@ -32,7 +32,7 @@ class Member:
     index: int
     of: int
     listening: Listening
-    board: Board
+    board: SharedCounters
     directory: Path
     lifeline: int
     readiness: int

@@ -20,22 +20,22 @@ from balancer.log.output import complain
 from balancer.process.channel import Channel, is_inner
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
-from policies.routing.facts import Standing
+from policies.routing.facts import AdminState
 
 if TYPE_CHECKING:
     from balancer.config.reload import Reloads
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 ORDERS = "/-/orders"
 
 
-class StandingOrders:
+class RuntimeOverrides:
     """Those of one process: told to the others on `channel`, and taken from one of them at the start."""
 
     def __init__(
-        self, unit: Unit, reloads: Reloads, channel: Channel, say: Callable[[str], None] = complain
+        self, proxy: Proxy, reloads: Reloads, channel: Channel, say: Callable[[str], None] = complain
     ) -> None:
-        self._unit = unit
+        self._proxy = proxy
         self._reloads = reloads
         self._channel = channel
         self._say = say
@@ -57,15 +57,15 @@ class StandingOrders:
         return web.json_response(self._told())
 
     def _told(self) -> dict[str, Any]:
-        unit, roster = self._unit, self._unit.roster
+        proxy, roster = self._proxy, self._proxy.roster
         added, removed, weights = roster.orders()
         return {
-            "reloads": unit.reload_counts.done,
-            "policy": unit.policy.spec,
+            "reloads": proxy.reload_counts.done,
+            "policy": proxy.policy.spec,
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,
-            "states": {state.id: state.standing.value for state in unit.router.states if not state.enabled},
+            "states": {state.id: state.standing.value for state in proxy.router.states if not state.enabled},
         }
 
     async def catch_up(self) -> None:
@@ -76,7 +76,7 @@ class StandingOrders:
                 await self._reloads.run()
             except ConfigError as error:
                 self._say(f"a process that was started later keeps the configuration of the start: {error}")
-            await self._unit.discovery.start(self._unit.now())
+            await self._proxy.discovery.start(self._proxy.now())
             told = await self._asked()
         if told is not None:
             self._obey(told)
@@ -90,14 +90,14 @@ class StandingOrders:
         return None
 
     def _obey(self, told: dict[str, Any]) -> None:
-        unit = self._unit
+        proxy = self._proxy
         try:
-            if (spec := PolicySpec.model_validate(told["policy"])) != unit.policy:
-                unit.use_policy(spec)
+            if (spec := PolicySpec.model_validate(told["policy"])) != proxy.policy:
+                proxy.use_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in told["added"]]
-            unit.roster.obey(added, told["removed"], told["weights"])
+            proxy.roster.obey(added, told["removed"], told["weights"])
         except (PoliciesError, TlsProblem) as error:  # what the others have loaded is there no more
             self._say(f"a process that was started later cannot do as it is told: {error}")
         for endpoint_id, state in told["states"].items():
             with suppress(UnknownEndpoint):  # discovered by the others, and not yet here
-                unit.roster.change(endpoint_id, state=Standing(state))
+                proxy.roster.change(endpoint_id, state=AdminState(state))

@@ -16,14 +16,14 @@ from __future__ import annotations
 import mmap
 from hashlib import blake2b
 
-from policies.stats.shared_latency import Evidence
+from policies.stats.shared_latency import SharedLatency
 
 CAPACITY = 4096
 """Endpoints that a page has rows for; 288 KiB of addresses, of which what is used becomes memory."""
 
 HEADER = 8
 _GENERATION, _ROWS, _CLIENTS, _GRACE = 0, 1, 2, 3
-NUMBERS = len(Evidence._fields)
+NUMBERS = len(SharedLatency._fields)
 WORD = 8
 
 
@@ -85,7 +85,7 @@ class Page:
         if row is None:
             return None
         self.in_flight[row] = 0
-        self.tell(row, Evidence())
+        self.tell(row, SharedLatency())
         self._keys[row] = key
         self._header[_ROWS] = max(rows, row + 1)
         self._header[_GENERATION] += 1
@@ -104,7 +104,7 @@ class Page:
         self._left.append(row)
         self._header[_GENERATION] += 1
 
-    def tell(self, row: int, evidence: Evidence) -> None:
+    def tell(self, row: int, evidence: SharedLatency) -> None:
         """What was measured here; sums are written as means, which may be read beside an older count."""
         successes = evidence.successes or 1.0
         numbers = evidence._replace(latency=evidence.latency / successes, ahead=evidence.ahead / successes)
@@ -118,9 +118,9 @@ class Page:
         keys = self._keys[: self._header[_ROWS]].tolist()
         return {key: row for row, key in enumerate(keys) if key}
 
-    def told(self, row: int) -> Evidence:
+    def told(self, row: int) -> SharedLatency:
         """What its process has measured."""
-        read = Evidence(*(column[row] for column in self._latency))
+        read = SharedLatency(*(column[row] for column in self._latency))
         successes = read.successes
         return read._replace(latency=read.latency * successes, ahead=read.ahead * successes)
 
@@ -133,7 +133,7 @@ class Page:
         for row in range(rows):
             self._keys[row] = self.in_flight[row] = 0
             self._latency[0][row] = 0.0
-            self._latency[Evidence._fields.index("failures")][row] = 0.0
+            self._latency[SharedLatency._fields.index("failures")][row] = 0.0
         self._header[_ROWS] = self._header[_CLIENTS] = 0
 
     @property
@@ -142,7 +142,7 @@ class Page:
         return sum(self.in_flight[: self._header[_ROWS]].tolist())
 
 
-class Board:
+class SharedCounters:
     """One page for each process. `memory` is shared by those who are forked after it was made."""
 
     def __init__(self, processes: int, capacity: int = CAPACITY) -> None:

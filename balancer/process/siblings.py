@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from balancer.process.shared_counters import Board, key_of
+from balancer.process.shared_counters import SharedCounters, key_of
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.router import Router
 from policies.stats.latency import TAU
-from policies.stats.shared_latency import Evidence, pooled
+from policies.stats.shared_latency import SharedLatency, pooled
 
 PICKS = 1 / 8
 """Own picks per endpoint from one look to the next. A look costs as much as there are endpoints, so per pick it costs
@@ -37,13 +37,13 @@ SLICE = 100
 """Endpoints whose latency is pooled in one sweep: 15 µs each, and nobody is to wait longer than for a few requests."""
 
 
-class Neighbours:
+class Siblings:
     """Keeps the states of `router` in line with what the other pages of `board` say, and writes page `index`.
 
     Each process has its share of an endpoint's `max_in_flight`.
     """
 
-    def __init__(self, router: Router, board: Board, index: int, say: Callable[[str], None]) -> None:
+    def __init__(self, router: Router, board: SharedCounters, index: int, say: Callable[[str], None]) -> None:
         self._router = router
         self._say = say
         self._index, self._of = index, len(board.pages)
@@ -156,6 +156,6 @@ class Neighbours:
             state.latency.pool(pooled(self._told(self._keys[state.id]), TAU))
         self._next += SLICE
 
-    def _told(self, key: int) -> list[Evidence]:
+    def _told(self, key: int) -> list[SharedLatency]:
         pairs = zip(self._others, self._rows, strict=True)
         return [page.told(rows[key]) for page, rows in pairs if key in rows]

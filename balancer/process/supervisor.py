@@ -24,7 +24,7 @@ from balancer.process.child import Child
 from balancer.process.lifecycle import ready_line
 from balancer.process.listening import listening
 from balancer.process.member import Member
-from balancer.process.shared_counters import Board
+from balancer.process.shared_counters import SharedCounters
 from balancer.process.shutdown import CUT_SHORT, REPLACED, STOPPED
 from balancer.process.signals import Signals
 from balancer.process.socket_handover import TOLD_IN_VAIN, Successor, tell_ready, told_replaced
@@ -45,7 +45,7 @@ class Supervisor:
         self._work = work
         self._say = say
         self._listening = listening(settings, complain)
-        self._board = Board(settings.processes)
+        self._board = SharedCounters(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
         self._front = Front(settings.tls) if settings.tls is not None else None

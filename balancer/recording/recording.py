@@ -20,7 +20,7 @@ from balancer.log.output import complain
 from balancer.recording.recorder import About, Recorder
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
     from policies.routing.clock import Clock
 
 
@@ -30,8 +30,8 @@ NONE: Final = RecordConfig()
 class Recording:
     """A unit's. `recorder` is the last recording's, also after it has ended."""
 
-    def __init__(self, unit: Unit, clock: Clock) -> None:
-        self._unit = unit
+    def __init__(self, proxy: Proxy, clock: Clock) -> None:
+        self._proxy = proxy
         self._clock = clock
         self._config = NONE
         self._until = inf
@@ -40,7 +40,7 @@ class Recording:
     @property
     def is_on(self) -> bool:
         """Whether requests are recorded now."""
-        return self._unit.recorder is not None
+        return self._proxy.recorder is not None
 
     def adopt(self, config: RecordConfig) -> None:
         """Go by this from now on. What was begun by command goes on, unless where it goes has changed.
@@ -60,15 +60,15 @@ class Recording:
 
     def start(self, seconds: float | None = None) -> None:
         """Record from now on, for so long. Raises `RecordingRefused` and `LogFailed`."""
-        config, unit = self._config, self._unit
+        config, proxy = self._config, self._proxy
         if config.path is None:
             raise RecordingRefused("record.path: is not configured, so there is nowhere to record to")
         if self.is_on:
             raise RecordingRefused("a recording is under way; DELETE /-/record ends it")
-        now = unit.now()
+        now = proxy.now()
         before: Thread | None = self.recorder.thread if self.recorder is not None else None
         salt = config.salt.get_secret_value().encode() if config.salt is not None else secrets.token_bytes(16)
-        self.recorder = unit.recorder = Recorder(
+        self.recorder = proxy.recorder = Recorder(
             config.path,
             About(now, wall_offset(self._clock), self._facts(), self._connect_of, self._key_of),
             salt=salt[:64],
@@ -81,7 +81,7 @@ class Recording:
 
     def stop(self) -> None:
         """Record no more; what waits is still written."""
-        recorder, self._unit.recorder = self._unit.recorder, None
+        recorder, self._proxy.recorder = self._proxy.recorder, None
         if recorder is not None:
             recorder.retire()
 
@@ -93,14 +93,14 @@ class Recording:
 
     def tick(self, now: float) -> None:
         """The sweep: it has lasted as long as was asked for, or has no room left."""
-        recorder = self._unit.recorder
+        recorder = self._proxy.recorder
         if recorder is not None and (now >= self._until or recorder.is_full):
             self.stop()
 
     def status(self) -> dict[str, Any]:
         """For people: whether it is on, and what became of the requests of the last one."""
         recorder = self.recorder
-        left = None if not self.is_on or self._until == inf else max(0.0, self._until - self._unit.now())
+        left = None if not self.is_on or self._until == inf else max(0.0, self._until - self._proxy.now())
         told: dict[str, Any] = {"recording": self.is_on, "seconds_left": left, "full": False, "problem": None}
         if recorder is None:
             return told | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
@@ -115,23 +115,23 @@ class Recording:
     # --- what a recording asks of the unit
 
     def _facts(self) -> dict[str, Any]:
-        unit = self._unit
+        proxy = self._proxy
         return {
-            "home_region": unit.home_region,
-            "policy": {"name": unit.policy.name, **unit.policy.options},
+            "home_region": proxy.home_region,
+            "policy": {"name": proxy.policy.name, **proxy.policy.options},
             "endpoints": [
                 {"id": state.id, "region": state.region, "weight": state.endpoint.weight}
-                for state in unit.router.states
+                for state in proxy.router.states
             ],
         }
 
     def _connect_of(self, endpoint_id: str) -> float:
         """Called by the recorder's thread."""
-        pool = self._unit.pools.by_id.get(endpoint_id)
+        pool = self._proxy.pools.by_id.get(endpoint_id)
         return pool.trip if pool is not None else 0.0
 
     def _key_of(self, entry: Entry) -> bytes:
         """Whom the request belongs to: as stickiness has it, else its client. Called by the recorder's thread."""
-        stickiness = self._unit.stickiness
+        stickiness = self._proxy.stickiness
         key = stickiness.key_in(entry.head) if stickiness is not None else None
         return key if key is not None else forwarded_for(entry).partition(b",")[0].strip()

@@ -28,7 +28,7 @@ Examples:
 Then:
   curl -H 'Host: api.pay.example' http://127.0.0.1:8081/v1/charges
   curl http://127.0.0.1:8081/pay/v1/charges
-  balancer status --unit http://127.0.0.1:8081
+  balancer status --url http://127.0.0.1:8081
 """
 
 

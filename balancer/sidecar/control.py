@@ -18,32 +18,32 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from balancer.admin.application import ControlPlane
+from balancer.admin.application import AdminApplication
 from balancer.admin.merge import merged_metrics
 from balancer.admin.metrics import PREFIX, metrics_text
 from balancer.admin.routes_report import events_status, names_status, watch_status
 from balancer.admin.status import build, endpoint_status, log_status, reload_status
 
 if TYPE_CHECKING:
-    from balancer.admin.sockets import ControlSockets
+    from balancer.admin.sockets import AdminSockets
     from balancer.config.reload import Reloads
+    from balancer.proxy import Proxy
     from balancer.sidecar.origins import Origin, Origins
-    from balancer.unit import Unit
 
 
-class SidecarControl(ControlPlane):
+class SidecarControl(AdminApplication):
     """The application."""
 
     def __init__(
         self,
-        unit: Unit,
+        proxy: Proxy,
         reloads: Reloads,
         origins: Origins,
         token: bytes | None,
-        sockets: ControlSockets | None = None,
+        sockets: AdminSockets | None = None,
     ) -> None:
         self._origins = origins
-        super().__init__(unit, reloads, token, sockets=sockets)
+        super().__init__(proxy, reloads, token, sockets=sockets)
 
     def _routes(self) -> list[web.RouteDef]:
         return [
@@ -56,7 +56,7 @@ class SidecarControl(ControlPlane):
     @property
     def is_ready(self) -> bool:
         """Whether it takes requests."""
-        return not self._unit.is_draining
+        return not self._proxy.is_draining
 
     async def _ready(self, request: web.Request) -> web.Response:
         """With the origins that can be reached, as far as is known."""
@@ -65,20 +65,22 @@ class SidecarControl(ControlPlane):
         return web.json_response(document, status=200 if self.is_ready else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(sidecar_status(self._unit, self._origins))
+        return web.json_response(sidecar_status(self._proxy, self._origins))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        told = [metrics_text(unit) for unit in (self._unit, *(origin.unit for origin in self._origins.all))]
+        told = [
+            metrics_text(proxy) for proxy in (self._proxy, *(origin.proxy for origin in self._origins.all))
+        ]
         body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in told])
         return web.Response(body=body + origin_metrics(self._origins), headers={"Content-Type": told[0][1]})
 
 
 def is_reachable(origin: Origin) -> bool:
     """Whether the last attempts to connect succeeded, or none was made yet."""
-    return all(state.is_reachable and not state.record.is_unreachable for state in origin.unit.router.states)
+    return all(state.is_reachable and not state.record.is_unreachable for state in origin.proxy.router.states)
 
 
-def sidecar_status(front: Unit, origins: Origins) -> dict[str, Any]:
+def sidecar_status(front: Proxy, origins: Origins) -> dict[str, Any]:
     """The whole of /-/status. Durations in seconds."""
     return {
         "version": version("steelyard"),
@@ -89,7 +91,7 @@ def sidecar_status(front: Unit, origins: Origins) -> dict[str, Any]:
         "clients": len(front.downstreams),
         "connections": front.counts.connections,
         "in_flight": front.in_flight,
-        "requests": sum(origin.unit.counts.requests for origin in origins.all),
+        "requests": sum(origin.proxy.counts.requests for origin in origins.all),
         "errors": dict(front.counts.errors),
         "access_log": log_status(front),
         "reload": reload_status(front),
@@ -99,7 +101,7 @@ def sidecar_status(front: Unit, origins: Origins) -> dict[str, Any]:
 
 def origin_status(origin: Origin) -> dict[str, Any]:
     """One of them: how requests find it, what became of them, and its endpoint as a unit tells of it."""
-    unit, counts = origin.unit, origin.unit.counts
+    proxy, counts = origin.proxy, origin.proxy.counts
     return {
         "id": origin.name,
         "url": origin.url,
@@ -108,12 +110,12 @@ def origin_status(origin: Origin) -> dict[str, Any]:
         "requests": counts.requests,
         "retried": counts.retried,
         "abandoned": counts.abandoned,
-        "queued": len(unit.queue),
+        "queued": len(proxy.queue),
         "errors": dict(counts.errors),
-        "endpoint": next((endpoint_status(unit, state) for state in unit.router.states), None),
-        "names": names_status(unit),
-        "watch": watch_status(unit),
-        "events": events_status(unit),
+        "endpoint": next((endpoint_status(proxy, state) for state in proxy.router.states), None),
+        "names": names_status(proxy),
+        "watch": watch_status(proxy),
+        "events": events_status(proxy),
     }
 
 
@@ -145,7 +147,7 @@ class OriginCollector(Collector):
             labels=["origin", "reason"],
         )
         for origin in self._origins.all:
-            counts = origin.unit.counts
+            counts = origin.proxy.counts
             requests.add_metric([origin.name], counts.requests)
             for reason, number in counts.errors.items():
                 errors.add_metric([origin.name, reason], number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.config.sidecar import MARKER
-from balancer.downstream.connection import CONTROL_PREFIX, Downstream
+from balancer.downstream.connection import CONTROL_PREFIX, DownstreamConnection
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
@@ -24,18 +24,18 @@ from balancer.http1.request_reader import RequestReader
 from balancer.sidecar.heads import Heads
 
 if TYPE_CHECKING:
-    from balancer.admin.application import ControlPlane
+    from balancer.admin.application import AdminApplication
+    from balancer.proxy import Proxy
     from balancer.sidecar.origins import Origins
-    from balancer.unit import Unit
 
 
-class OriginDownstream(Downstream):
+class OriginConnection(DownstreamConnection):
     """One client connection."""
 
     __slots__ = ("_origin_heads",)
 
-    def __init__(self, unit: Unit, control: ControlPlane, origins: Origins) -> None:
-        super().__init__(unit, control)
+    def __init__(self, proxy: Proxy, control: AdminApplication, origins: Origins) -> None:
+        super().__init__(proxy, control)
         self._origin_heads = Heads(origins)
 
     def _begin(self, request: Request, reader: RequestReader) -> None:
@@ -43,12 +43,12 @@ class OriginDownstream(Downstream):
             super()._begin(request, reader)
             return
         origin, request = self._origin_heads.outgoing(request)
-        front = self._unit
-        self._unit = origin.unit  # what is made of the request is that unit's
+        front = self._proxy
+        self._proxy = origin.proxy  # what is made of the request is that unit's
         try:
             super()._begin(request, reader)
         finally:
-            self._unit = front
+            self._proxy = front
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """With our marker: whoever may ask the origin itself learns whether it can have heard of the request."""

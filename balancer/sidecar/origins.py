@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from balancer.errors import RequestRejected
 
 if TYPE_CHECKING:
-    from balancer.unit import Unit
+    from balancer.proxy import Proxy
 
 
 class Origin:
     """A third party, and the unit that speaks with it. `authority` is what it is told as Host."""
 
-    def __init__(self, name: str, url: str, host: str | None, prefix: str | None, unit: Unit) -> None:
+    def __init__(self, name: str, url: str, host: str | None, prefix: str | None, proxy: Proxy) -> None:
         self.name = name
         self.url = url
         self.host = host
         self.prefix = prefix
-        self.unit = unit
+        self.proxy = proxy
         self.authority = url.partition("://")[2].encode()
 
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from balancer.config.load import Settings
 from balancer.config.reload import Prepared
-from balancer.config.runtime import Terms, terms_of
+from balancer.config.runtime import RuntimeConfig, terms_of
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.downstream.timeouts import Sweep
 from balancer.membership.dns_source import WatchedName
+from balancer.proxy import AT_ONCE, Proxy
 from balancer.server import Server, build
 from balancer.sidecar.control import SidecarControl
-from balancer.sidecar.downstream import OriginDownstream
+from balancer.sidecar.downstream import OriginConnection
 from balancer.sidecar.origins import Origin, Origins
-from balancer.unit import AT_ONCE, Unit
 from policies.routing.clock import Clock
 
 LEAST_CONNECTIONS = 8
@@ -35,56 +35,56 @@ class SidecarServer(Server):
         read: Callable[[], SidecarConfig] | None = None,
     ) -> None:
         self._read = read or (lambda: config)
-        self._next: tuple[SidecarConfig, list[Terms]] = config, []  # that a reload has read
+        self._next: tuple[SidecarConfig, list[RuntimeConfig]] = config, []  # that a reload has read
         super().__init__(config.front(), clock, self._prepare)
-        self._leaving: list[Unit] = []  # of origins that are gone, with requests in flight
+        self._leaving: list[Proxy] = []  # of origins that are gone, with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
         self._share()
         self._control = SidecarControl(
-            self.unit, self.reloads, self.origins, self.unit.terms.token, self.listening.control
+            self.proxy, self.reloads, self.origins, self.proxy.terms.token, self.listening.control
         )
 
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
         return _named(config, one, build(config.unit_of(one), self._clock))
 
-    def _downstream(self) -> OriginDownstream:
-        return OriginDownstream(self.unit, self._control, self.origins)
+    def _downstream(self) -> OriginConnection:
+        return OriginConnection(self.proxy, self._control, self.origins)
 
     @property
-    def units(self) -> list[Unit]:
+    def units(self) -> list[Proxy]:
         """Of all origins, and of those that are leaving."""
-        return [*(origin.unit for origin in self.origins.all), *self._leaving]
+        return [*(origin.proxy for origin in self.origins.all), *self._leaving]
 
     async def start(self) -> None:
         """Listen and serve."""
-        for unit in self.units:
-            unit.pools.routes.sweep(unit.now())
+        for proxy in self.units:
+            proxy.pools.routes.sweep(proxy.now())
         await super().start()
 
     def _look(self, now: float) -> None:
         super()._look(now)
-        self._leaving = [unit for unit in self._leaving if unit.router.in_flight]
+        self._leaving = [proxy for proxy in self._leaving if proxy.router.in_flight]
         self._share()
-        for unit in self.units:
-            Sweep(unit, lambda now: None).sweep(now)
+        for proxy in self.units:
+            Sweep(proxy, lambda now: None).sweep(now)
 
     def _share(self) -> None:
         """What is in front decides whether a client may go on, and who writes the log; the descriptors are divided."""
         room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(self.units)))
-        for unit in self.units:
-            unit.pools.limit = room
-            unit.access_log = self.unit.access_log
-            unit.keeps_clients = self.unit.keeps_clients
+        for proxy in self.units:
+            proxy.pools.limit = room
+            proxy.access_log = self.proxy.access_log
+            proxy.keeps_clients = self.proxy.keeps_clients
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """As any server; then part from the origins."""
-        for unit in self.units:
-            unit.drain(AT_ONCE)
+        for proxy in self.units:
+            proxy.drain(AT_ONCE)
         is_finished = await super().stop(is_patient=is_patient)
-        for unit in self.units:
-            unit.queue.close()
-            unit.tunnels.abort()
-            await unit.pools.close()
+        for proxy in self.units:
+            proxy.queue.close()
+            proxy.tunnels.abort()
+            await proxy.pools.close()
         return is_finished
 
     # --- other terms
@@ -103,21 +103,23 @@ class SidecarServer(Server):
         self._adopt_origins(config, terms, new)
         return gone
 
-    def _adopt_origins(self, config: SidecarConfig, terms: list[Terms], new: dict[str, Origin]) -> None:
-        known = {origin.name: origin.unit for origin in self.origins.all}
+    def _adopt_origins(
+        self, config: SidecarConfig, terms: list[RuntimeConfig], new: dict[str, Origin]
+    ) -> None:
+        known = {origin.name: origin.proxy for origin in self.origins.all}
         kept: list[Origin] = []
         for one, its_terms in zip(config.origins, terms, strict=True):
-            unit = known.pop(one.name, None)
-            if unit is not None:
-                unit.adopt(its_terms)
-                unit.roster.adopt(its_terms)
-            kept.append(new[one.name] if unit is None else _named(config, one, unit))
-        for unit in known.values():
-            unit.replace_endpoints([])
-            self._leaving.append(unit)
+            proxy = known.pop(one.name, None)
+            if proxy is not None:
+                proxy.adopt(its_terms)
+                proxy.roster.adopt(its_terms)
+            kept.append(new[one.name] if proxy is None else _named(config, one, proxy))
+        for proxy in known.values():
+            proxy.replace_endpoints([])
+            self._leaving.append(proxy)
         self.origins.use(kept, config.own_names)
         self._share()
 
 
-def _named(config: SidecarConfig, one: OriginConfig, unit: Unit) -> Origin:
-    return Origin(one.name, one.url, config.host_of(one), one.prefix, unit)
+def _named(config: SidecarConfig, one: OriginConfig, proxy: Proxy) -> Origin:
+    return Origin(one.name, one.url, config.host_of(one), one.prefix, proxy)

@@ -25,16 +25,16 @@ from balancer.errors import (
     NameUnresolved,
     UpstreamError,
 )
-from balancer.http1.field_list import Outline, head_of
+from balancer.http1.field_list import FieldList, head_of
 from balancer.http2.stream import HIGH, LOW
 from balancer.upstream.dial import UNRESOLVED, kind_of, untrusted
-from balancer.upstream.library_connection import LibraryCarrier, address_of
+from balancer.upstream.library_connection import LibraryConnection, address_of
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.multiplexed_pool import SharedPool
+    from balancer.upstream.multiplexed_pool import MultiplexedPool
     from balancer.upstream.pools import Pools
-    from balancer.upstream.stream import Errand
+    from balancer.upstream.stream import UpstreamStream
 
 ITS_OWN = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Fields that aiohttp adds where they are missing."""
@@ -100,7 +100,7 @@ def error_of(error: BaseException) -> UpstreamError:
 class AiohttpCall:
     """A `Stream`: a task that sends one request and reads its response."""
 
-    def __init__(self, carrier: AiohttpCarrier, errand: Errand, outline: Outline) -> None:
+    def __init__(self, carrier: AiohttpConnection, errand: UpstreamStream, outline: FieldList) -> None:
         self.errand = errand
         self.unsent = 0
         self._carrier = carrier
@@ -197,7 +197,7 @@ class AiohttpCall:
             self.task.cancel()
 
 
-def _headers(outline: Outline) -> CIMultiDict[str]:
+def _headers(outline: FieldList) -> CIMultiDict[str]:
     """Host first, then the others; a name that is repeated is spelled as the first time, or aiohttp keeps the last
     alone. Values are UTF-8 to it, so other bytes beyond ASCII are lost."""
     headers: CIMultiDict[str] = CIMultiDict()
@@ -210,10 +210,10 @@ def _headers(outline: Outline) -> CIMultiDict[str]:
     return headers
 
 
-class AiohttpCarrier(LibraryCarrier):
-    """A `Carrier`: what of aiohttp's client is for one endpoint."""
+class AiohttpConnection(LibraryConnection):
+    """A `MultiplexedConnection`: what of aiohttp's client is for one endpoint."""
 
-    def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
+    def __init__(self, pool: MultiplexedPool, tls: ClientTls | None) -> None:
         super().__init__(pool)
         self.counts = pool.counts
         self.context: ssl.SSLContext | bool = True if tls is None else tls.context
@@ -225,7 +225,7 @@ class AiohttpCarrier(LibraryCarrier):
         """The one of all endpoints whose connections are kept, or are not."""
         return client_of(self.pool.pools, keeps_alive=self.pool.keeps_alive)
 
-    def begin(self, errand: Errand, outline: Outline) -> AiohttpCall:
+    def begin(self, errand: UpstreamStream, outline: FieldList) -> AiohttpCall:
         return AiohttpCall(self, errand, outline)
 
 

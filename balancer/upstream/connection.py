@@ -71,11 +71,11 @@ class ResponseSink(Protocol):
 class ConnectionOwner(Protocol):
     """Who keeps the connection while it serves nobody; told the moment it cannot be used any more."""
 
-    def give_back(self, upstream: Upstream) -> None: ...
-    def connection_closed(self, upstream: Upstream) -> None: ...
+    def give_back(self, upstream: UpstreamConnection) -> None: ...
+    def connection_closed(self, upstream: UpstreamConnection) -> None: ...
 
 
-class Upstream(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
     says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
     The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
@@ -401,9 +401,9 @@ async def connect(
     timeout: float,
     tls: ClientTls | None = None,
     route: Route | None = None,
-) -> Upstream:
+) -> UpstreamConnection:
     """Open a connection within `timeout` seconds; raises `ConnectFailed` or one of its kinds. `route` knows the names
     and what was learned before; without it the name is looked up each time."""
-    upstream, phases = await dial(lambda: Upstream(owner), host, port, timeout, tls, route)
+    upstream, phases = await dial(lambda: UpstreamConnection(owner), host, port, timeout, tls, route)
     upstream.phases = phases
     return upstream

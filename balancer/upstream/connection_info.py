@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from balancer.upstream.connect_phases import Phases
 
 if TYPE_CHECKING:
-    from balancer.upstream.connection import Upstream
-    from balancer.upstream.stream import Carrier
+    from balancer.upstream.connection import UpstreamConnection
+    from balancer.upstream.stream import MultiplexedConnection
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ConnectionInfo:
     """By our end's address. `opened_at`, and `idle_since`, None while it serves, in seconds; `requests` have been given
     to it, or have ended where it serves one at a time; `streams` are under way."""
 
@@ -29,10 +29,10 @@ class Listed:
     phases: Phases
 
 
-def listed_upstream(upstream: Upstream) -> Listed:
+def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
     """One that serves one request at a time."""
     is_idle = upstream.is_reusable and upstream.idle_since > 0
-    return Listed(
+    return ConnectionInfo(
         our_end(upstream.transport),
         upstream.opened_at,
         upstream.idle_since if is_idle else None,
@@ -42,11 +42,11 @@ def listed_upstream(upstream: Upstream) -> Listed:
     )
 
 
-def listed_carrier(carrier: Carrier) -> Listed:
+def listed_carrier(carrier: MultiplexedConnection) -> ConnectionInfo:
     """One that serves many."""
     life = carrier.life
     idle_since = None if carrier.leased else life.idle_since
-    return Listed(life.name, life.opened_at, idle_since, life.requests, carrier.leased, life.phases)
+    return ConnectionInfo(life.name, life.opened_at, idle_since, life.requests, carrier.leased, life.phases)
 
 
 def our_end(transport: asyncio.BaseTransport) -> str:

@@ -13,14 +13,14 @@ import pycurl
 
 from balancer.errors import ConnectionBroken
 from balancer.upstream.curl_transfer import CurlTransfer, error_of
-from balancer.upstream.library_connection import LibraryCarrier, address_of
+from balancer.upstream.library_connection import LibraryConnection, address_of
 
 if TYPE_CHECKING:
-    from balancer.http1.field_list import Outline
+    from balancer.http1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.multiplexed_pool import SharedPool
+    from balancer.upstream.multiplexed_pool import MultiplexedPool
     from balancer.upstream.pools import Pools
-    from balancer.upstream.stream import Errand
+    from balancer.upstream.stream import UpstreamStream
 
 SPARE = 64
 """Handles that are kept for the next requests."""
@@ -158,10 +158,10 @@ class CurlClient:
         return cast(int, transfer.handle.getinfo(pycurl.NUM_CONNECTS))
 
 
-class CurlCarrier(LibraryCarrier):
-    """A `Carrier`: what of libcurl is for one endpoint."""
+class CurlConnection(LibraryConnection):
+    """A `MultiplexedConnection`: what of libcurl is for one endpoint."""
 
-    def __init__(self, pool: SharedPool, tls: ClientTls | None) -> None:
+    def __init__(self, pool: MultiplexedPool, tls: ClientTls | None) -> None:
         super().__init__(pool)
         self.client = client_of(pool.pools)
         self.tls = tls
@@ -169,7 +169,7 @@ class CurlCarrier(LibraryCarrier):
         host, port = pool.origin
         self.url = address_of(host if tls is None else tls.name, port, tls) + "/"
 
-    def begin(self, errand: Errand, outline: Outline) -> CurlTransfer:
+    def begin(self, errand: UpstreamStream, outline: FieldList) -> CurlTransfer:
         transfer = CurlTransfer(self, errand, self.client.handle())
         transfer.describe(outline)
         self.client.begin(transfer)

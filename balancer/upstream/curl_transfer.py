@@ -23,15 +23,15 @@ from balancer.errors import (
     UpstreamError,
     WorkerUntrusted,
 )
-from balancer.http1.field_list import Fields, Outline, head_of, trailers_of
+from balancer.http1.field_list import FieldList, Fields, head_of, trailers_of
 from balancer.http2.stream import HIGH, LOW
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.dial import CERTIFICATE_KINDS, FAILED, UNRESOLVED, kind_of
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.curl import CurlCarrier
-    from balancer.upstream.stream import Errand
+    from balancer.upstream.curl import CurlConnection
+    from balancer.upstream.stream import UpstreamStream
 
 ITS_OWN = (b"accept", b"user-agent", b"expect", b"content-type")
 """Fields that libcurl adds where they are missing."""
@@ -91,7 +91,7 @@ def _kind_of_mistrust(handle: Any, code: int) -> str | None:
 class CurlTransfer:
     """A `Stream`. `handle` is libcurl's, None when it is over."""
 
-    def __init__(self, carrier: CurlCarrier, errand: Errand, handle: Any) -> None:
+    def __init__(self, carrier: CurlConnection, errand: UpstreamStream, handle: Any) -> None:
         self.errand = errand
         self.handle: Any = handle
         self.unsent = 0
@@ -109,7 +109,7 @@ class CurlTransfer:
 
     # --- set up
 
-    def describe(self, outline: Outline) -> None:
+    def describe(self, outline: FieldList) -> None:
         """Tell libcurl of the request."""
         handle, carrier = self.handle, self._carrier
         handle.setopt(pycurl.URL, carrier.url)
@@ -285,7 +285,7 @@ class CurlTransfer:
         self._carrier.client.forget(self)
 
 
-def _lines(outline: Outline) -> list[bytes]:
+def _lines(outline: FieldList) -> list[bytes]:
     """A field without a value is written with a semicolon, one that must not be sent with nothing behind its colon."""
     fields = [(name, value) for name, value in outline.fields if name.lower() != b"content-length"]
     if outline.length == 0 and len(fields) < len(outline.fields):

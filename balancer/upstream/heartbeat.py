@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from balancer.errors import UpstreamError
-from balancer.upstream.connection import Response, Upstream
+from balancer.upstream.connection import Response, UpstreamConnection
 from policies.routing.facts import Endpoint
 
 BODY_LIMIT: Final = 65_536
@@ -34,7 +34,7 @@ def heartbeat_request(endpoint: Endpoint, method: str, path: str) -> bytes:
 class Heartbeat:
     """The sink of one response, which must have ended by `deadline`, in seconds."""
 
-    def __init__(self, owner: HeartbeatOwner, upstream: Upstream, deadline: float) -> None:
+    def __init__(self, owner: HeartbeatOwner, upstream: UpstreamConnection, deadline: float) -> None:
         self._owner = owner
         self._size = 0
         self._is_over = False

@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from balancer.upstream.connection import Upstream
-from balancer.upstream.idle_timeout import REST, Horizon
+from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.idle_timeout import REST, IdleTimeout
 
 JUDGED_EVERY: Final = 1.0
 """Seconds between two judgements of a horizon."""
 
 
-class Rested:
+class IdleConnections:
     """One endpoint's. `limit` and `strict_limit` are the greatest idle ages, in seconds, for requests that may be
     repeated and that may not."""
 
-    def __init__(self, horizon: Horizon, now: Callable[[], float], limit: float) -> None:
+    def __init__(self, horizon: IdleTimeout, now: Callable[[], float], limit: float) -> None:
         self.horizon = horizon
         self.limit = self.strict_limit = limit
-        self.lookout: Upstream | None = None
+        self.lookout: UpstreamConnection | None = None
         self._now = now
         self._judged_at = now()
         self._lost_at = -REST
         self._leases = 0  # from here
         self._young = 0  # and before a rest, as far as the horizon has been told
-        self._waiting: dict[Upstream, None] = {}  # the newest is last
+        self._waiting: dict[UpstreamConnection, None] = {}  # the newest is last
 
     def __len__(self) -> int:
         return len(self._waiting) + (self.lookout is not None)
@@ -41,13 +41,13 @@ class Rested:
             return False
         return self._now() - next(reversed(self._waiting)).idle_since <= self.limit
 
-    def add(self, upstream: Upstream) -> None:
+    def add(self, upstream: UpstreamConnection) -> None:
         """It is older than a moment now, and younger than all that are here."""
         self._waiting[upstream] = None
         if upstream.announced > 0:
             self.horizon.announce(upstream.announced)
 
-    def lease(self, limit: float) -> Upstream | None:
+    def lease(self, limit: float) -> UpstreamConnection | None:
         """The newest, if it is no older than so many seconds."""
         if not self._waiting:
             return None
@@ -59,12 +59,12 @@ class Rested:
         self._note_stood(upstream)
         return upstream
 
-    def take(self, upstream: Upstream) -> None:
+    def take(self, upstream: UpstreamConnection) -> None:
         """This one, for a use of our own."""
         del self._waiting[upstream]
         self._note_stood(upstream)
 
-    def ending(self, now: float, lead: float) -> list[Upstream]:
+    def ending(self, now: float, lead: float) -> list[UpstreamConnection]:
         """Those that will be past the limit within `lead` seconds, the oldest first."""
         found = []
         for upstream in self._waiting:
@@ -73,7 +73,7 @@ class Rested:
             found.append(upstream)
         return found
 
-    def discard(self, upstream: Upstream) -> bool:
+    def discard(self, upstream: UpstreamConnection) -> bool:
         """It has closed. Returns whether it was here."""
         if upstream is self.lookout:
             self.lookout = None
@@ -105,7 +105,7 @@ class Rested:
             self.lookout = None
             self._give_up(lookout, now)
 
-    def lost(self, upstream: Upstream) -> float:
+    def lost(self, upstream: UpstreamConnection) -> float:
         """The worker has closed one that was idle, here or not yet. Returns its age, in seconds: that of the last sweep
         before it became so, and it may be younger by a `REST`."""
         now = self._now()
@@ -119,7 +119,7 @@ class Rested:
             self.horizon.closed(max(0.0, age - REST))
         return age
 
-    def died(self, upstream: Upstream) -> None:
+    def died(self, upstream: UpstreamConnection) -> None:
         """One that was leased was gone: it had been idle for too long, or as good as."""
         has_rested = upstream.rested_since == upstream.idle_since
         self.horizon.died(upstream.rested_for - REST if has_rested else 0.0)
@@ -144,12 +144,12 @@ class Rested:
         self.limit = min(longest, horizon.age - min(margin, horizon.age / 2))
         self.strict_limit = min(longest, horizon.strict_age - margin)
 
-    def _note_stood(self, upstream: Upstream) -> None:
+    def _note_stood(self, upstream: UpstreamConnection) -> None:
         age = self._now() - upstream.idle_since
         self.horizon.stood(age - REST)
         upstream.rested_for = age
         upstream.rested_since = upstream.idle_since
 
-    def _give_up(self, upstream: Upstream, now: float) -> None:
+    def _give_up(self, upstream: UpstreamConnection, now: float) -> None:
         self.horizon.stood(now - upstream.idle_since - REST)
         upstream.close()

@@ -36,7 +36,7 @@ LONGER: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class HorizonRules:
+class IdleTimeoutRules:
     """`risk`: the chance of having been closed that is run with a request that may be repeated, and `strict_risk` with
     one that may not; 0: nothing is learned. Evidence has half its weight after `half_life` seconds."""
 
@@ -45,12 +45,12 @@ class HorizonRules:
     half_life: float = 600.0
 
 
-class Horizon:
+class IdleTimeout:
     """One endpoint's. `age` and `strict_age` are the greatest ages, in seconds, at which a connection should be leased
     for a request that may be repeated and for one that may not, as of the last `judge`; `announced` is what the worker
     itself says, None: nothing. `is_learned`: there is evidence, or a word of the worker's."""
 
-    def __init__(self, rules: HorizonRules, now: float) -> None:
+    def __init__(self, rules: IdleTimeoutRules, now: float) -> None:
         self.rules = rules
         self.age = self.strict_age = TRUSTED
         self.announced: float | None = None

@@ -1,4 +1,4 @@
-"""What of a library's HTTP client is for one endpoint: a `Carrier` of as many requests as there are.
+"""What of a library's HTTP client is for one endpoint: a `MultiplexedConnection` of as many requests as there are.
 
 Rule of this file: the library keeps the connections, ages and closes them. Here is only whether it is still asked.
 """
@@ -9,28 +9,28 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from balancer.http1.response_head import ResponseHeads
-from balancer.upstream.stream import CarrierLife
+from balancer.upstream.stream import ConnectionLife
 
 if TYPE_CHECKING:
-    from balancer.http1.field_list import Outline
+    from balancer.http1.field_list import FieldList
     from balancer.tls.contexts import ClientTls
-    from balancer.upstream.multiplexed_pool import SharedPool
+    from balancer.upstream.multiplexed_pool import MultiplexedPool
     from balancer.upstream.pool_limits import PoolLimits
-    from balancer.upstream.stream import Errand, Stream
+    from balancer.upstream.stream import Stream, UpstreamStream
 
 ENDLESS = 1 << 30
 
 
-class LibraryCarrier(ABC):
-    """All of a `Carrier` but how a request begins."""
+class LibraryConnection(ABC):
+    """All of a `MultiplexedConnection` but how a request begins."""
 
     is_library = True
 
-    def __init__(self, pool: SharedPool) -> None:
+    def __init__(self, pool: MultiplexedPool) -> None:
         self.pool = pool
         self.heads = ResponseHeads()
         self.leased = 0
-        self.life = CarrierLife()
+        self.life = ConnectionLife()
         self._is_leaving = False
 
     @property
@@ -43,7 +43,7 @@ class LibraryCarrier(ABC):
         return 0 if self._is_leaving else ENDLESS
 
     @abstractmethod
-    def begin(self, errand: Errand, outline: Outline) -> Stream: ...
+    def begin(self, errand: UpstreamStream, outline: FieldList) -> Stream: ...
 
     def is_quiet(self) -> bool:
         return True

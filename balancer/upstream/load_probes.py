@@ -20,7 +20,7 @@ from balancer.http1.load_report import reported_load
 
 if TYPE_CHECKING:
     from balancer.errors import ConnectFailed, UpstreamError
-    from balancer.upstream.connection import Response, Upstream
+    from balancer.upstream.connection import Response, UpstreamConnection
     from balancer.upstream.pool import Pool
     from balancer.upstream.pools import Pools
     from policies.routing.endpoint_state import EndpointState
@@ -114,7 +114,7 @@ class LoadProbe:
     def __init__(self, probes: LoadProbes, state: EndpointState) -> None:
         self._probes = probes
         self._pool: Pool | None = None
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamConnection | None = None
         self._is_fresh = False  # the connection has served nobody before
         self._load: ReportedLoad | None = None
         self._size = 0
@@ -135,7 +135,7 @@ class LoadProbe:
         self._is_fresh = True
         pool.open(self)
 
-    def _send(self, upstream: Upstream) -> None:
+    def _send(self, upstream: UpstreamConnection) -> None:
         self._upstream = upstream
         self.sent_at = self._probes.now()
         url = urlsplit(self.state.endpoint.address)
@@ -151,7 +151,7 @@ class LoadProbe:
             self._probes.counts.failed += 1
             self.end(None)
 
-    def end(self, kept: Upstream | None) -> None:
+    def end(self, kept: UpstreamConnection | None) -> None:
         """It is over; `kept` is the connection, if it can serve again."""
         if not self.is_over:
             self.is_over = True
@@ -170,7 +170,7 @@ class LoadProbe:
 
     # --- Lessee
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: UpstreamConnection) -> None:
         if self.is_over:
             upstream.release()
         else:

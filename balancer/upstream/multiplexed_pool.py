@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1, HTTP2
-from balancer.upstream.connection import Upstream
+from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.connection_counts import US, WORKER
-from balancer.upstream.connection_info import Listed, listed_carrier
+from balancer.upstream.connection_info import ConnectionInfo, listed_carrier
 from balancer.upstream.dial import unforeseen
-from balancer.upstream.idle_timeout import HorizonRules
-from balancer.upstream.pool import Lessee, Pool, bare
-from balancer.upstream.stream import Carrier, Errand
+from balancer.upstream.idle_timeout import IdleTimeoutRules
+from balancer.upstream.pool import LeaseWaiter, Pool, bare
+from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
 from policies.routing.facts import Endpoint
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.pools import Pools
 
-Opener = Callable[["SharedPool", "ClientTls | None"], Awaitable[Carrier]]
+Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[MultiplexedConnection]]
 """Opens a carrier; raises `ConnectFailed`."""
 
 
-UNLEARNED: Final = HorizonRules(risk=0.0)
+UNLEARNED: Final = IdleTimeoutRules(risk=0.0)
 
 
-class SharedPool(Pool):
+class MultiplexedPool(Pool):
     """The carriers to one endpoint; `idle` and `leased` count carriers without and with errands."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools, transport: str, opener: Opener) -> None:
@@ -46,7 +46,7 @@ class SharedPool(Pool):
         self.stream_limit = 0  # that the last carrier was told of; 0: none was
         self.go_by(pools.limits)
         self._opener = opener
-        self._carriers: list[Carrier] = []  # that stand; the last to be opened is last
+        self._carriers: list[MultiplexedConnection] = []  # that stand; the last to be opened is last
 
     @property
     def idle(self) -> int:
@@ -68,7 +68,7 @@ class SharedPool(Pool):
     def streams(self) -> int:
         return sum(carrier.leased for carrier in self._carriers)
 
-    def listed(self, most: int) -> list[Listed]:
+    def listed(self, most: int) -> list[ConnectionInfo]:
         return [listed_carrier(carrier) for carrier in self._carriers[:most] if not carrier.is_library]
 
     @property
@@ -83,7 +83,7 @@ class SharedPool(Pool):
 
     # --- leasing
 
-    def lease(self) -> Upstream | None:
+    def lease(self) -> UpstreamConnection | None:
         """A place on a carrier that has room."""
         for carrier in self._carriers:
             if may_carry(carrier):
@@ -92,26 +92,26 @@ class SharedPool(Pool):
                 return self._errand(carrier)
         return None
 
-    def lease_quiet(self) -> Upstream | None:
+    def lease_quiet(self) -> UpstreamConnection | None:
         for carrier in self._carriers:
             if may_carry(carrier) and carrier.is_quiet():
                 return self.lease()
         return None
 
-    def _errand(self, carrier: Carrier) -> Errand:
-        errand, life = Errand(self, carrier), carrier.life
+    def _errand(self, carrier: MultiplexedConnection) -> UpstreamStream:
+        errand, life = UpstreamStream(self, carrier), carrier.life
         errand.idle_since = life.idle_since
         errand.phases = life.phases
         life.requests += 1
         carrier.leased += 1
         return errand
 
-    def wait(self, lessee: Lessee) -> None:
+    def wait(self, lessee: LeaseWaiter) -> None:
         """The lessee gets a place as soon as there is one. While the endpoint is in trouble it hears soon that there is
         none."""
         self.open(lessee)
 
-    def open(self, lessee: Lessee, *, is_trial: bool = False) -> None:
+    def open(self, lessee: LeaseWaiter, *, is_trial: bool = False) -> None:
         """As `wait`: what has broken is not among the carriers any more."""
         if not any(may_carry(carrier) for carrier in self._carriers):
             self.counts.cold += not is_trial
@@ -123,9 +123,9 @@ class SharedPool(Pool):
         self._lessees.append(lessee)
         self._serve()
 
-    def give_back(self, upstream: Upstream) -> None:
+    def give_back(self, upstream: UpstreamConnection) -> None:
         """The errand is over."""
-        carrier = cast(Errand, upstream).carrier
+        carrier = cast(UpstreamStream, upstream).carrier
         carrier.leased -= 1
         carrier.life.idle_since = self._pools.coarse_now
         if not carrier.leased and (self.is_retired or not may_carry(carrier)):
@@ -159,7 +159,7 @@ class SharedPool(Pool):
         while self._lessees and not self.opening:
             self._spare(self._lessees.popleft())
 
-    async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
+    async def _open(self, lessee: LeaseWaiter | None, tls: ClientTls | None) -> None:
         try:
             carrier = await self._opener(self, tls)
         except ConnectFailed as error:
@@ -174,7 +174,7 @@ class SharedPool(Pool):
         else:
             self._carrier_opened(carrier)
 
-    def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
+    def _opening_failed(self, error: ConnectFailed, lessee: LeaseWaiter | None) -> None:
         self._stop_opening(lessee)
         self.backoff.failed(self._pools.now())
         self._none_opened(error)
@@ -187,7 +187,7 @@ class SharedPool(Pool):
             if self._lessees:  # those who try again at once wait for the next one
                 self._lessees.popleft().connect_failed(error)
 
-    def _carrier_opened(self, carrier: Carrier) -> None:
+    def _carrier_opened(self, carrier: MultiplexedConnection) -> None:
         self.opening -= 1
         self._unclaimed -= 1
         self._carriers.append(carrier)
@@ -201,7 +201,7 @@ class SharedPool(Pool):
             if not carrier.leased and not carrier.life.idle_since:
                 carrier.life.idle_since = self._pools.coarse_now
 
-    def _equip_carrier(self, carrier: Carrier) -> None:
+    def _equip_carrier(self, carrier: MultiplexedConnection) -> None:
         limits, rng, life = self._pools.limits, self._pools.rng, carrier.life
         life.opened_at = self._pools.coarse_now
         if carrier.is_library:
@@ -213,7 +213,7 @@ class SharedPool(Pool):
         life.retire_at = life.opened_at + limits.lifetime(rng)
         life.granted = limits.grant(rng) if self.keeps_alive else 1
 
-    def carrier_lost(self, carrier: Carrier, by: str = US) -> None:
+    def carrier_lost(self, carrier: MultiplexedConnection, by: str = US) -> None:
         """It is gone, whoever had places on it."""
         if carrier in self._carriers:
             self._carriers.remove(carrier)
@@ -231,7 +231,7 @@ class SharedPool(Pool):
             self.route.failed(error)
         return error
 
-    def _count_lost(self, carrier: Carrier, by: str) -> None:
+    def _count_lost(self, carrier: MultiplexedConnection, by: str) -> None:
         self.counts.count_closed(by)
         if by == WORKER and not carrier.leased:
             self.counts.count_lost(max(0.0, self._pools.now() - carrier.life.idle_since))
@@ -250,7 +250,7 @@ class SharedPool(Pool):
         if limits.warm and not (self._carriers or self.opening) and self._pools.room != 0:
             self.open_ahead()
 
-    def _is_spare(self, carrier: Carrier, now: float) -> bool:
+    def _is_spare(self, carrier: MultiplexedConnection, now: float) -> bool:
         limits = self._pools.limits
         if carrier.leased or now - carrier.life.idle_since < limits.idle:
             return False
@@ -289,6 +289,6 @@ class SharedPool(Pool):
         return tasks
 
 
-def may_carry(carrier: Carrier) -> bool:
+def may_carry(carrier: MultiplexedConnection) -> bool:
     """Whether it may be given one errand more."""
     return carrier.room > 0 and carrier.life.requests < carrier.life.granted

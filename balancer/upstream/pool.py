@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from balancer.errors import ConnectFailed
 from balancer.tls.contexts import HTTP1
 from balancer.upstream.backoff import Backoff
-from balancer.upstream.connection import Upstream, connect
+from balancer.upstream.connection import UpstreamConnection, connect
 from balancer.upstream.connection_counts import WORKER, PoolCounts
-from balancer.upstream.connection_info import Listed, listed_upstream
+from balancer.upstream.connection_info import ConnectionInfo, listed_upstream
 from balancer.upstream.dial import unforeseen
-from balancer.upstream.idle_connections import Rested
-from balancer.upstream.idle_timeout import REST, Horizon
-from balancer.upstream.preconnect import Warmth
+from balancer.upstream.idle_connections import IdleConnections
+from balancer.upstream.idle_timeout import REST, IdleTimeout
+from balancer.upstream.preconnect import Preconnect
 from balancer.upstream.route import Route
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ FRESH: Final = 0.3
 """What the last connection counts in the time that connecting takes: a repeated SYN alone is a second."""
 
 
-class Lessee(Protocol):
+class LeaseWaiter(Protocol):
     """Who asked for a connection and had to wait."""
 
-    def connected(self, upstream: Upstream) -> None: ...
+    def connected(self, upstream: UpstreamConnection) -> None: ...
     def connect_failed(self, error: ConnectFailed) -> None: ...
 
 
@@ -61,17 +61,21 @@ class Pool:
         self.is_retired = False
         self.keeps_alive = True
         self.trip = self.connect_time = 0.0
-        self.horizon = Horizon(pools.limits.horizon, pools.coarse_now)
-        self.rested = Rested(self.horizon, pools.now, pools.limits.idle)
+        self.horizon = IdleTimeout(pools.limits.horizon, pools.coarse_now)
+        self.rested = IdleConnections(self.horizon, pools.now, pools.limits.idle)
         self.rested.go_by(pools.limits.idle, 0.0)
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
-        self.warmth = Warmth(self)
+        self.warmth = Preconnect(self)
         self.last_error: ConnectFailed | None = None  # why a connection could not be opened, the last time
         self._pools = pools
-        self.connections: dict[Upstream, None] = {}  # that stand, idle or leased, in order of opening
-        self._idle: dict[Upstream, None] = {}  # given back just now, in this order: the newest is last
+        self.connections: dict[
+            UpstreamConnection, None
+        ] = {}  # that stand, idle or leased, in order of opening
+        self._idle: dict[
+            UpstreamConnection, None
+        ] = {}  # given back just now, in this order: the newest is last
         self._takes_back = True
-        self._lessees: deque[Lessee] = deque()
+        self._lessees: deque[LeaseWaiter] = deque()
         self._is_serving = False
         self._unclaimed = 0  # being opened for whoever waits then, or for nobody
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
@@ -109,18 +113,18 @@ class Pool:
         """Requests under way; here a connection has one."""
         return self.leased
 
-    def listed(self, most: int) -> list[Listed]:
+    def listed(self, most: int) -> list[ConnectionInfo]:
         """So many connections, the oldest, as they are told of."""
         return [listed_upstream(upstream) for upstream in islice(self.connections, most)]
 
-    def lease(self) -> Upstream | None:
+    def lease(self) -> UpstreamConnection | None:
         """The newest idle connection, if there is one that the worker keeps still."""
         if not self._idle:
             return self._lease_rested(self.rested.limit)
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
-    def lease_quiet(self) -> Upstream | None:
+    def lease_quiet(self) -> UpstreamConnection | None:
         """Like `lease`, for requests that cannot be repeated: a stricter horizon, and the kernel is asked whether a
         close has arrived."""
         while (upstream := self._lease_strict()) is not None:
@@ -130,7 +134,7 @@ class Pool:
             upstream.close()
         return None
 
-    def _lease_strict(self) -> Upstream | None:
+    def _lease_strict(self) -> UpstreamConnection | None:
         limit = self.rested.strict_limit
         if not self._idle:
             return self._lease_rested(limit)
@@ -139,13 +143,13 @@ class Pool:
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
-    def _lease_rested(self, limit: float) -> Upstream | None:
+    def _lease_rested(self, limit: float) -> UpstreamConnection | None:
         upstream = self.rested.lease(limit)
         if upstream is not None:
             self.counts.reused += 1
         return upstream
 
-    def wait(self, lessee: Lessee) -> None:
+    def wait(self, lessee: LeaseWaiter) -> None:
         """Open a connection, unless one is being opened that nobody waits for any more; the lessee gets it, or one that
         is given back sooner. While the endpoint is in trouble it hears at once, or soon, that there is none."""
         self.counts.cold += 1
@@ -157,7 +161,7 @@ class Pool:
         else:
             self._spare(lessee)
 
-    def open(self, lessee: Lessee, *, is_trial: bool = False) -> None:
+    def open(self, lessee: LeaseWaiter, *, is_trial: bool = False) -> None:
         """Open a connection for this lessee alone: a second attempt must not meet a second stale one. A trial, to find
         out whether it can be done, is made in trouble, too."""
         self.counts.cold += not is_trial
@@ -176,13 +180,13 @@ class Pool:
     def _may_open(self) -> bool:
         return not self.backoff.is_in_trouble or self.backoff.may_try(self.opening, self._pools.now())
 
-    def _spare(self, lessee: Lessee) -> None:
+    def _spare(self, lessee: LeaseWaiter) -> None:
         """It hears what became of the last one that was tried. Soon, not now: who asks is not ready to hear."""
         self.counts.spared += 1
         error = self.last_error or ConnectFailed("no connection could be opened just now")
         asyncio.get_running_loop().call_soon(lessee.connect_failed, error)
 
-    def give_back(self, upstream: Upstream) -> None:
+    def give_back(self, upstream: UpstreamConnection) -> None:
         """The exchange is done with it: keep it if it can serve again."""
         now = self._pools.coarse_now
         upstream.requests_left = left = upstream.requests_left - 1
@@ -204,7 +208,7 @@ class Pool:
         finally:
             self._is_serving = False
 
-    def connection_closed(self, upstream: Upstream) -> None:
+    def connection_closed(self, upstream: UpstreamConnection) -> None:
         """ConnectionOwner: it is gone, whoever had it."""
         if not upstream.is_counted:  # it was never ours: it ended, or its time did, while it was being opened
             return
@@ -278,7 +282,7 @@ class Pool:
             task.cancel()
         return tasks
 
-    def _start_opening(self, lessee: Lessee | None) -> None:
+    def _start_opening(self, lessee: LeaseWaiter | None) -> None:
         # Now: when the task begins the endpoint may have been removed, and with it how it is met.
         tls = self._pools.tls.of(self.endpoint, self.alpn)
         self._pools.make_room()
@@ -289,7 +293,7 @@ class Pool:
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _open(self, lessee: Lessee | None, tls: ClientTls | None) -> None:
+    async def _open(self, lessee: LeaseWaiter | None, tls: ClientTls | None) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
@@ -313,12 +317,12 @@ class Pool:
         """So long for the last: one that was slow says little of the next."""
         self.connect_time += (seconds - self.connect_time) * (FRESH if self.connect_time else 1.0)
 
-    def _stop_opening(self, lessee: Lessee | None) -> None:
+    def _stop_opening(self, lessee: LeaseWaiter | None) -> None:
         self.opening -= 1
         self._unclaimed -= lessee is None
         self._pools.open_connections -= 1
 
-    def _opening_failed(self, error: ConnectFailed, lessee: Lessee | None) -> None:
+    def _opening_failed(self, error: ConnectFailed, lessee: LeaseWaiter | None) -> None:
         self._stop_opening(lessee)
         self.counts.failed += 1
         self.backoff.failed(self._pools.now())
@@ -328,7 +332,7 @@ class Pool:
         if lessee is not None:
             lessee.connect_failed(error)
 
-    def _opened(self, upstream: Upstream, lessee: Lessee | None) -> None:
+    def _opened(self, upstream: UpstreamConnection, lessee: LeaseWaiter | None) -> None:
         self.opening -= 1
         self._unclaimed -= lessee is None
         self.counts.count_opened(upstream.phases)
@@ -347,7 +351,7 @@ class Pool:
         else:
             lessee.connected(upstream)
 
-    def _equip(self, upstream: Upstream) -> None:
+    def _equip(self, upstream: UpstreamConnection) -> None:
         """How old it may become, and how many requests it may serve."""
         limits, rng = self._pools.limits, self._pools.rng
         upstream.is_counted = True

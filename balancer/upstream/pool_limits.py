@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from balancer.upstream.idle_timeout import HorizonRules
+from balancer.upstream.idle_timeout import IdleTimeoutRules
 
 SHORTEST: Final = 0.9
 """Part of the greatest age, and of the most requests, that a connection has at least: not all are to end at once."""
@@ -29,7 +29,7 @@ class PoolLimits:
     max_age: float = 300.0
     connect_timeout: float = 2.0
     requests: int | None = None
-    horizon: HorizonRules = field(default_factory=HorizonRules)
+    horizon: IdleTimeoutRules = field(default_factory=IdleTimeoutRules)
     warm: int = 0
     heartbeat: str | None = None
     heartbeat_method: str = "HEAD"

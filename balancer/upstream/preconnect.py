@@ -14,7 +14,7 @@ from balancer.upstream.idle_timeout import REST
 from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
-    from balancer.upstream.connection import Upstream
+    from balancer.upstream.connection import UpstreamConnection
     from balancer.upstream.pool import Pool
     from balancer.upstream.pool_limits import PoolLimits
 
@@ -26,13 +26,13 @@ SHORTEST: Final = 1.0
 """Seconds of a horizon below which a connection is gone before it is of use: none is opened ahead."""
 
 
-class Warmth:
+class Preconnect:
     """One endpoint's. `beating` holds the heartbeats under way, by their connections."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._peak = Peak()
-        self.beating: dict[Upstream, Heartbeat] = {}
+        self.beating: dict[UpstreamConnection, Heartbeat] = {}
 
     def look(self, now: float, limits: PoolLimits, room: int | None) -> None:
         """The sweep: `room` is how many more connections there may be, None: any number."""
@@ -69,7 +69,7 @@ class Warmth:
         if not is_good:
             self._pool.counts.heartbeats_failed += 1
 
-    def _beat(self, upstream: Upstream, limits: PoolLimits, now: float) -> None:
+    def _beat(self, upstream: UpstreamConnection, limits: PoolLimits, now: float) -> None:
         method = limits.heartbeat_method
         request = heartbeat_request(self._pool.endpoint, method, limits.heartbeat or "/")
         self._pool.rested.take(upstream)

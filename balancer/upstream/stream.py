@@ -1,4 +1,4 @@
-"""One request on its way to a worker over something that carries many: an `Upstream` without a connection of its own.
+"""One request on a multiplexed connection, with the interface of `UpstreamConnection`.
 
 Rule of this file: the requests' side cannot tell it from a connection. It takes the HTTP/1.1 head and the framed body
 that a connection would have sent, and tells of a response in the same events; whoever carries it sees a request taken
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, UpstreamError
 from balancer.http1.body import Body
-from balancer.http1.field_list import Outline, outline_of
+from balancer.http1.field_list import FieldList, outline_of
 from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.connect_phases import NOTHING, Phases
-from balancer.upstream.connection import ConnectionOwner, ResponseSink, Upstream
+from balancer.upstream.connection import ConnectionOwner, ResponseSink, UpstreamConnection
 from balancer.upstream.pool_limits import UNBOUNDED
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Stream(Protocol):
 
 
 @dataclass(slots=True)
-class CarrierLife:
+class ConnectionLife:
     """One carrier's. Its `name` is our end's address. In seconds: `opened_at`, `retire_at`, and `idle_since`, when it
     last had an errand; `requests` it has had of those `granted`."""
 
@@ -71,20 +71,20 @@ class CarrierLife:
     granted: int = UNBOUNDED
 
 
-class Carrier(Protocol):
+class MultiplexedConnection(Protocol):
     """A connection of many streams, or a library's client. `leased`: errands that it has; `heads` reads its responses;
     `life` is the pool's. `is_library`: it keeps its connections itself, ages and counts them."""
 
     is_library: bool
     heads: ResponseHeads
     leased: int
-    life: CarrierLife
+    life: ConnectionLife
 
     @property
     def room(self) -> int:
         """Errands more that it may be given."""
 
-    def begin(self, errand: Errand, outline: Outline) -> Stream: ...
+    def begin(self, errand: UpstreamStream, outline: FieldList) -> Stream: ...
 
     def is_quiet(self) -> bool:
         """Whether nothing says that it might be going; if it may be, it gives no room until that is known."""
@@ -103,7 +103,7 @@ def drop(data: bytes) -> None:
     """Nobody is there to take it."""
 
 
-class Errand(Upstream):
+class UpstreamStream(UpstreamConnection):
     """One request; made when it is leased, and never used twice."""
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Errand(Upstream):
         "carrier",
     )
 
-    def __init__(self, owner: ConnectionOwner, carrier: Carrier) -> None:
+    def __init__(self, owner: ConnectionOwner, carrier: MultiplexedConnection) -> None:
         super().__init__(owner)
         self.carrier = carrier
         self.write = self._write

@@ -7,39 +7,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from balancer.upstream.multiplexed_pool import SharedPool
+from balancer.upstream.multiplexed_pool import MultiplexedPool
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.pools import Pools
-    from balancer.upstream.stream import Carrier
+    from balancer.upstream.stream import MultiplexedConnection
     from policies.routing.facts import Endpoint
 
 
-async def open_http2(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """A connection that speaks HTTP/2."""
     from balancer.http2.dial import open_session
 
     return await open_session(pool, tls)
 
 
-async def open_curl(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+async def open_curl(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """What of libcurl is for one endpoint."""
-    from balancer.upstream.curl import CurlCarrier
+    from balancer.upstream.curl import CurlConnection
 
-    return CurlCarrier(pool, tls)
+    return CurlConnection(pool, tls)
 
 
-async def open_aiohttp(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+async def open_aiohttp(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
     """What of aiohttp's client is for one endpoint."""
-    from balancer.upstream.aiohttp_client import AiohttpCarrier
+    from balancer.upstream.aiohttp_client import AiohttpConnection
 
-    return AiohttpCarrier(pool, tls)
+    return AiohttpConnection(pool, tls)
 
 
 OPENERS = {"http2": open_http2, "curl": open_curl, "aiohttp": open_aiohttp}
 
 
-def pool_of(endpoint: Endpoint, pools: Pools, transport: str) -> SharedPool:
+def pool_of(endpoint: Endpoint, pools: Pools, transport: str) -> MultiplexedPool:
     """A pool for an endpoint whose transport is not the native one."""
-    return SharedPool(endpoint, pools, transport, OPENERS[transport])
+    return MultiplexedPool(endpoint, pools, transport, OPENERS[transport])

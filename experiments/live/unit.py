@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, UnixConnector
 
-from balancer.admin.client import ControlClient
+from balancer.admin.client import AdminClient
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0
@@ -51,7 +51,7 @@ class HttpUnit:
         self._url = url.rstrip("/")
         self._sleep = sleep
         fields = {"Authorization": f"Bearer {token}"} if token else {}
-        path = ControlClient(url).path
+        path = AdminClient(url).path
         self._session = ClientSession(
             "http://localhost" if path is not None else self._url,
             connector=UnixConnector(path) if path is not None else None,

@@ -10,13 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from balancer.upstream.connection import Upstream, connect
+from balancer.upstream.connection import UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 10.0
 """Seconds. A loopback handshake takes microseconds; a full backlog may take its time."""
 
-Ready = Callable[[Upstream], None]
+Ready = Callable[[UpstreamConnection], None]
 Refused = Callable[[], None]
 
 
@@ -25,10 +25,10 @@ class Connections:
 
     def __init__(self, host: str, port: int, spare: int) -> None:
         self._host, self._port, self._spare = host, port, spare
-        self._idle: list[Upstream] = []
+        self._idle: list[UpstreamConnection] = []
         self._waiting: deque[tuple[Ready, Refused]] = deque()
         self._opening: set[asyncio.Task[None]] = set()
-        self._all: set[Upstream] = set()
+        self._all: set[UpstreamConnection] = set()
 
     async def open(self, count: int) -> None:
         """Have `count` connections idle before the run. Raises FleetFailedError when one cannot be made."""
@@ -47,7 +47,7 @@ class Connections:
             self._waiting.append((ready, refused))
             self._open_one()
 
-    def give_back(self, upstream: Upstream) -> None:
+    def give_back(self, upstream: UpstreamConnection) -> None:
         """A request has ended on it: hand it on, keep it, or close it."""
         if not upstream.is_reusable:
             upstream.close()
@@ -56,7 +56,7 @@ class Connections:
         else:
             self._idle.append(upstream)
 
-    def connection_closed(self, upstream: Upstream) -> None:
+    def connection_closed(self, upstream: UpstreamConnection) -> None:
         """It can no longer be leased."""
         self._all.discard(upstream)
         if upstream in self._idle:
@@ -75,7 +75,7 @@ class Connections:
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _connect(self) -> Upstream:
+    async def _connect(self) -> UpstreamConnection:
         """The one place where what `connect` raises becomes an error of this room."""
         try:
             return await connect(self, self._host, self._port, CONNECT_TIMEOUT)

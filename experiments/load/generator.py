@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from balancer.upstream.connection import Response, Upstream
+from balancer.upstream.connection import Response, UpstreamConnection
 from experiments.load.alarm import open_alarm
 from experiments.load.connections import Connections
 from experiments.load.ledger import Ledger
@@ -35,11 +35,11 @@ class Flight:
     def __init__(self, generator: Generator, number: int) -> None:
         self._generator = generator
         self.number = number
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamConnection | None = None
         self.has_ended = False
         self.kind = Kind.OK
 
-    def depart(self, upstream: Upstream) -> None:
+    def depart(self, upstream: UpstreamConnection) -> None:
         """A connection is here: write the request."""
         if self.has_ended:  # timed out while the connection was being made
             self._generator.connections.give_back(upstream)

@@ -10,7 +10,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from balancer.upstream.connection import Response, Upstream, connect
+from balancer.upstream.connection import Response, UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 150.0
@@ -36,7 +36,7 @@ class Line:
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self._upstream: Upstream | None = None
+        self._upstream: UpstreamConnection | None = None
         self.opened = 0
 
     async def ask(self, method: str = "GET", path: str = "/work", body: bytes = b"") -> Answer:
@@ -59,7 +59,7 @@ class Line:
             self.close()
         return Answer(hearing.status, ended_at - began_at, hearing.service)
 
-    async def open(self) -> Upstream:
+    async def open(self) -> UpstreamConnection:
         """Raises FleetFailedError."""
         self.opened += 1
         try:
@@ -75,10 +75,10 @@ class Line:
 
     # --- ConnectionOwner
 
-    def give_back(self, upstream: Upstream) -> None:
+    def give_back(self, upstream: UpstreamConnection) -> None:
         """It is ours anyway."""
 
-    def connection_closed(self, upstream: Upstream) -> None:
+    def connection_closed(self, upstream: UpstreamConnection) -> None:
         if self._upstream is upstream:
             self._upstream = None
 

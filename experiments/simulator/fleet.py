@@ -17,7 +17,7 @@ from experiments.simulator.oracles import make_policy
 from experiments.simulator.post import Post
 from experiments.simulator.unit import Unit
 from experiments.simulator.worker import Worker
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 from policies.overload.hedging import Hedging
@@ -91,7 +91,7 @@ class Fleet:
     def _unit(self, number: int) -> Unit:
         model, rules = self.model, self.model.mechanisms
         rng = Random(f"{self._stream}:policy:{number}")
-        fitness = Fitness(
+        fitness = Health(
             Random(f"{self._stream}:fitness:{number}"),
             ejection=rules.ejection,
             panic=Panic(rules.panic),

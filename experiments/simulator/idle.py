@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.upstream.idle_timeout import REST, Horizon, HorizonRules
+from balancer.upstream.idle_timeout import REST, IdleTimeout, IdleTimeoutRules
 
 JUDGED_EVERY: Final = 1.0
 """Seconds between two judgements of the horizon."""
@@ -24,8 +24,8 @@ class Idle:
     `keeps` those after which the worker closes one, `margin` a round trip. `limit` is the age up to which one may be
     used."""
 
-    def __init__(self, longest: float, rules: HorizonRules, now: float) -> None:
-        self.horizon = Horizon(rules, now)
+    def __init__(self, longest: float, rules: IdleTimeoutRules, now: float) -> None:
+        self.horizon = IdleTimeout(rules, now)
         self.longest = longest
         self.keeps = inf
         self.margin = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from balancer.upstream.idle_timeout import HorizonRules
+from balancer.upstream.idle_timeout import IdleTimeoutRules
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Agenda, Event
 from experiments.simulator.idle import Idle
@@ -51,7 +51,7 @@ class Post:
         self.agenda = agenda
         self.area = self.sojourns = self._changed_at = 0.0
         self.routed = self.settled = 0
-        rules = HorizonRules(pool.risk, pool.risk / 10)
+        rules = IdleTimeoutRules(pool.risk, pool.risk / 10)
         self._idle = Idle(pool.idle, rules, unit.clock.at)
         self._waiting: deque[Attempt] = deque()
         self._unclaimed = 0

@@ -11,7 +11,7 @@ from random import Random
 
 from policies.contract.broken import demand
 from policies.contract.trial import REGION, Answer, Trial, endpoints
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.slow_start import SlowStart
 from policies.policy import PolicyMaker
@@ -66,7 +66,7 @@ def ends_with_failures(make: PolicyMaker) -> None:
         fails = state.id == f"{REGION}-0" and now < 20
         return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
 
-    fitness = Fitness(Random(4), ejection=EjectionRules(time=10.0))
+    fitness = Health(Random(4), ejection=EjectionRules(time=10.0))
     trial = Trial(make, endpoints(*[1] * 6), answer, fitness=fitness)
     trial.closed_loop(12, 60)
     failed = trial.picked(since=1) - trial.picked(since=20)
@@ -98,7 +98,7 @@ def share_after_return(make: PolicyMaker, told: Told) -> float:
     is over, or its requests succeed."""
     rules = EjectionRules(failures=2, time=2.0) if told is Told.BY_ITS_TIME else None
     trial = Trial(
-        make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Fitness(Random(4), ejection=rules)
+        make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Health(Random(4), ejection=rules)
     )
     state = trial.router.find(f"{REGION}-0")
     trial.open_loop(500, 10.5)
@@ -124,7 +124,7 @@ def _failing_from_10_to_13() -> Answer:
 def bears_a_slow_start(make: PolicyMaker) -> None:
     """A new endpoint that starts slowly gets no more than a little over its part of a fair share, and all of it in
     the end."""
-    trial = Trial(make, endpoints(*[1] * 4), fitness=Fitness(Random(4), slow_start=SlowStart(window=20.0)))
+    trial = Trial(make, endpoints(*[1] * 4), fitness=Health(Random(4), slow_start=SlowStart(window=20.0)))
     trial.closed_loop(24, 10)
     trial.router.replace(endpoints(*[1] * 5))
     trial.closed_loop(0, 30)

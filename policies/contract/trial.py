@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.policy import PolicyMaker
 from policies.routing.assignment import Assignment
 from policies.routing.endpoint_state import EndpointState
@@ -56,7 +56,7 @@ class Trial:
         members: Iterable[Endpoint],
         answer: Answer = steady,
         seed: int = 1,
-        fitness: Fitness | None = None,
+        fitness: Health | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1), fitness=fitness)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from policies.routing.facts import Region, Standing
+from policies.routing.facts import AdminState, Region
 
 if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
@@ -49,7 +49,7 @@ class Census:
         self._count(state, -1)
 
     def _count(self, state: EndpointState, number: int) -> None:
-        if state.standing is Standing.UP:
+        if state.standing is AdminState.UP:
             self._add(self.size, state, number)
             if not state.is_sound:
                 self._add(self.out, state, number)
@@ -62,7 +62,7 @@ class Census:
 
     def flip(self, state: EndpointState) -> None:
         """It has gone, or come back, as its `is_sound` says now."""
-        if state.standing is Standing.UP:
+        if state.standing is AdminState.UP:
             self._add(self.out, state, -1 if state.is_sound else 1)
 
     def can_spare(self, state: EndpointState) -> bool:

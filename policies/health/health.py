@@ -16,7 +16,7 @@ from policies.health.latency_outliers import slow_ones
 from policies.health.outlier_detection import Cause, Ejection, EjectionRules, give_back
 from policies.health.panic import Panic, is_wanted
 from policies.health.slow_start import SlowStart
-from policies.routing.facts import Outcome, Standing
+from policies.routing.facts import AdminState, Outcome
 
 if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NEVER = EjectionRules(failures=0, success_rate=0.0)
 
 
-class Fitness:
+class Health:
     """The mechanisms of one router; those that are not given are off. `census` counts who is out."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Fitness:
         self._states: Sequence[EndpointState] = ()
         self._last_successes = LastSuccesses()
 
-    def follow(self, other: Fitness) -> None:
+    def follow(self, other: Health) -> None:
         """Go by the rules of `other` from now on; who is out stays out, for as long as was said."""
         self.ejection.rules = other.ejection.rules
         self.panic.share = other.panic.share
@@ -172,7 +172,9 @@ class Fitness:
 
     def _keep_within_allowance(self, states: Sequence[EndpointState], now: float) -> bool:
         """Pools shrink: who would be back soonest returns at once where too many are out."""
-        out = [state for state in states if state.record.until is not None and state.standing is Standing.UP]
+        out = [
+            state for state in states if state.record.until is not None and state.standing is AdminState.UP
+        ]
         if not out:
             return False
         sizes = self.census.size

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from policies.routing.facts import Region, Standing
+from policies.routing.facts import AdminState, Region
 
 if TYPE_CHECKING:
     from policies.health.ejection_limit import Census
@@ -68,7 +68,7 @@ class Panic:
 
 def is_wanted(state: EndpointState) -> bool:
     """Whether it would take requests if it were well."""
-    return state.is_member and state.standing is Standing.UP
+    return state.is_member and state.standing is AdminState.UP
 
 
 def is_unreachable(state: EndpointState) -> bool:

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final, Generic, TypeVar
 
-from policies.errors import LineFull
-from policies.stats.rate import Pace
+from policies.errors import WaitQueueFull
+from policies.stats.rate import RateMeter
 
 SHARE: Final = 8
 """One turn in so many goes to those below: a level under flood leaves the others an eighth."""
@@ -37,7 +37,7 @@ SLACK: Final = 64
 Waiter = TypeVar("Waiter")
 
 
-class Place(Generic[Waiter]):
+class Ticket(Generic[Waiter]):
     """Where one waits: since `joined_at`, until `deadline` at the latest. `waits`: its turn has not come. A place that
     was given up stands empty for a while, and then has no `waiter`."""
 
@@ -51,37 +51,37 @@ class Place(Generic[Waiter]):
         self.waits = True
 
 
-class Row(Generic[Waiter]):
+class Lane(Generic[Waiter]):
     """Those of one level, the oldest on the left. `waiting` counts who has not given up."""
 
     __slots__ = ("_places", "turns", "waiting")
 
     def __init__(self) -> None:
-        self._places: deque[Place[Waiter]] = deque()
+        self._places: deque[Ticket[Waiter]] = deque()
         self.waiting = 0
         self.turns = 0
 
-    def add(self, place: Place[Waiter]) -> None:
+    def add(self, place: Ticket[Waiter]) -> None:
         """Its place is the newest."""
         self._places.append(place)
         self.waiting += 1
 
-    def remove(self, place: Place[Waiter]) -> None:
+    def remove(self, place: Ticket[Waiter]) -> None:
         """It waits no more, wherever it stands."""
         self._count_out(place)
         place.waiter = None
         if len(self._places) > 2 * self.waiting + SLACK:
             self._places = deque(other for other in self._places if other.waits)
 
-    def take_oldest(self) -> Place[Waiter] | None:
+    def take_oldest(self) -> Ticket[Waiter] | None:
         """Its turn has come."""
         return self._count_out(self._places.popleft()) if self.oldest() is not None else None
 
-    def take_newest(self) -> Place[Waiter] | None:
+    def take_newest(self) -> Ticket[Waiter] | None:
         """Its turn has come."""
         return self._count_out(self._places.pop()) if self.newest() is not None else None
 
-    def merge(self, rows: Iterable[Row[Waiter]]) -> None:
+    def merge(self, rows: Iterable[Lane[Waiter]]) -> None:
         """Take in those of `rows`, each by its age."""
         for row in rows:
             self._places.extend(row._places)
@@ -93,19 +93,19 @@ class Row(Generic[Waiter]):
         for place in self._places:
             place.level = level
 
-    def _count_out(self, place: Place[Waiter]) -> Place[Waiter]:
+    def _count_out(self, place: Ticket[Waiter]) -> Ticket[Waiter]:
         place.waits = False
         self.waiting -= 1
         return place
 
-    def oldest(self) -> Place[Waiter] | None:
+    def oldest(self) -> Ticket[Waiter] | None:
         """Who has waited longest."""
         places = self._places
         while places and not places[0].waits:
             places.popleft()
         return places[0] if places else None
 
-    def newest(self) -> Place[Waiter] | None:
+    def newest(self) -> Ticket[Waiter] | None:
         """Who has waited least."""
         places = self._places
         while places and not places[-1].waits:
@@ -113,14 +113,14 @@ class Row(Generic[Waiter]):
         return places[-1] if places else None
 
 
-class Line(Generic[Waiter]):
+class WaitQueue(Generic[Waiter]):
     """A bounded line of `levels` levels, 0 the highest. `pace` is how many turns come per second while it stands."""
 
     def __init__(self, limit: int, levels: int = 1, is_adaptive: bool = False) -> None:
         self.limit = limit
         self.is_adaptive = is_adaptive
-        self.pace = Pace()
-        self._rows: list[Row[Waiter]] = [Row() for _ in range(levels)]
+        self.pace = RateMeter()
+        self._rows: list[Lane[Waiter]] = [Lane() for _ in range(levels)]
         self._waiting = 0
         self._slow_since = inf
 
@@ -135,15 +135,15 @@ class Line(Generic[Waiter]):
         """How many would mostly be served before somebody who joins a level now."""
         return sum(row.waiting for row in self._rows[: level + 1])
 
-    def join(self, waiter: Waiter, level: int, now: float, deadline: float) -> Place[Waiter]:
-        """Take the last place of a level. Raises `LineFull`."""
+    def join(self, waiter: Waiter, level: int, now: float, deadline: float) -> Ticket[Waiter]:
+        """Take the last place of a level. Raises `WaitQueueFull`."""
         if self._waiting >= self.limit:
-            raise LineFull(f"{self.limit} wait already")
+            raise WaitQueueFull(f"{self.limit} wait already")
         if not self._waiting:
             self.pace.begin(now)
             self._slow_since = inf
         level = min(level, len(self._rows) - 1)  # there may have been more when it was given one
-        place = Place(waiter, level, now, deadline)
+        place = Ticket(waiter, level, now, deadline)
         self._rows[level].add(place)
         self._waiting += 1
         return place
@@ -151,18 +151,18 @@ class Line(Generic[Waiter]):
     def divide(self, levels: int) -> None:
         """Have so many levels from now on; who stands below the lowest of them joins it."""
         rows = self._rows
-        self._rows = rows[:levels] + [Row() for _ in range(levels - len(rows))]
+        self._rows = rows[:levels] + [Lane() for _ in range(levels - len(rows))]
         self._rows[-1].merge(rows[levels:])
         for level, row in enumerate(self._rows):
             row.number(level)
 
-    def leave(self, place: Place[Waiter]) -> None:
+    def leave(self, place: Ticket[Waiter]) -> None:
         """Give a place up; one that was taken before is nobody's."""
         if place.waits:
             self._rows[place.level].remove(place)
             self._waiting -= 1
 
-    def take(self, now: float) -> Place[Waiter] | None:
+    def take(self, now: float) -> Ticket[Waiter] | None:
         """Whose turn it is, who waits no more then; None where nobody waits. It may be too late for who is given."""
         row = self._row()
         if row is None:
@@ -174,7 +174,7 @@ class Line(Generic[Waiter]):
                 self.pace.count(now)
         return place
 
-    def last_below(self, level: int) -> Place[Waiter] | None:
+    def last_below(self, level: int) -> Ticket[Waiter] | None:
         """Who would have to give way to `level`: the newest of the lowest level that is lower."""
         for row in reversed(self._rows[level + 1 :]):
             if row.waiting:
@@ -208,7 +208,7 @@ class Line(Generic[Waiter]):
         pace = self.pace.read(now)
         return count / pace if pace > 0.0 else count * (now - self.pace.began_at)
 
-    def _row(self) -> Row[Waiter] | None:
+    def _row(self) -> Lane[Waiter] | None:
         """The level that is served next."""
         rows = [row for row in self._rows if row.waiting]
         if len(rows) < 2:
@@ -220,11 +220,11 @@ class Line(Generic[Waiter]):
         return min(rows[1:], key=_age)
 
 
-def _joined_at(place: Place[Waiter]) -> float:
+def _joined_at(place: Ticket[Waiter]) -> float:
     return place.joined_at
 
 
-def _age(row: Row[Waiter]) -> float:
+def _age(row: Lane[Waiter]) -> float:
     """Since when its oldest has waited."""
     place = row.oldest()
     return place.joined_at if place is not None else inf

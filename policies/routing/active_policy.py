@@ -18,7 +18,7 @@ from policies.routing.facts import RequestFacts
 Pick = Callable[[RequestFacts, Available, float], EndpointState]
 
 
-class InForce:
+class ActivePolicy:
     """A policy, its hooks, and the `fallback`.
 
     `demoted` counts the picks that the fallback had to make, `last_fault` says in words what the policy last did

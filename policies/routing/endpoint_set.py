@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from policies.errors import DuplicateEndpoint, UnknownEndpoint, some_of
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.overload.concurrency_limit import Concurrency, ConcurrencyRules
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint, Standing
-from policies.stats.latency_prior import Norms
+from policies.routing.facts import AdminState, Endpoint
+from policies.stats.latency_prior import LatencyPrior
 
 
-class Membership:
+class EndpointSet:
     """The states of all endpoints, and the list of those that are available. The base of `Router`, which documents the
     attributes."""
 
     def __init__(
-        self, now: Callable[[], float], fitness: Fitness, concurrency: ConcurrencyRules | None
+        self, now: Callable[[], float], fitness: Health, concurrency: ConcurrencyRules | None
     ) -> None:
         self._now = now
         self.fitness = fitness
@@ -32,7 +32,7 @@ class Membership:
         self._next_order = 0
         self._has_news = False  # endpoints have changed, and the policy does not know
         self._available = Available()
-        self._norms = Norms()
+        self._norms = LatencyPrior()
         self.routed = 0
         self.keeps_to_regions = False
         self.on_available: Callable[[], None] | None = None
@@ -166,7 +166,7 @@ class Membership:
         state.is_reachable = is_healthy or is_reachable
         self._reconsider(state)
 
-    def set_standing(self, endpoint_id: str, standing: Standing) -> None:
+    def set_standing(self, endpoint_id: str, standing: AdminState) -> None:
         """What the operator wants; who is not up takes no more requests and ends those it has. Raises
         UnknownEndpoint."""
         state = self.find(endpoint_id)
@@ -176,7 +176,7 @@ class Membership:
 
     def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
         """Up, or draining. Raises UnknownEndpoint."""
-        self.set_standing(endpoint_id, Standing.UP if is_enabled else Standing.DRAINING)
+        self.set_standing(endpoint_id, AdminState.UP if is_enabled else AdminState.DRAINING)
 
     def readmit(self, endpoint_id: str) -> None:
         """A connection was made: who was ejected for want of one may come back. Raises UnknownEndpoint."""
@@ -184,7 +184,7 @@ class Membership:
         if self.fitness.readmit(state, self._now()):
             self._reconsider(state)
 
-    def use_fitness(self, fitness: Fitness) -> None:
+    def use_fitness(self, fitness: Health) -> None:
         """Judge by the rules of `fitness` from now on; what is known of the endpoints stays."""
         self.fitness.follow(fitness)
         self._judge()

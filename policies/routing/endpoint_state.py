@@ -22,14 +22,14 @@ from typing import Final, Protocol
 from policies.health.outlier_detection import Record
 from policies.overload.concurrency_limit import Concurrency
 from policies.overload.process_share import share
-from policies.routing.facts import Endpoint, Outcome, OutcomeKind, Standing
+from policies.routing.facts import AdminState, Endpoint, Outcome, OutcomeKind
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
-from policies.stats.latency_prior import Norms
+from policies.stats.latency_prior import LatencyPrior
 from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED
-_UP: Final = Standing.UP
+_UP: Final = AdminState.UP
 _SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
 """Ends that tell nothing of the endpoint."""
 
@@ -112,7 +112,7 @@ class EndpointState:
         self,
         endpoint: Endpoint,
         order: int = 0,
-        norms: Norms | None = None,
+        norms: LatencyPrior | None = None,
         concurrency: Concurrency | None = None,
     ) -> None:
         self.concurrency = concurrency
@@ -122,7 +122,7 @@ class EndpointState:
         self.in_flight = self.elsewhere = self.row = self.part = 0
         self.parts = 1
         self.told: memoryview[int] | None = None
-        self.standing = Standing.UP
+        self.standing = AdminState.UP
         self.healthy = self.is_reachable = self.is_member = True
         self.is_sound = self.is_fit = self.is_listed = False  # until the router has judged
         self.record = Record()
@@ -132,7 +132,7 @@ class EndpointState:
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
         self.failures = self._before_look = 0
-        self.norms = norms if norms is not None else Norms([self])
+        self.norms = norms if norms is not None else LatencyPrior([self])
         self.order = order
         self._copy(endpoint)
 

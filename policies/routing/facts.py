@@ -31,7 +31,7 @@ class Endpoint:
     max_in_flight: int | None = None
 
 
-class Standing(Enum):
+class AdminState(Enum):
     """What the operator wants of an endpoint, whatever its health."""
 
     UP = "up"

@@ -13,15 +13,15 @@ from random import Random
 from typing import Final
 
 from policies.errors import AlreadySettled, NoEndpointAvailable
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.insight.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
 from policies.least_in_flight import LeastInFlight
 from policies.overload.concurrency_limit import ConcurrencyRules
 from policies.policy import Policy
-from policies.routing.active_policy import InForce
+from policies.routing.active_policy import ActivePolicy
 from policies.routing.assignment import Assignment
 from policies.routing.clock import Clock
-from policies.routing.endpoint_set import Membership
+from policies.routing.endpoint_set import EndpointSet
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 
@@ -44,7 +44,7 @@ def _nowhere(now: float) -> None:
     """There are no others."""
 
 
-class Router(Membership):
+class Router(EndpointSet):
     """Endpoints, and the policy in force.
 
     `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`. `fitness` judges
@@ -65,10 +65,10 @@ class Router(Membership):
         time_budget: float = TIME_BUDGET,
         in_flight_limit: int | None = None,
         concurrency: ConcurrencyRules | None = None,
-        fitness: Fitness | None = None,
+        fitness: Health | None = None,
     ) -> None:
-        super().__init__(clock.now, fitness if fitness is not None else Fitness(rng), concurrency)
-        self._in_force = InForce(policy, fallback if fallback is not None else LeastInFlight(rng))
+        super().__init__(clock.now, fitness if fitness is not None else Health(rng), concurrency)
+        self._in_force = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng))
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = inf if in_flight_limit is None else in_flight_limit

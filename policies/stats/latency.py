@@ -23,7 +23,7 @@ from __future__ import annotations
 from math import exp
 
 from policies.stats.load import FAINT, WindowedMinimum
-from policies.stats.shared_latency import NOTHING, Evidence
+from policies.stats.shared_latency import NOTHING, SharedLatency
 
 TAU = 3.0
 """Seconds after which a sample counts 1/e. Several WAN round trips, so that a control loop on it is stable;
@@ -103,7 +103,7 @@ class LatencyModel:
         Successes go with the failures: beside those of a good time long past a new failure would weigh nothing.
         """
         self._successes = self.failures = self._latency = self._ahead = 0.0
-        self._others: Evidence | None = None
+        self._others: SharedLatency | None = None
         self.measured_at = self.failed_at = -FORGET_AFTER
 
     def record(self, latency: float, ahead: int, now: float) -> None:
@@ -133,18 +133,18 @@ class LatencyModel:
         if self._others is not None:
             self._others = self._others.faded(keep)
 
-    def own(self) -> Evidence:
+    def own(self) -> SharedLatency:
         """What was measured here, without what `pool` has added."""
         others = self._others or NOTHING
         successes = self._successes - others.successes
         failures = max(0.0, self.failures - others.failures)
         floor, pace = self._floor.own(), self._pace.own()
         if successes < FAINT:  # what a subtraction leaves of nothing
-            return Evidence(0.0, 0.0, 0.0, failures, floor, pace, self.measured_at)
+            return SharedLatency(0.0, 0.0, 0.0, failures, floor, pace, self.measured_at)
         latency, ahead = self._latency - others.latency, self._ahead - others.ahead
-        return Evidence(successes, latency, max(0.0, ahead), failures, floor, pace, self.measured_at)
+        return SharedLatency(successes, latency, max(0.0, ahead), failures, floor, pace, self.measured_at)
 
-    def pool(self, others: Evidence) -> None:
+    def pool(self, others: SharedLatency) -> None:
         """Count in what others have measured, all of it, instead of what they had measured before."""
         age = others.at - self.measured_at
         if age > 0:

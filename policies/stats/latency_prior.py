@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
 
-class Norms:
+class LatencyPrior:
     """What latency is usual in a region: the median of its measured endpoints, else of all, else GUESS.
 
     A constant seed is wrong across regions, and 0 draws all traffic to the newcomer (Traefik did). Medians

@@ -14,7 +14,7 @@ from policies.routing.endpoint_state import EndpointState
 Page = TypeVar("Page")
 
 
-class Pages(dict[EndpointState, Page]):
+class PerEndpoint(dict[EndpointState, Page]):
     """State -> page. Whoever is unknown is so until `follow` tells of it, or a policy asks for its page."""
 
     def __init__(self, fresh: Callable[[], Page]) -> None:

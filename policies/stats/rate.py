@@ -14,7 +14,7 @@ LEAST_SPAN = 0.5
 """Seconds that a pace is told from, at least: the first two events, a millisecond apart, are no thousand a second."""
 
 
-class Pace:
+class RateMeter:
     """Events per second since `begin`, each weighted by e^(−age/TAU).
 
     The weighted count is divided by the weight that the whole time since the beginning has, so the first seconds are

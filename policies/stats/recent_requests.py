@@ -7,7 +7,7 @@ on, which is within a request or two of a sliding window and costs two compariso
 from __future__ import annotations
 
 from policies.routing.endpoint_state import EndpointState
-from policies.stats.per_endpoint import Pages
+from policies.stats.per_endpoint import PerEndpoint
 
 
 class Count:
@@ -28,11 +28,11 @@ class Count:
             self.since = now if age >= 2.0 else self.since + 1.0
 
 
-class Turnover:
+class RecentRequests:
     """Picks per second, by endpoint."""
 
     def __init__(self) -> None:
-        self._counts: Pages[Count] = Pages(Count)
+        self._counts: PerEndpoint[Count] = PerEndpoint(Count)
         self.follow = self._counts.follow
 
     def count(self, state: EndpointState, now: float) -> None:

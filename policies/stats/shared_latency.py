@@ -12,7 +12,7 @@ from math import exp, inf
 from typing import NamedTuple
 
 
-class Evidence(NamedTuple):
+class SharedLatency(NamedTuple):
     """Faded sums over successes (how many, their seconds, how many were ahead), faded failures, the least latency and
     the least pace in seconds, and the instant `at` of the newest of it."""
 
@@ -24,7 +24,7 @@ class Evidence(NamedTuple):
     pace: float = inf
     at: float = -inf
 
-    def faded(self, keep: float) -> Evidence:
+    def faded(self, keep: float) -> SharedLatency:
         """The same when it is worth `keep` (0..1) of what it was."""
         return self._replace(
             successes=self.successes * keep,
@@ -34,16 +34,16 @@ class Evidence(NamedTuple):
         )
 
 
-NOTHING = Evidence()
+NOTHING = SharedLatency()
 
 
-def pooled(told: Sequence[Evidence], tau: float) -> Evidence:
+def pooled(told: Sequence[SharedLatency], tau: float) -> SharedLatency:
     """All of it as one, as of the newest of it; sums fade by e^(−age/tau)."""
     newest = max((evidence.at for evidence in told if evidence.successes or evidence.failures), default=-inf)
     if newest == -inf:
         return NOTHING
     sums = [evidence.faded(exp(min(0.0, evidence.at - newest) / tau)) for evidence in told]
-    return Evidence(
+    return SharedLatency(
         sum(evidence.successes for evidence in sums),
         sum(evidence.latency for evidence in sums),
         sum(evidence.ahead for evidence in sums),

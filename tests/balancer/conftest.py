@@ -21,8 +21,8 @@ import pytest
 
 from balancer.config.load import Settings
 from balancer.downstream.timeouts import Sweep
+from balancer.proxy import Proxy
 from balancer.server import Server, new_event_loop
-from balancer.unit import Unit
 from balancer.upstream.pool import Pool
 from policies.routing.endpoint_state import EndpointState
 
@@ -316,9 +316,9 @@ class Stage:
         self.read: Callable[[], Settings] = lambda: self.settings
 
     @property
-    def unit(self) -> Unit:
+    def proxy(self) -> Proxy:
         assert self.server is not None
-        return self.server.unit
+        return self.server.proxy
 
     async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
         """A worker on a port of its own; bytes are what it answers to every request."""
@@ -432,10 +432,10 @@ class Stage:
         return answer
 
     def pool(self, endpoint: str = "w0") -> Pool:
-        return self.unit.pools.by_id[endpoint]
+        return self.proxy.pools.by_id[endpoint]
 
     def state(self, endpoint: str = "w0") -> EndpointState:
-        return self.unit.router.find(endpoint)
+        return self.proxy.router.find(endpoint)
 
     def outcomes(self, endpoint: str = "w0") -> dict[str, int]:
         """Attempts by how they ended, those that happened."""
@@ -445,13 +445,13 @@ class Stage:
         """Let time pass without a look at deadlines. Requests are dated by the last look, so it is moved, too: else the
         server's own sweep, four times a second, might find one that has just come to be as old as the jump."""
         self.clock.at += seconds
-        self.unit.coarse_now = self.clock.at
+        self.proxy.coarse_now = self.clock.at
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and look at every deadline."""
         self.clock.at += seconds
         assert self.server is not None
-        Sweep(self.unit, self.server.arrivals.sweep).sweep(self.clock.at)
+        Sweep(self.proxy, self.server.arrivals.sweep).sweep(self.clock.at)
 
     async def eventually(self, is_so: Callable[[], object]) -> None:
         """Let the loop turn until `is_so`."""
@@ -478,19 +478,19 @@ class Stage:
                 sock.close()
 
     async def _is_clean(self, server: Server) -> None:
-        unit = server.unit
-        pools = unit.pools.by_id.values()
+        proxy = server.proxy
+        pools = proxy.pools.by_id.values()
         try:
-            await self._soon(lambda: not unit.downstreams, f"clients left behind: {unit.downstreams}")
+            await self._soon(lambda: not proxy.downstreams, f"clients left behind: {proxy.downstreams}")
             busy = f"connections left behind: {[*pools]}"
             await self._soon(lambda: not any(pool.leased or pool.opening for pool in pools), busy)
-            assert unit.in_flight == len(unit.queue) == 0
-            assert [state.in_flight for state in unit.router.states] == [0] * len(pools)
-            assert unit.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
+            assert proxy.in_flight == len(proxy.queue) == 0
+            assert [state.in_flight for state in proxy.router.states] == [0] * len(pools)
+            assert proxy.pools.open_connections == sum(pool.idle for pool in pools), [*pools]
         finally:
             is_finished = await server.stop()
         assert is_finished
-        assert unit.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
+        assert proxy.pools.open_connections == sum(pool.idle for pool in pools) == 0, [*pools]
 
     async def _soon(self, is_so: Callable[[], object], otherwise: str) -> None:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from balancer.downstream.connection import Downstream
+from balancer.downstream.connection import DownstreamConnection
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, post_chunked, response
 from tests.balancer.test_control import TOKEN
 
@@ -50,8 +50,8 @@ class Step:
     """Seconds that pass when the first endpoint has the request; then it is hedged."""
 
 
-def downstreams(stage: Stage) -> dict[Downstream, None]:
-    return stage.unit.downstreams
+def downstreams(stage: Stage) -> dict[DownstreamConnection, None]:
+    return stage.proxy.downstreams
 
 
 def half(data: bytes, short_of: int = 50) -> tuple[bytes, bytes]:
@@ -98,7 +98,7 @@ STEPS: dict[str, Step] = {
         max_in_flight=1,
         deadline="queue",
         timeouts={"first_byte": 100.0},
-        is_there=lambda stage: len(stage.unit.queue) == 1,
+        is_there=lambda stage: len(stage.proxy.queue) == 1,
     ),
     "connecting": Step(
         endpoints=("deaf",), timeouts={"connect": 0.2}, is_there=lambda stage: stage.pool().opening
@@ -147,34 +147,34 @@ STEPS: dict[str, Step] = {
         % TOKEN.encode(),
         rest=b'"random"',
         deadline="request_idle",
-        is_there=lambda stage: stage.unit.in_flight,
+        is_there=lambda stage: stage.proxy.in_flight,
     ),
     "a second attempt sent": Step(
-        endpoints=("dying", "worker"), arrives=b"\r\n\r\n", is_there=lambda stage: stage.unit.counts.retried
+        endpoints=("dying", "worker"), arrives=b"\r\n\r\n", is_there=lambda stage: stage.proxy.counts.retried
     ),
     "a second attempt connecting": Step(
         endpoints=("dying", "deaf"),
         timeouts={"connect": 0.2},
-        is_there=lambda stage: stage.unit.counts.retried and stage.pool("w1").opening,
+        is_there=lambda stage: stage.proxy.counts.retried and stage.pool("w1").opening,
     ),
     "hedged": Step(
         endpoints=("hanging", "worker"),
         arrives=b"\r\n\r\n",
         late=1.1,
-        is_there=lambda stage: stage.unit.counts.hedged,
+        is_there=lambda stage: stage.proxy.counts.hedged,
     ),
     "a hedge connecting": Step(
         endpoints=("hanging", "deaf"),
         timeouts={"connect": 0.2},
         late=1.1,
-        is_there=lambda stage: stage.unit.counts.hedged and stage.pool("w1").opening,
+        is_there=lambda stage: stage.proxy.counts.hedged and stage.pool("w1").opening,
     ),
     "a hedge has won": Step(
         endpoints=("hanging", "worker"),
         before=response(),
         after=b"",
         late=1.1,
-        is_there=lambda stage: stage.unit.counts.hedges_won and stage.outcomes("w1"),
+        is_there=lambda stage: stage.proxy.counts.hedges_won and stage.outcomes("w1"),
     ),
 }
 

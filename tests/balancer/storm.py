@@ -139,8 +139,8 @@ class Storm:
         self._is_bytewise = not self._is_bytewise
 
     def _toggle(self, payload: bytes) -> None:
-        state = self.stage.unit.router.states[0]
-        self.stage.unit.router.set_enabled(state.id, not state.enabled)
+        state = self.stage.proxy.router.states[0]
+        self.stage.proxy.router.set_enabled(state.id, not state.enabled)
 
     EVENTS: ClassVar[dict[str, Callable[[Storm, bytes], None]]] = {
         "c": _client_sends,
@@ -158,36 +158,36 @@ class Storm:
         "d": _dial,
         "b": _split,
         "o": _toggle,
-        "q": lambda self, _: self.stage.unit.drain(),
+        "q": lambda self, _: self.stage.proxy.drain(),
     }
 
     # --- what must hold
 
     def _stands(self) -> None:
         """At any time: connections add up, nobody serves without a request, and what is held is bounded."""
-        unit = self.stage.unit
-        pools = unit.pools.by_id.values()
+        proxy = self.stage.proxy
+        pools = proxy.pools.by_id.values()
         held = sum(pool.idle + pool.leased + pool.opening for pool in pools)
-        assert held == unit.pools.open_connections, [*pools]
-        assert sum(state.in_flight for state in unit.router.states) <= unit.in_flight, unit.router.states
-        assert sum(pool.leased for pool in pools) <= unit.in_flight, [*pools]
+        assert held == proxy.pools.open_connections, [*pools]
+        assert sum(state.in_flight for state in proxy.router.states) <= proxy.in_flight, proxy.router.states
+        assert sum(pool.leased for pool in pools) <= proxy.in_flight, [*pools]
         bound = MOST_HELD + 2 * self._longest
         assert all(peer.unread <= bound for peer in self.stage.clients + self.stage.workers)
 
     def _comes_to_an_end(self) -> None:
         """Nobody does anything any more: by its timeouts alone the unit ends every client's connection."""
-        unit = self.stage.unit
+        proxy = self.stage.proxy
         times = 0
         while (
-            times < 16 + 2 * unit.counts.requests
+            times < 16 + 2 * proxy.counts.requests
         ):  # those sent ahead have their timeouts one after the other
             self.stage.advance(2.5)
             times += 1
         left = [peer for peer in self.stage.clients if peer.is_open]
         assert not left, f"open after {2.5 * times} s: {[bytes(peer.received) for peer in left]}"
-        assert not unit.downstreams
-        assert unit.in_flight == len(unit.queue) == 0
-        assert not any(pool.leased or pool.opening or pool.idle for pool in unit.pools.by_id.values())
+        assert not proxy.downstreams
+        assert proxy.in_flight == len(proxy.queue) == 0
+        assert not any(pool.leased or pool.opening or pool.idle for pool in proxy.pools.by_id.values())
 
     def _was_understood(self) -> None:
         """Every reader sees the same messages in what was written, and requests begin where the unit began one."""
@@ -196,7 +196,7 @@ class Storm:
             seen = requests_seen(bytes(peer.received))
             assert {request.start for request in seen} <= {*peer.writes}
             routed += len(seen)
-        assert routed <= self.stage.unit.router.routed
+        assert routed <= self.stage.proxy.router.routed
         for number, methods in self.asked.items():
             peer = self.stage.clients[number - 1]
             seen = responses_seen(bytes(peer.received), methods, peer.ending == "end")
@@ -205,11 +205,11 @@ class Storm:
 
     def _leaves_nothing(self) -> None:
         """Everybody has gone: each request was settled, and nothing refers to a connection."""
-        stage, unit = self.stage, self.stage.unit
+        stage, proxy = self.stage, self.stage.proxy
         stage.leave()
-        assert [state.in_flight for state in unit.router.states] == [0] * len(unit.router.states)
-        assert sum(sum(state.outcomes.values()) for state in unit.router.states) == unit.router.routed
-        assert unit.pools.open_connections == 0
-        assert len(unit.queue) == 0
+        assert [state.in_flight for state in proxy.router.states] == [0] * len(proxy.router.states)
+        assert sum(sum(state.outcomes.values()) for state in proxy.router.states) == proxy.router.routed
+        assert proxy.pools.open_connections == 0
+        assert len(proxy.queue) == 0
         left = stage.left_behind()
         assert not left, left

@@ -22,7 +22,7 @@ from tests.balancer.conftest import Stage, Wire, get, post, response
 from tests.balancer.test_failures import dies_after, dies_at_once
 from tests.balancer.test_log_lines import entry
 
-Line = dict[str, Any]
+WaitQueue = dict[str, Any]
 
 
 class Watched:
@@ -36,14 +36,14 @@ class Watched:
         settings["log"] = {"access": "json", "path": str(self.path), **(log or {})}
         await self.stage.serve(*workers, **settings)
 
-    async def lines(self, count: int) -> list[Line]:
+    async def lines(self, count: int) -> list[WaitQueue]:
         """The first `count` lines, when they have been written; and there are no others."""
         await self.stage.eventually(lambda: self.path.read_bytes().count(b"\n") >= count)
         lines = [json.loads(line) for line in self.path.read_text(encoding="ascii").splitlines()]
         assert len(lines) == count, lines
         return lines
 
-    async def line(self) -> Line:
+    async def line(self) -> WaitQueue:
         """The only one."""
         (line,) = await self.lines(1)
         return line
@@ -88,7 +88,7 @@ async def test_a_request_and_the_next(stage: Stage, watched: Watched) -> None:
 async def test_the_log_is_off_unless_asked_for(stage: Stage) -> None:
     """No thread, no entry, and status says so."""
     await stage.serve(await stage.worker(response()))
-    assert stage.unit.access_log is None
+    assert stage.proxy.access_log is None
     assert "access-log" not in [thread.name for thread in threading.enumerate()]
     status = json.loads(
         (await stage.ask(get(b"/-/status", b"Host: 127.0.0.1").replace(b"Host: example.org\r\n", b""))).body
@@ -111,7 +111,7 @@ async def test_phases_are_told_apart(stage: Stage, watched: Watched) -> None:
     await watched.serve(worker, retries=0)  # else the head would wait for the rest
     client = await stage.client()
     await client.send(get()[:10])
-    await stage.eventually(lambda: any(one.head_at for one in stage.unit.downstreams))
+    await stage.eventually(lambda: any(one.head_at for one in stage.proxy.downstreams))
     stage.clock.at += 3
     await client.send(get()[10:])
     await stage.eventually(lambda: worker.requests)
@@ -143,7 +143,7 @@ async def test_waiting_for_room_is_queueing(stage: Stage, watched: Watched) -> N
     await one.send(get(b"/one"))
     await stage.eventually(lambda: worker.requests)
     await other.send(get(b"/other"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     stage.clock.at += 4
     go.set()
     await one.response()
@@ -162,7 +162,7 @@ async def test_the_policy_that_routed_it(stage: Stage, watched: Watched) -> None
     await watched.serve(worker, policy="random")
     await stage.ask(get())
     stage.clock.at += 1
-    stage.unit.use_policy(PolicySpec(name="round-robin"))
+    stage.proxy.use_policy(PolicySpec(name="round-robin"))
     await stage.ask(get())
     assert [line["policy"] for line in await watched.lines(2)] == ["random", "round-robin"]
 
@@ -308,7 +308,7 @@ async def test_a_client_that_leaves_the_queue(stage: Stage, watched: Watched) ->
     await first.send(get(b"/first"))
     await stage.eventually(lambda: worker.requests)
     await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     stage.clock.at += 2
     second.reset()
     line = await watched.line()
@@ -327,7 +327,7 @@ async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: Watche
     await first.send(get(b"/first"))
     await stage.eventually(lambda: worker.requests)
     await waits.send(get(b"/waits"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     assert (await late.ask(get(b"/late"))).status == 503
     stage.advance(6)
     await waits.response()
@@ -380,10 +380,10 @@ async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: Watched) ->
     await fails.send(get(b"/fails"))
     await stage.eventually(lambda: worker.requests)
     await waits.send(get(b"/waits"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     go.set()
     await stage.eventually(lambda: len(worker.requests) == 2)
-    assert len(stage.unit.queue) == 1
+    assert len(stage.proxy.queue) == 1
     fails.reset()
     line = await watched.line()
     assert (line["path"], line["end"]) == ("/fails", "abandoned")
@@ -424,7 +424,7 @@ async def test_a_head_that_does_not_end(stage: Stage, watched: Watched) -> None:
     await watched.serve(await stage.worker(response()))
     client = await stage.client()
     await client.send(b"GET /slow HTTP/1.1\r\nHos")
-    await stage.eventually(lambda: any(one.head_at for one in stage.unit.downstreams))
+    await stage.eventually(lambda: any(one.head_at for one in stage.proxy.downstreams))
     stage.advance(11)
     await client.response()
     line = await watched.line()
@@ -493,7 +493,7 @@ def log_to(output: LogOutput, **options: Any) -> AccessLog:
     return AccessLog(output, json_line, offset=0.0, policy="random", rng=Random(1), **options)
 
 
-def written(path: Path) -> list[Line]:
+def written(path: Path) -> list[WaitQueue]:
     return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
 
 
@@ -583,8 +583,8 @@ async def test_a_log_that_was_moved_away_is_begun_anew(stage: Stage, watched: Wa
     await stage.ask(get(b"/old"))
     await watched.lines(1)
     old = watched.path.rename(watched.path.with_suffix(".1"))
-    assert stage.unit.access_log is not None
-    stage.unit.access_log.reopen()
+    assert stage.proxy.access_log is not None
+    stage.proxy.access_log.reopen()
     await stage.eventually(watched.path.exists)
     await stage.ask(get(b"/new"))
     assert (await watched.line())["path"] == "/new"
@@ -632,7 +632,7 @@ def lost_more_than(log: AccessLog, number: int) -> bool:
 async def test_a_full_disk_costs_no_request(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """Requests are served, entries are counted as lost, and it is said once."""
     await stage.serve(await stage.worker(response()), log={"access": "json", "path": "/dev/full"})
-    log = stage.unit.access_log
+    log = stage.proxy.access_log
     assert log is not None
     for _ in range(3):
         lost = log.counts.lost

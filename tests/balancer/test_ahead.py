@@ -64,7 +64,7 @@ class Empty(Wireless):
 
     def __init__(self) -> None:
         super().__init__(limits=(("buffer", 16_384),))
-        self.unit.replace_endpoints([])
+        self.proxy.replace_endpoints([])
 
 
 class Log:
@@ -247,7 +247,7 @@ def test_a_half_close_behind_a_control_request_is_not_the_balancers() -> None:
         client.wire.get_protocol().eof_received()  # type: ignore[attr-defined]  # the unit's own
         answer(stage)
         assert statuses(client, 1) == [b"200"]
-        assert not stage.unit.downstreams
+        assert not stage.proxy.downstreams
 
 
 def test_a_partial_head_ahead_has_its_time_from_its_turn_on() -> None:
@@ -277,14 +277,14 @@ def test_a_drain_answers_what_is_on_its_way_and_no_more() -> None:
     """The client is told with the next answer; what it sent ahead is not begun."""
     with Wireless() as stage:
         client = sent_behind_a_slow_one(stage, get(b"/2") * 3)
-        stage.unit.drain(0.0)
+        stage.proxy.drain(0.0)
         stage.advance(1)
-        assert stage.unit.in_flight == 1
+        assert stage.proxy.in_flight == 1
         answer(stage)
         assert statuses(client, 1) == [b"200"]
         assert b"\r\nConnection: close\r\n" in client.received
         assert len(got(stage)) == 1
-        assert stage.unit.in_flight == 0
+        assert stage.proxy.in_flight == 0
 
 
 # --- offers
@@ -333,13 +333,13 @@ def test_requests_ahead_are_counted_when_they_begin_and_logged_with_their_wait()
     """In order; the time behind their predecessors is time in the queue."""
     log = Log()
     with Wireless() as stage:
-        stage.unit.journal = log
+        stage.proxy.journal = log
         sent_behind_a_slow_one(stage, get(b"/2") + get(b"/3"))
-        assert stage.unit.counts.requests == 1
+        assert stage.proxy.counts.requests == 1
         for number in range(1, 4):
             stage.advance(1)
             answer(stage)
             assert [entry.target for entry in log.entries] == [b"/slow", b"/2", b"/3"][:number]
-        assert stage.unit.counts.requests == 3
+        assert stage.proxy.counts.requests == 3
         assert [phases(entry).queue for entry in log.entries] == [0.0, 1.0, 2.0]
         assert [phases(entry).total for entry in log.entries] == [1.0, 2.0, 3.0]

@@ -89,7 +89,7 @@ async def test_who_must_send_a_header_and_does_not(stage: Stage, first: bytes) -
     client.write(first)
     await client.closed()
     assert (bytes(client.received), worker.connections) == (b"", [])
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1
 
 
 async def test_who_may_not_send_one(stage: Stage) -> None:
@@ -112,7 +112,7 @@ async def test_a_header_has_its_time(stage: Stage) -> None:
     await stage.turn()
     stage.advance(1.1)
     await client.closed()
-    assert (len(arrivals), stage.unit.counts.failed_arrivals) == (0, 1)
+    assert (len(arrivals), stage.proxy.counts.failed_arrivals) == (0, 1)
 
 
 async def test_a_proxy_that_leaves_before_its_header(stage: Stage) -> None:
@@ -122,4 +122,4 @@ async def test_a_proxy_that_leaves_before_its_header(stage: Stage) -> None:
     await client.send(b"PROXY")
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: stage.unit.counts.failed_arrivals == 1)
+    await stage.eventually(lambda: stage.proxy.counts.failed_arrivals == 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from math import inf
 
-from balancer.process.shared_counters import CAPACITY, Board, Page, key_of, page_size
-from policies.stats.shared_latency import Evidence
+from balancer.process.shared_counters import CAPACITY, Page, SharedCounters, key_of, page_size
+from policies.stats.shared_latency import SharedLatency
 
-MEASURED = Evidence(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 1000.0)
+MEASURED = SharedLatency(4.0, 2.0, 8.0, 1.0, 0.25, 0.125, 1000.0)
 
 
 def page(capacity: int = 4) -> Page:
@@ -32,7 +32,7 @@ def test_a_row_that_is_left_is_given_again() -> None:
     one.leave(0)
     assert (one.in_flight[0], one.rows()) == (0, {key_of("b"): 1})
     assert one.enter(key_of("c")) == 0
-    assert (one.in_flight[0], one.told(0)) == (0, Evidence())
+    assert (one.in_flight[0], one.told(0)) == (0, SharedLatency())
 
 
 def test_the_generation_tells_that_rows_have_changed() -> None:
@@ -63,8 +63,8 @@ def test_latency_arrives_as_it_was_told() -> None:
     one.enter(key_of("a"))
     one.tell(0, MEASURED)
     assert one.told(0) == MEASURED
-    one.tell(0, Evidence(failures=2.0, at=5.0))
-    assert one.told(0) == Evidence(0.0, 0.0, 0.0, 2.0, inf, inf, 5.0)
+    one.tell(0, SharedLatency(failures=2.0, at=5.0))
+    assert one.told(0) == SharedLatency(0.0, 0.0, 0.0, 2.0, inf, inf, 5.0)
 
 
 def test_what_a_dead_process_had_in_flight_is_cleared() -> None:
@@ -80,18 +80,18 @@ def test_what_a_dead_process_had_in_flight_is_cleared() -> None:
 
 def test_pages_do_not_overlap() -> None:
     """The last word of one is not the first of the next, whatever is written."""
-    board = Board(3, 2)
+    board = SharedCounters(3, 2)
     for number, each in enumerate(board.pages, 1):
         for key in (number, -number):
             each.in_flight[each.enter(key) or 0] = number
-            each.tell(1, Evidence(*[float(number)] * len(Evidence._fields)))
+            each.tell(1, SharedLatency(*[float(number)] * len(SharedLatency._fields)))
     assert [each.in_flight.tolist() for each in board.pages] == [[1, 1], [2, 2], [3, 3]]
     assert [set(each.rows()) for each in board.pages] == [{1, -1}, {2, -2}, {3, -3}]
 
 
 def test_a_board_is_shared_by_those_who_are_forked_after_it() -> None:
     """What a child writes the parent reads."""
-    board = Board(2)
+    board = SharedCounters(2)
     child = os.fork()
     if not child:
         board.pages[1].enter(key_of("a"))
@@ -110,7 +110,7 @@ def test_keys_are_the_same_everywhere_and_apart() -> None:
 
 def test_grace() -> None:
     """How long a process may take to end outlives it: the next one begins as it did."""
-    board = Board(2, 8)
+    board = SharedCounters(2, 8)
     board.pages[1].grace = 12.5
     board.pages[1].clear()
     assert [page.grace for page in board.pages] == [0.0, 12.5]

@@ -48,9 +48,9 @@ async def test_a_stalled_reader_costs_a_buffer(stage: Stage, framing: str, buffe
         left = worker.connections[0].unsent
         for _ in range(200):
             await stage.turn(1)
-            most = max(most, *(one.transport.get_write_buffer_size() for one in stage.unit.downstreams))
+            most = max(most, *(one.transport.get_write_buffer_size() for one in stage.proxy.downstreams))
     assert left > SIZE // 2
-    assert [one.is_write_paused for one in stage.unit.downstreams] == [True]
+    assert [one.is_write_paused for one in stage.proxy.downstreams] == [True]
     assert 0 < most <= max(buffer, LONGEST_READ) + FRAMING
     client.reset()
     taken.set()
@@ -73,7 +73,7 @@ async def test_a_reader_that_stalls_after_it_was_quick_costs_a_read(stage: Stage
     client = await stage.client()
     await client.send(get())
     assert len((await client.response()).body) == 8 * MIB
-    (downstream,) = stage.unit.downstreams
+    (downstream,) = stage.proxy.downstreams
     await client.send(get())
     await stage.eventually(lambda: downstream.is_write_paused)
     left = held = -1
@@ -111,10 +111,10 @@ async def test_the_kernel_holds_no_more_than_a_buffer_of_what_a_client_has_no_ro
     await stage.serve(worker)
     client = await stage.client()
     await client.send(get())
-    await stage.eventually(lambda: stage.unit.downstreams)
-    (downstream,) = stage.unit.downstreams
+    await stage.eventually(lambda: stage.proxy.downstreams)
+    (downstream,) = stage.proxy.downstreams
     sock = downstream.transport.get_extra_info("socket")
-    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.unit.limits.buffer
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == stage.proxy.limits.buffer
 
 
 async def test_a_head_request_with_too_long_a_body_gets_an_answer_without_one(stage: Stage) -> None:

@@ -38,7 +38,7 @@ async def test_there_is_neither_unless_asked_for(stage: Stage) -> None:
     await two(stage)
     told = await policy_of(stage)
     assert (told["canary"], told["shadow"], told["spec"]) == (None, [], {"name": "round-robin"})
-    assert (stage.unit.canary, stage.unit.shadows) == (None, ())
+    assert (stage.proxy.canary, stage.proxy.shadows) == (None, ())
     assert b"steelyard_policy_" not in (await control(stage, b"GET", b"/-/metrics")).body
 
 
@@ -83,7 +83,7 @@ async def test_they_come_and_go_while_it_runs(stage: Stage) -> None:
     assert (await control(stage, b"PUT", b"/-/policy", json.dumps(spec).encode())).status == 200
     assert (await policy_of(stage))["spec"] == spec
     await stage.reload(policy="random")
-    assert stage.unit.canary is None
+    assert stage.proxy.canary is None
 
 
 async def test_whether_a_policy_could_be_put_in_force_can_be_asked(stage: Stage) -> None:
@@ -122,7 +122,7 @@ async def test_processes_are_told_as_one(stage: Stage) -> None:
     await two(stage, policy=POLICY)
     for _ in range(10):
         await stage.ask(get())
-    one = json.loads(json.dumps(process_status(stage.unit)))
+    one = json.loads(json.dumps(process_status(stage.proxy)))
     whole = merged_status([one, one], 2, 1)["policy"]
     arms = whole["canary"]["arms"]
     assert arms["live"]["picks"] + arms["canary"]["picks"] == 20
@@ -148,7 +148,7 @@ async def test_what_is_wrong_with_them_is_one_line(
     refused = await control(stage, b"PUT", b"/-/policy", json.dumps(policy).encode())
     assert refused.status == 422
     assert problem in json.loads(refused.body)["error"]
-    assert stage.unit.canary is None
+    assert stage.proxy.canary is None
 
 
 def test_a_name_is_a_policy_by_itself() -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from balancer.admin.exchange import ControlTurn
-from balancer.downstream.connection import Downstream
+from balancer.admin.exchange import AdminExchange
+from balancer.downstream.connection import DownstreamConnection
 from balancer.exchange.exchange import Exchange
 from tests.balancer.conftest import Stage, Wire, get, quiet_loop
 from tests.balancer.steps import STEPS, Scene
@@ -204,7 +204,7 @@ async def client_rst(scene: Scene) -> None:
     await scene.stage.turn()
     scene.stage.advance(0.0)
     await scene.stage.turn()
-    assert scene.stage.unit.in_flight == (1 if scene.ahead is not None else 0)
+    assert scene.stage.proxy.in_flight == (1 if scene.ahead is not None else 0)
 
 
 async def worker_fin(scene: Scene) -> None:
@@ -218,12 +218,12 @@ async def worker_rst(scene: Scene) -> None:
 async def deadline(scene: Scene) -> None:
     """Nothing happens before it."""
     stage = scene.stage
-    limit: float = getattr(stage.unit.timeouts, scene.step.deadline)
+    limit: float = getattr(stage.proxy.timeouts, scene.step.deadline)
     stage.advance(0.0)
-    before = (len(stage.unit.downstreams), outcomes(stage), dict(stage.unit.counts.errors))
+    before = (len(stage.proxy.downstreams), outcomes(stage), dict(stage.proxy.counts.errors))
     stage.advance(limit - 0.5)
     await stage.turn()
-    assert (len(stage.unit.downstreams), outcomes(stage), dict(stage.unit.counts.errors)) == before
+    assert (len(stage.proxy.downstreams), outcomes(stage), dict(stage.proxy.counts.errors)) == before
     stage.advance(1.0)
 
 
@@ -259,7 +259,7 @@ NEEDS_THE_WORKER = {("the worker reads no more", "client-fin")}
 
 def outcomes(stage: Stage) -> list[str]:
     """How attempts have ended, at whatever endpoint, sorted."""
-    ended = [stage.outcomes(state.id) for state in stage.unit.router.states]
+    ended = [stage.outcomes(state.id) for state in stage.proxy.router.states]
     return sorted(kind for one in ended for kind, count in one.items() for _ in range(count))
 
 
@@ -285,7 +285,7 @@ async def is_so(stage: Stage, condition: Callable[[], object]) -> None:
 def alive() -> list[object]:
     """Requests and client connections that somebody still refers to."""
     gc.collect()
-    kinds = (Downstream, Exchange, ControlTurn)
+    kinds = (DownstreamConnection, Exchange, AdminExchange)
     return [found for found in gc.get_objects() if isinstance(found, kinds)]
 
 
@@ -293,11 +293,11 @@ async def nobody_is_left(stage: Stage) -> None:
     """No connection, no request, nothing that refers to one."""
     for client in stage.clients:
         client.reset()
-    await is_so(stage, lambda: not stage.unit.downstreams)
-    assert not stage.unit.downstreams
-    assert stage.unit.in_flight == len(stage.unit.queue) == 0
-    assert [state.in_flight for state in stage.unit.router.states] == [0] * len(stage.unit.router.states)
-    await is_so(stage, lambda: not any(pool.opening for pool in stage.unit.pools.by_id.values()))
+    await is_so(stage, lambda: not stage.proxy.downstreams)
+    assert not stage.proxy.downstreams
+    assert stage.proxy.in_flight == len(stage.proxy.queue) == 0
+    assert [state.in_flight for state in stage.proxy.router.states] == [0] * len(stage.proxy.router.states)
+    await is_so(stage, lambda: not any(pool.opening for pool in stage.proxy.pools.by_id.values()))
     await stage.turn()
     assert alive() == []
 
@@ -306,7 +306,7 @@ async def the_next_request_is_whole(scene: Scene, cell: Cell) -> None:
     """Half an exchange leaves nothing behind: the next one has a connection of its own."""
     before = scene.connections
     if not cell.is_ok:
-        assert [pool.idle for pool in scene.stage.unit.pools.by_id.values() if pool.idle] == []
+        assert [pool.idle for pool in scene.stage.proxy.pools.by_id.values() if pool.idle] == []
     client = await scene.stage.client()
     scene.go.set()
     await client.send(get(b"/probe"))
@@ -330,7 +330,7 @@ async def test_whoever_leaves_and_whenever(stage: Stage, cell: Cell) -> None:
     assert await seen(scene.client, len(cell.seen)) == cell.seen
     await is_so(stage, lambda: outcomes(stage) == cell.outcomes)
     assert outcomes(stage) == cell.outcomes
-    assert sorted(stage.unit.counts.errors.elements()) == cell.errors
+    assert sorted(stage.proxy.counts.errors.elements()) == cell.errors
     assert scene.worker.received.count(b"POST /") <= bool(scene.step.ahead) + 1
     if cell.event == "client-half" or "closed" in cell.seen:
         assert await scene.client.rest() == b""
@@ -350,7 +350,7 @@ async def test_a_half_closed_client_that_resets_is_found_by_the_sweep(stage: Sta
     await stage.turn()
     stage.advance(0.0)
     await stage.turn()
-    assert stage.unit.in_flight == 1
+    assert stage.proxy.in_flight == 1
     await client_rst(scene)
     assert outcomes(stage) == ["abandoned"]
     await nobody_is_left(stage)

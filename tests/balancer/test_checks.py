@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.membership.active_checks import CheckPlan
 from policies.health.active_checks import CheckRules
-from policies.routing.facts import Standing
+from policies.routing.facts import AdminState
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
 from tests.balancer.test_control import local, status
@@ -24,12 +24,12 @@ async def check(stage: Stage, seconds: float = 6.0) -> None:
     """Let a check of each endpoint come due, and end."""
     stage.advance(seconds)
     await stage.turn(5)
-    await stage.eventually(lambda: all(w.check is None for w in stage.unit.checks.by_id.values()))
+    await stage.eventually(lambda: all(w.check is None for w in stage.proxy.checks.by_id.values()))
 
 
 def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
     """How many have passed and failed, and why the last one that did."""
-    verdict = stage.unit.checks.by_id[endpoint].verdict
+    verdict = stage.proxy.checks.by_id[endpoint].verdict
     return verdict.passed, verdict.failed, verdict.last_fault
 
 
@@ -55,9 +55,9 @@ async def test_a_check_asks_for_the_path(stage: Stage) -> None:
     assert request.line == b"GET /up HTTP/1.1"
     assert request.value(b"Host") == b"127.0.0.1:%d" % worker.port
     assert request.value(b"User-Agent") == b"steelyard-check"
-    unit = stage.unit
+    proxy = stage.proxy
     assert checks(stage) == (1, 0, None)
-    assert (unit.counts.requests, unit.router.routed, stage.outcomes()) == (0, 0, {})
+    assert (proxy.counts.requests, proxy.router.routed, stage.outcomes()) == (0, 0, {})
     assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
 
 
@@ -132,7 +132,7 @@ async def test_which_answers_are_good(
     stage.advance(0.0)
     stage.advance(2.0)
     await stage.turn()
-    watch = stage.unit.checks.by_id["w0"]
+    watch = stage.proxy.checks.by_id["w0"]
     if fault == "no answer within 1 s":
         await stage.eventually(lambda: stage.pool().leased)
         stage.advance(1.0)
@@ -153,7 +153,7 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
     stage.advance(0.0)
     for _ in range(3):
         stage.advance(3.0)
-        await stage.eventually(lambda: stage.pool().leased and stage.unit.checks.by_id["w1"].check is None)
+        await stage.eventually(lambda: stage.pool().leased and stage.proxy.checks.by_id["w1"].check is None)
         stage.advance(1.0)
         assert stage.pool().leased == 0
     assert checks(stage) == (0, 3, "no answer within 1 s")
@@ -169,8 +169,8 @@ async def test_a_worker_that_does_not_take_connections(stage: Stage) -> None:
         await check(stage, 3.0)
     assert (await stage.ask(get())).status == 200
     assert checks(stage)[2] == "no connection: Connection refused"
-    assert stage.unit.router.fitness.panic.is_everywhere
-    assert [state.id for state in stage.unit.router.available] == ["w2"]
+    assert stage.proxy.router.fitness.panic.is_everywhere
+    assert [state.id for state in stage.proxy.router.available] == ["w2"]
 
 
 async def test_a_connection_that_takes_too_long(stage: Stage) -> None:
@@ -221,11 +221,11 @@ async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Down: no checks. Draining: it is still checked."""
     worker = await stage.worker(response())
     await stage.serve(worker, await stage.worker(response()), checks=PATH)
-    stage.unit.router.set_standing("w0", Standing.DOWN)
+    stage.proxy.router.set_standing("w0", AdminState.DOWN)
     stage.advance(0.0)
     await check(stage)
     assert worker.connections == []
-    stage.unit.router.set_standing("w0", Standing.DRAINING)
+    stage.proxy.router.set_standing("w0", AdminState.DRAINING)
     await check(stage)
     assert len(worker.requests) == 1
 
@@ -243,9 +243,9 @@ async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
     stage.advance(2.0)
     await stage.eventually(lambda: worker.requests)
     gone = stage.pool()
-    stage.unit.replace_endpoints([type(gone.endpoint)("new", f"http://127.0.0.1:{other.port}", "r")])
+    stage.proxy.replace_endpoints([type(gone.endpoint)("new", f"http://127.0.0.1:{other.port}", "r")])
     stage.advance(0.5)
-    assert set(stage.unit.checks.by_id) == {"new"}
+    assert set(stage.proxy.checks.by_id) == {"new"}
     assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=0>"
     await check(stage, 3.0)
     assert len(other.requests) == 1
@@ -258,14 +258,14 @@ async def test_the_plan_can_change(stage: Stage) -> None:
     stage.advance(0.0)
     await check(stage)
     assert not stage.state().available
-    stage.unit.checks.use(CheckPlan("/other", 503, rules=CheckRules(rise=1)))
+    stage.proxy.checks.use(CheckPlan("/other", 503, rules=CheckRules(rise=1)))
     await check(stage)
     assert worker.requests[-1].line == b"GET /other HTTP/1.1"
     assert stage.state().available
-    stage.unit.checks.use(CheckPlan("/other", 200, rules=CheckRules(fall=1)))
+    stage.proxy.checks.use(CheckPlan("/other", 200, rules=CheckRules(fall=1)))
     await check(stage)
     assert not stage.state().available
-    stage.unit.checks.use(CheckPlan())
+    stage.proxy.checks.use(CheckPlan())
     assert stage.state().available
 
 
@@ -331,8 +331,8 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
         slow_start={"window": 20},
     )  # fmt: skip
     stage.advance(0.0)
-    stage.unit.router.set_standing("w1", Standing.DRAINING)
-    stage.unit.router.set_standing("w1", Standing.UP)
+    stage.proxy.router.set_standing("w1", AdminState.DRAINING)
+    stage.proxy.router.set_standing("w1", AdminState.UP)
     await check(stage, 3.0)
     for _ in range(5):
         await stage.ask(get())
@@ -352,7 +352,7 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
         "everywhere": True,
         "regions": [],
         "times": 1,
-        "requests": stage.unit.router.routed,
+        "requests": stage.proxy.router.routed,
     }
     text = (await stage.ask(local(b"/-/metrics"))).body.decode()
     samples = {
@@ -362,7 +362,7 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
     }
     assert samples["steelyard_panic", "", None] == 1
     assert samples["steelyard_panics_total", None, None] == 1
-    assert samples["steelyard_panic_requests_total", None, None] == stage.unit.router.routed
+    assert samples["steelyard_panic_requests_total", None, None] == stage.proxy.router.routed
     assert samples["steelyard_endpoint_healthy", "w0", None] == 0
     assert samples["steelyard_endpoint_share", "w1", None] == 0.15
     assert samples["steelyard_endpoint_ejected", "w2", None] == 0

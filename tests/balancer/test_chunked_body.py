@@ -89,12 +89,12 @@ def test_an_illegal_trailer_frees_the_worker_at_once() -> None:
         client = stage.client()
         client.send(POST + b"5\r\nhello\r\n0\r\n")
         stage.turn()
-        assert stage.unit.pools.by_id["w0"].leased == 1
+        assert stage.proxy.pools.by_id["w0"].leased == 1
         client.send(b"\n")
         stage.turn()
         assert bytes(client.received).startswith(b"HTTP/1.1 400 ")
         assert b"malformed_body" in client.received
-        assert stage.unit.pools.by_id["w0"].leased == 0
+        assert stage.proxy.pools.by_id["w0"].leased == 0
         assert not stage.workers[0].is_open
 
 
@@ -111,4 +111,4 @@ def test_an_illegal_trailer_of_a_worker_cuts_the_response_at_once(pieces: list[b
             stage.turn()
         assert client.ending == "reset"
         assert not worker.is_open
-        assert stage.unit.pools.by_id["w0"].leased == 0
+        assert stage.proxy.pools.by_id["w0"].leased == 0

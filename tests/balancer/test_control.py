@@ -47,7 +47,7 @@ async def test_health(stage: Stage) -> None:
         assert (answer.status, json.loads(answer.body)) == (200, {"healthy": True})
         assert answer.value(b"Connection") == b"close"
         assert await client.rest() == b""
-    stage.unit.router.set_enabled("w0", False)
+    stage.proxy.router.set_enabled("w0", False)
     client = await stage.client()
     assert (await client.ask(get(b"/-/health"))).status == 503
     client = await stage.client()
@@ -227,7 +227,7 @@ async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, tok
         assert (answer.status, answer.body) == (404, b"404: Not Found")
         assert await client.rest() == b""
     assert worker.connections == []
-    assert (stage.unit.policy.name, len(stage.unit.router.states)) == ("round-robin", 1)
+    assert (stage.proxy.policy.name, len(stage.proxy.router.states)) == ("round-robin", 1)
 
 
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint", "reload"])
@@ -325,7 +325,7 @@ async def test_nothing_is_inflated(stage: Stage, coding: bytes) -> None:
                 assert (await client.ask(asked)).status == status
                 await client.close()
     assert inflated == []
-    assert stage.unit.policy.name == "round-robin"
+    assert stage.proxy.policy.name == "round-robin"
 
 
 @contextmanager
@@ -351,7 +351,7 @@ async def test_a_body_without_the_token_is_not_kept(stage: Stage) -> None:
     client = await stage.client()
     head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
     assert (await client.ask(head)).status == 404
-    (downstream,) = stage.unit.downstreams
+    (downstream,) = stage.proxy.downstreams
     assert not downstream.is_answering
     client.write(b"x" * 500_000)
     await client.rest()
@@ -446,7 +446,7 @@ async def test_a_broken_control_request(stage: Stage) -> None:
     assert (await client.response()).status == 400
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
 async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: Stage) -> None:
@@ -454,11 +454,11 @@ async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: St
     await stage.serve(await stage.worker(response()), control={"token": TOKEN})
     client = await stage.client()
     await client.send(put("random", BEARER)[:-3])
-    await stage.eventually(lambda: stage.unit.in_flight)
+    await stage.eventually(lambda: stage.proxy.in_flight)
     stage.advance(1)
     client.reset()
-    await stage.eventually(lambda: not stage.unit.downstreams)
-    assert stage.unit.policy.name == "round-robin"
+    await stage.eventually(lambda: not stage.proxy.downstreams)
+    assert stage.proxy.policy.name == "round-robin"
 
 
 async def test_a_control_request_gives_its_place_to_the_next_client(stage: Stage) -> None:

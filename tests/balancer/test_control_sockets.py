@@ -19,7 +19,7 @@ from balancer.__main__ import cli
 from balancer.admin.application import CLIENT_LIMIT
 from balancer.admin.socket_path import found_socket, made_directory
 from balancer.admin.sockets import bind_unix, open_control
-from balancer.config.control import ControlConfig
+from balancer.config.control import AdminConfig
 from balancer.config.load import ConfigError, Settings
 from balancer.downstream.networks import unmapped
 from balancer.errors import ListenFailed
@@ -91,7 +91,7 @@ def test_a_directory_that_others_may_enter_is_not_used(runtime: Path, mode: int)
         planted.bind(str(runtime / "8080.sock"))
         assert found_socket("http://127.0.0.1:8080") is None
     problems: list[str] = []
-    assert open_control(ControlConfig(), 8081, problems.append).unix is None
+    assert open_control(AdminConfig(), 8081, problems.append).unix is None
     (problem,) = problems
     assert (
         problem.startswith(f"control.socket: cannot listen on {runtime / '8081.sock'}: ") or "0700" in problem
@@ -125,21 +125,21 @@ def test_a_path_that_is_configured_must_be_usable(tmp_path: Path) -> None:
     with pytest.raises(
         ListenFailed, match=r"control\.socket: cannot listen on .*: No such file or directory"
     ):
-        open_control(ControlConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
+        open_control(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
             ListenFailed, match=r"control\.listen: cannot use 127\.0\.0\.1:\d+: Address already in use"
         ):
-            open_control(ControlConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
+            open_control(AdminConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
 
 
 def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
     """One that has put its own in the place of ours."""
     path = tmp_path / "s"
-    first = open_control(ControlConfig(socket=str(path)), 8080, silent)
+    first = open_control(AdminConfig(socket=str(path)), 8080, silent)
     path.unlink()
-    second = open_control(ControlConfig(socket=str(path)), 8080, silent)
+    second = open_control(AdminConfig(socket=str(path)), 8080, silent)
     first.remove()
     assert path.is_socket()
     second.remove()
@@ -175,7 +175,7 @@ def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None
 
 
 def test_any_address_may_be_used_with_a_token() -> None:
-    assert ControlConfig(listen="0.0.0.0:9180", token=TOKEN).listen == "0.0.0.0:9180"  # type: ignore[arg-type]
+    assert AdminConfig(listen="0.0.0.0:9180", token=TOKEN).listen == "0.0.0.0:9180"  # type: ignore[arg-type]
 
 
 # --- commands
@@ -186,21 +186,21 @@ async def test_status_and_control_find_it(stage: Stage, runtime: Path) -> None:
     server = await stage.serve(await stage.worker(response()))
     await stage.ask(get())
     url, path = f"http://{server.address}", server.listening.control.path
-    for unit in (url, f"unix:{path}"):
-        ran = await run("status", "--unit", unit)
+    for proxy in (url, f"unix:{path}"):
+        ran = await run("status", "--url", proxy)
         assert ran.exit_code == 0, ran.output
         assert "policy round-robin, fallback picks 0" in ran.output
         assert "requests 1, retried 0, errors: none" in ran.output
-        assert json.loads((await run("status", "--json", "--unit", unit)).output)["requests"] == 1
-    ran = await run("control", "put", "policy", "random", "--unit", url)
+        assert json.loads((await run("status", "--json", "--url", proxy)).output)["requests"] == 1
+    ran = await run("control", "put", "policy", "random", "--url", url)
     assert (ran.exit_code, json.loads(ran.output)["name"]) == (0, "random")
-    ran = await run("control", "put", "/-/policy", '{"name": "p2x"}', "--unit", url)
+    ran = await run("control", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
     assert (ran.exit_code, "unknown policy 'p2x'" in ran.output) == (1, True)
     await stage.reload(control={"token": TOKEN})
-    ran = await run("status", "--unit", url)
+    ran = await run("status", "--url", url)
     assert ran.exit_code == 1
-    assert "--unit: no control plane at" in ran.output
-    assert (await run("status", "--unit", url, "--token", TOKEN)).exit_code == 0
+    assert "--url: no control plane at" in ran.output
+    assert (await run("status", "--url", url, "--token", TOKEN)).exit_code == 0
 
 
 async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) -> None:
@@ -208,14 +208,14 @@ async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) ->
     server = await stage.serve(await stage.worker(response()), control={"socket": "off", "token": TOKEN})
     assert (server.listening.control.unix, list(runtime.parent.iterdir())) == (None, [])
     url = f"http://{server.address}"
-    assert (await run("endpoints", "--unit", url, "list")).exit_code == 1
-    assert (await run("endpoints", "--unit", url, "--token", TOKEN, "list")).exit_code == 0
+    assert (await run("endpoints", "--url", url, "list")).exit_code == 1
+    assert (await run("endpoints", "--url", url, "--token", TOKEN, "list")).exit_code == 0
 
 
 async def test_where_it_listens_waits_for_the_next_start(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.reload(control={"socket": "off", "listen": "127.0.0.1:0"})
-    assert stage.unit.reload_counts.waiting == ("control.socket", "control.listen")
+    assert stage.proxy.reload_counts.waiting == ("control.socket", "control.listen")
 
 
 # --- its address
@@ -231,17 +231,17 @@ async def test_the_address_is_bounded_like_any_other(stage: Stage) -> None:
     await client.close()
     slow = await stage.listen_client()
     await slow.send(b"GET /-/status HTTP/1.1\r\nHost:")
-    await stage.eventually(lambda: any(client.head_at for client in stage.unit.downstreams))
-    stage.advance(stage.unit.timeouts.head + 1)
+    await stage.eventually(lambda: any(client.head_at for client in stage.proxy.downstreams))
+    stage.advance(stage.proxy.timeouts.head + 1)
     assert (await slow.response()).status == 408
     await slow.close()
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
     clients = [await stage.listen_client() for _ in range(CLIENT_LIMIT)]
-    await stage.eventually(lambda: len(stage.unit.downstreams) == CLIENT_LIMIT)
+    await stage.eventually(lambda: len(stage.proxy.downstreams) == CLIENT_LIMIT)
     with pytest.raises(ConnectionError):
         await (await stage.listen_client()).ask(get(b"/-/live"))
     await clients.pop().close()
-    await stage.eventually(lambda: len(stage.unit.downstreams) < CLIENT_LIMIT)
+    await stage.eventually(lambda: len(stage.proxy.downstreams) < CLIENT_LIMIT)
     assert (await (await stage.listen_client()).ask(get(b"/-/live"))).status == 200
 
 

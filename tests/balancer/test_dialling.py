@@ -33,7 +33,7 @@ class Transport(asyncio.Transport):
         self.is_open = False
 
 
-class Line(asyncio.Protocol):
+class WaitQueue(asyncio.Protocol):
     """Who is connected."""
 
     transport: asyncio.BaseTransport | None = None
@@ -81,8 +81,8 @@ class World:
         self.asked.append(host)
         return self.loop.create_task(connect())
 
-    def dial(self, timeout: float = 2.0) -> tuple[Line, Phases]:
-        return self.run(dial(Line, "api.test", 80, timeout, None, self.route))
+    def dial(self, timeout: float = 2.0) -> tuple[WaitQueue, Phases]:
+        return self.run(dial(WaitQueue, "api.test", 80, timeout, None, self.route))
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:
         with self.loop:
@@ -195,7 +195,7 @@ def test_cancelled_at_any_time(after: float) -> None:
     world = World(SIX, FOUR)
     world.delays = {SIX: 0.3, FOUR: 0.05}
     with world.loop:
-        task = world.loop.create_task(dial(Line, "api.test", 80, 2.0, None, world.route))
+        task = world.loop.create_task(dial(WaitQueue, "api.test", 80, 2.0, None, world.route))
         if after:
             world.loop.advance(after)
         task.cancel()
@@ -208,6 +208,6 @@ def test_without_a_route() -> None:
     """Whoever keeps nothing leaves the name to the loop."""
     world = World()
     world.delays = {"api.test": 0.3}
-    _, phases = world.run(dial(Line, "api.test", 80, 2.0))
+    _, phases = world.run(dial(WaitQueue, "api.test", 80, 2.0))
     assert world.asked == ["api.test"]
     assert phases.namelookup <= phases.connect == phases.appconnect

@@ -37,21 +37,21 @@ def write(path: Path, text: str) -> None:
 
 
 def known(stage: Stage) -> list[str]:
-    return list(stage.unit.roster.members)
+    return list(stage.proxy.roster.members)
 
 
 def looked(stage: Stage, times: int = 1) -> None:
     """Looks, a second apart."""
     for _ in range(times):
         stage.clock.at += 1
-        stage.unit.discovery.tick(stage.clock.at)
+        stage.proxy.discovery.tick(stage.clock.at)
 
 
 async def serve(stage: Stage, path: Path, *workers: ScriptedWorker, **keys: Any) -> list[str]:
     """With the lines that it says later."""
     await stage.serve(*workers, discovery={"file": {"path": str(path), **keys}})
     said: list[str] = []
-    stage.unit.discovery.say = said.append
+    stage.proxy.discovery.say = said.append
     return said
 
 
@@ -204,15 +204,15 @@ async def test_reload(stage: Stage, tmp_path: Path) -> None:
     one.write_text(table(1))
     two.write_text(table(2, "b"))
     await serve(stage, one, worker)
-    (source,) = stage.unit.discovery.sources
+    (source,) = stage.proxy.discovery.sources
     await stage.reload(retries=0)
-    assert list(stage.unit.discovery.sources) == [source]
+    assert list(stage.proxy.discovery.sources) == [source]
     await stage.reload(discovery={"file": {"path": str(two)}})
     assert known(stage) == ["w0", "b"]
     with pytest.raises(ConfigError, match=r"^discovery\.file\.path: cannot read "):
         await stage.reload(discovery={"file": {"path": str(tmp_path / "none")}}, retries=5)
     assert known(stage) == ["w0", "b"]
-    assert stage.unit.retries.limit == 0
+    assert stage.proxy.retries.limit == 0
     await stage.reload(discovery={})
     assert known(stage) == ["w0"]
 

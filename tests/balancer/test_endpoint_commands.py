@@ -15,7 +15,7 @@ from tests.balancer.test_control import TOKEN
 async def run(stage: Stage, *words: str, token: str | None = None) -> Result:
     """Beside the unit, in a thread."""
     url = f"http://{stage.server.address}" if stage.server is not None else "http://127.0.0.1:9"
-    arguments = ["endpoints", "--unit", url, *(("--token", token) if token is not None else ()), *words]
+    arguments = ["endpoints", "--url", url, *(("--token", token) if token is not None else ()), *words]
     return await asyncio.to_thread(CliRunner().invoke, cli, arguments)
 
 
@@ -79,8 +79,8 @@ async def test_mistakes(stage: Stage, words: list[str], said: str) -> None:
 async def test_who_is_not_let_in(stage: Stage) -> None:
     """Or finds nobody: it is said what to look at."""
     ran = await run(stage, "list")
-    assert "--unit: no answer from http://127.0.0.1:9: " in ran.output
+    assert "--url: no answer from http://127.0.0.1:9: " in ran.output
     await stage.serve(await stage.worker(response()), control={"token": TOKEN})
     assert (await run(stage, "list", token=TOKEN)).exit_code == 0
-    ran = await asyncio.to_thread(CliRunner().invoke, cli, ["endpoints", "--unit", "nonsense", "list"])
-    assert "--unit: no answer from nonsense" in ran.output
+    ran = await asyncio.to_thread(CliRunner().invoke, cli, ["endpoints", "--url", "nonsense", "list"])
+    assert "--url: no answer from nonsense" in ran.output

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from balancer.process.connection_balance import Evenness
-from balancer.process.shared_counters import Board
+from balancer.process.connection_balance import ConnectionBalance
+from balancer.process.shared_counters import SharedCounters
 
 
-def several(*clients: int | None) -> list[Evenness]:
+def several(*clients: int | None) -> list[ConnectionBalance]:
     """Processes with so many clients; None of one that accepts nobody."""
-    board = Board(len(clients), 4)
-    each = [Evenness(board, index) for index in range(len(clients))]
+    board = SharedCounters(len(clients), 4)
+    each = [ConnectionBalance(board, index) for index in range(len(clients))]
     for one, number in zip(each, clients, strict=True):
         if number is not None:
             one.note(number)
@@ -38,8 +38,8 @@ def test_nobody_waits_for_a_process_that_accepts_nobody() -> None:
 
 
 def test_a_killed_process_is_not_waited_for() -> None:
-    board = Board(2, 4)
-    one, other = Evenness(board, 0), Evenness(board, 1)
+    board = SharedCounters(2, 4)
+    one, other = ConnectionBalance(board, 0), ConnectionBalance(board, 1)
     other.note(0)
     assert one.is_ahead(50)
     board.pages[1].clear()

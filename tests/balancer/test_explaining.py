@@ -29,7 +29,7 @@ async def test_it_is_off_unless_asked_for(stage: Stage) -> None:
     await two(stage)
     answer = await stage.ask(get(b"/", b"X-Explain: 1"))
     assert answer.value(b"X-Picked") is None
-    assert (stage.unit.explaining, stage.unit.router.trace) == (None, None)
+    assert (stage.proxy.explaining, stage.proxy.router.trace) == (None, None)
     assert (await explained(stage))["recent"] == []
 
 
@@ -55,8 +55,8 @@ async def test_it_ends_by_itself(stage: Stage) -> None:
     await control(stage, b"POST", body=b'{"seconds": 30}')
     await stage.ask(get())
     stage.advance(30)
-    stage.unit.explanations.tick(stage.clock.at)
-    assert stage.unit.router.trace is None
+    stage.proxy.explanations.tick(stage.clock.at)
+    assert stage.proxy.router.trace is None
     await stage.ask(get())
     told = await explained(stage)
     assert (told["on"], told["picks"]) == (False, 1)
@@ -66,7 +66,7 @@ async def test_it_ends_by_command(stage: Stage) -> None:
     await two(stage)
     await control(stage, b"POST")
     assert json.loads((await control(stage, b"DELETE")).body)["on"] is False
-    assert stage.unit.router.trace is None
+    assert stage.proxy.router.trace is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_it_ends_by_command(stage: Stage) -> None:
 async def test_a_bad_order_changes_nothing(stage: Stage, body: bytes) -> None:
     await two(stage)
     assert (await control(stage, b"POST", body=body)).status == 422
-    assert stage.unit.router.trace is None
+    assert stage.proxy.router.trace is None
 
 
 async def test_another_policy_is_explained_too(stage: Stage) -> None:
@@ -94,7 +94,7 @@ async def test_a_request_that_asks_is_told(stage: Stage) -> None:
     assert "w0" in line
     assert "w1" in line
     assert (await stage.ask(get())).value(b"X-Picked") is None
-    assert stage.unit.router.trace is None  # others are not explained
+    assert stage.proxy.router.trace is None  # others are not explained
 
 
 async def test_who_is_not_trusted_is_told_nothing(stage: Stage) -> None:
@@ -120,13 +120,13 @@ async def test_who_had_to_wait_is_told_too(stage: Stage) -> None:
     slow = await stage.worker(answering(response()))
     await stage.serve(slow, max_in_flight=1, explain={"header": "X-Explain", "trust": "everybody"})
     stage.state().in_flight += 1  # somebody is there
-    stage.unit.router._refresh(stage.state())
+    stage.proxy.router._refresh(stage.state())
     client = await stage.client()
     await client.send(get(b"/", b"X-Explain: 1"))
-    await stage.eventually(lambda: len(stage.unit.queue))
-    assert stage.unit.router.trace is None
+    await stage.eventually(lambda: len(stage.proxy.queue))
+    assert stage.proxy.router.trace is None
     stage.state().in_flight -= 1
-    stage.unit.router._refresh(stage.state())
+    stage.proxy.router._refresh(stage.state())
     assert (await client.response()).value(b"X-Picked") is not None
 
 
@@ -138,4 +138,4 @@ async def test_reasons_are_counted_in_the_metrics(stage: Stage) -> None:
     rows = [line for line in metrics.splitlines() if line.startswith("steelyard_pick_reasons_total{")]
     assert sum(float(line.rpartition(" ")[2]) for line in rows) >= 3
     await stage.reload(explain={})
-    assert stage.unit.router.trace is None
+    assert stage.proxy.router.trace is None

@@ -59,7 +59,7 @@ async def test_any_request_that_was_not_sent_is_tried_elsewhere(stage: Stage, re
     assert len(worker.requests) == 2
     assert worker.requests[0].body == worker.requests[1].body
     refused = stage.outcomes("w0")["refused"]
-    assert stage.unit.counts.retried == stage.pool("w0").counts.failed == refused > 0
+    assert stage.proxy.counts.retried == stage.pool("w0").counts.failed == refused > 0
     assert stage.outcomes("w1") == {"ok": 2}
 
 
@@ -71,8 +71,8 @@ async def test_nobody_listens(stage: Stage) -> None:
         answer = await client.ask(get(b"/", b"X-Request-ID: abc"))
         check_error(answer, 502, "connect_failed")
         assert json.loads(answer.body)["request_id"] == "abc"
-    assert stage.unit.counts.errors == {"connect_failed": 2}
-    assert stage.unit.counts.retried == 2
+    assert stage.proxy.counts.errors == {"connect_failed": 2}
+    assert stage.proxy.counts.retried == 2
 
 
 async def test_a_head_request_is_told_without_a_body(stage: Stage) -> None:
@@ -148,7 +148,7 @@ async def test_a_post_is_never_sent_twice(stage: Stage, script: Script, request_
     await stage.serve(*workers)
     check_error(await stage.ask(request_bytes), 502, "connection_broken")
     assert len(workers[0].requests + workers[1].requests) == 1
-    assert stage.unit.counts.retried == 0
+    assert stage.proxy.counts.retried == 0
 
 
 async def test_a_pooled_connection_that_dies_under_a_get(stage: Stage) -> None:
@@ -160,7 +160,7 @@ async def test_a_pooled_connection_that_dies_under_a_get(stage: Stage) -> None:
     for _ in range(6):
         assert (await client.ask(get())).body == b"fine"
     broken = stage.outcomes("w0").get("reset", 0) + stage.outcomes("w1").get("reset", 0)
-    assert stage.unit.counts.retried == broken > 0
+    assert stage.proxy.counts.retried == broken > 0
 
 
 async def test_a_pooled_connection_that_dies_under_a_post(stage: Stage) -> None:
@@ -206,7 +206,7 @@ async def test_a_second_attempt_uses_a_fresh_connection(stage: Stage) -> None:
     client = await stage.client()
     for _ in range(3):
         assert (await client.ask(get())).body == b"fine"
-    assert stage.unit.counts.retried == 1
+    assert stage.proxy.counts.retried == 1
     assert [len(worker.connections) for worker in workers] == [1, 2]
 
 
@@ -237,7 +237,7 @@ async def test_a_response_that_stops_short_never_looks_whole(
     assert not client.received.endswith(b"0\r\n\r\n")
     assert stage.outcomes() == {"reset": 1}
     assert len(worker.connections) == 1
-    assert stage.unit.counts.errors == {"connection_broken": 1}
+    assert stage.proxy.counts.errors == {"connection_broken": 1}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ async def test_what_is_no_response_is_502(stage: Stage, garbage: bytes) -> None:
     client = await stage.client()
     check_error(await client.ask(get()), 502, "malformed_response")
     assert stage.outcomes() == {"reset": 1}
-    assert stage.unit.counts.retried == 0
+    assert stage.proxy.counts.retried == 0
     assert stage.pool().idle == 0
     assert len(worker.connections) == 1
     check_error(await client.ask(get()), 502, "malformed_response")
@@ -366,8 +366,8 @@ async def test_a_host_that_no_name_can_have(stage: Stage) -> None:
 async def test_a_body_that_nobody_takes_holds_up_nobody(stage: Stage) -> None:
     """It came whole, with its head, and is more than may wait; the answer is ours, and the next request is read."""
     await stage.serve(await stage.worker(OK), limits={"buffer": 1024})
-    stage.unit.router.set_enabled("w0", False)
+    stage.proxy.router.set_enabled("w0", False)
     client = await stage.client()
     check_error(await client.ask(post(b"x" * 4096)), 503, "no_endpoint_available")
-    stage.unit.router.set_enabled("w0", True)
+    stage.proxy.router.set_enabled("w0", True)
     assert (await client.ask(get())).body == b"fine"

@@ -48,9 +48,9 @@ async def test_a_slow_reader_makes_the_worker_wait(stage: Stage, is_chunked: boo
     await client.send(get())
     await stage.eventually(lambda: worker.connections and worker.connections[0].unsent)
     assert await moved(stage, worker.connections) > 2 * MIB
-    held = [downstream.transport.get_write_buffer_size() for downstream in stage.unit.downstreams]
+    held = [downstream.transport.get_write_buffer_size() for downstream in stage.proxy.downstreams]
     assert max(held) < MIB
-    assert [downstream.is_write_paused for downstream in stage.unit.downstreams] == [True]
+    assert [downstream.is_write_paused for downstream in stage.proxy.downstreams] == [True]
     head = await client.until(b"\r\n\r\n")
     assert b"200 OK" in head
     if is_chunked:
@@ -83,7 +83,7 @@ async def test_a_slow_worker_makes_the_client_wait(stage: Stage, is_chunked: boo
         client.write(post(body))
     await stage.eventually(lambda: worker.connections and stage.pool().leased)
     assert await moved(stage, [client]) > 2 * MIB
-    assert [bool(downstream.is_held) for downstream in stage.unit.downstreams] == [True]
+    assert [bool(downstream.is_held) for downstream in stage.proxy.downstreams] == [True]
     go.set()
     assert (await client.response()).body == digest(body).encode()
     assert (await client.ask(get())).status == 200
@@ -212,11 +212,11 @@ async def test_a_client_that_leaves(stage: Stage, step: str) -> None:
     if step == "mid-response":
         await client.until(b"x")
     client.reset()
-    await stage.eventually(lambda: stage.unit.counts.connections and not stage.unit.downstreams)
+    await stage.eventually(lambda: stage.proxy.counts.connections and not stage.proxy.downstreams)
     assert repr(stage.pool()) == "<Pool w0 idle=0 leased=0 opening=0>"
     assert stage.outcomes() == ({outcome: 1} if outcome else {})
-    assert stage.unit.counts.abandoned == (1 if outcome else 0)
-    assert stage.unit.counts.errors == {}
+    assert stage.proxy.counts.abandoned == (1 if outcome else 0)
+    assert stage.proxy.counts.errors == {}
 
 
 async def test_a_client_that_leaves_after_pipelining(stage: Stage) -> None:
@@ -236,7 +236,7 @@ async def test_a_client_that_leaves_after_pipelining(stage: Stage) -> None:
     await stage.eventually(lambda: worker.requests)
     client.reset()
     go.set()
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
     assert len(worker.requests) <= 3
 
 
@@ -261,8 +261,8 @@ async def test_a_client_that_leaves_while_a_connection_is_opened(stage: Stage) -
     client = await stage.client()
     await client.send(get())
     await stage.eventually(lambda: stage.pool().opening)
-    next(iter(stage.unit.downstreams)).abort()
-    await stage.eventually(lambda: not stage.unit.downstreams and not stage.pool().opening)
+    next(iter(stage.proxy.downstreams)).abort()
+    await stage.eventually(lambda: not stage.proxy.downstreams and not stage.pool().opening)
     assert repr(stage.pool()) == "<Pool w0 idle=1 leased=0 opening=0>"
     assert (await stage.ask(get())).body == b"next"
     assert stage.outcomes() == {"abandoned": 1, "ok": 1}
@@ -285,11 +285,11 @@ async def test_a_client_that_leaves_a_full_queue(stage: Stage) -> None:
     await first.send(get(b"/1"))
     await stage.eventually(lambda: worker.requests)
     await second.send(get(b"/2"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     await third.send(get(b"/3"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 2)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 2)
     second.reset()
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     go.set()
     assert (await first.response()).status == (await third.response()).status == 200
     assert [request.line for request in worker.requests] == [b"GET /1 HTTP/1.1", b"GET /3 HTTP/1.1"]

@@ -20,7 +20,7 @@ def settle(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class Race:
+class HedgeRace:
     """`plan` says for each address after how many seconds it stands or fails; one that is absent never answers."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def test_families_take_turns() -> None:
 
 def test_a_first_that_answers_in_time_is_alone() -> None:
     """Within 250 ms nobody else is asked."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {SIX: (0.2, None)}
     assert race.run(SIX, FOUR) == (SIX, 0.2)
     assert race.began == [(SIX, 0.0)]
@@ -74,7 +74,7 @@ def test_a_first_that_answers_in_time_is_alone() -> None:
 
 def test_a_first_that_is_silent_costs_a_quarter_of_a_second() -> None:
     """The next begins beside it, and the one that loses is given up."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {FOUR: (0.04, None)}
     assert race.run(SIX, FOUR, SIX_TOO) == (FOUR, 0.29)
     assert race.began == [(SIX, 0.0), (FOUR, 0.25)]
@@ -83,7 +83,7 @@ def test_a_first_that_is_silent_costs_a_quarter_of_a_second() -> None:
 
 def test_a_first_that_fails_costs_nothing() -> None:
     """Who has no IPv6 does not wait for it."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {SIX: (0.0, NO_ROUTE), FOUR: (0.04, None)}
     assert race.run(SIX, FOUR) == (FOUR, 0.04)
     assert str(race.tried) == f"{SIX}: Network is unreachable; {FOUR}: no answer"
@@ -91,7 +91,7 @@ def test_a_first_that_fails_costs_nothing() -> None:
 
 def test_the_first_may_still_win() -> None:
     """It was slow, and the second is slower."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {SIX: (0.3, None), FOUR: (0.1, None)}
     assert race.run(SIX, FOUR) == (SIX, 0.3)
     assert race.open == {SIX}
@@ -99,7 +99,7 @@ def test_the_first_may_still_win() -> None:
 
 def test_two_at_the_same_instant() -> None:
     """One wins, the other is closed."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {SIX: (0.5, None), FOUR: (0.25, None)}
     race.run(SIX, FOUR)
     assert len(race.open) == 1
@@ -107,7 +107,7 @@ def test_two_at_the_same_instant() -> None:
 
 def test_nobody_answers_well() -> None:
     """Told of each; the refusal says most, for who refuses is there."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {SIX: (0.0, NO_ROUTE), FOUR: (0.01, REFUSED), SIX_TOO: (0.0, NO_ROUTE)}
     with pytest.raises(ConnectionRefusedError):
         race.run(SIX, FOUR, SIX_TOO)
@@ -119,7 +119,7 @@ def test_nobody_answers_well() -> None:
 @pytest.mark.parametrize("after", [0.0, 0.1, 0.25, 0.26, 0.3, 0.31])
 def test_who_gives_up_leaves_nothing_open(after: float) -> None:
     """Cancelled at any time: before the first, between attempts, and when one has just come to stand."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {SIX: (0.3, None), FOUR: (0.06, None)}
     task = race.start(SIX, FOUR)
     with race.loop:
@@ -134,7 +134,7 @@ def test_who_gives_up_leaves_nothing_open(after: float) -> None:
 
 def test_a_single_address_is_no_race() -> None:
     """No task is made, no timer is set."""
-    race = Race()
+    race = HedgeRace()
     race.plan = {FOUR: (3.0, REFUSED)}
     with pytest.raises(ConnectionRefusedError):
         race.run(FOUR)

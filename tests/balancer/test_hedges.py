@@ -13,7 +13,7 @@ from balancer.admin.metrics import metrics_text
 from balancer.admin.status import unit_status
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import Exchange
-from balancer.exchange.hedged_attempts import Race
+from balancer.exchange.hedged_attempts import HedgeRace
 from balancer.exchange.hedges import TICK
 from tests.balancer.conftest import (
     Script,
@@ -86,7 +86,7 @@ async def test_the_first_answer_wins(stage: Stage, hedged: Hedged) -> None:
     """The client gets the quick one, once; the slow one is learned from, and its connection is used again."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    counts = stage.unit.counts
+    counts = stage.proxy.counts
     assert (counts.hedged, counts.hedges_won, counts.retried) == (1, 1, 0)
     assert (stage.state("w0").in_flight, stage.outcomes("w0"), stage.outcomes("w1")) == (1, {}, {"ok": 1})
     stage.clock.at += 2.0
@@ -107,7 +107,7 @@ async def test_the_slow_one_may_still_be_first(stage: Stage, hedged: Hedged) -> 
     await stage.eventually(lambda: hedged.other.requests)
     await hedged.end()
     assert (await hedged.client.response()).body == b"slow"
-    assert (stage.unit.counts.hedged, stage.unit.counts.hedges_won) == (1, 0)
+    assert (stage.proxy.counts.hedged, stage.proxy.counts.hedges_won) == (1, 0)
     late.set()
     await stage.eventually(lambda: stage.outcomes("w1") == {"ok": 1})
     assert hedged.client.received.count(b"HTTP/1.1") == 1
@@ -155,7 +155,7 @@ async def test_a_refusal_does_not_win(stage: Stage, hedged: Hedged, refusal: byt
     assert not hedged.client.received
     hedged.go.set()
     assert (await hedged.client.response()).body == b"slow"
-    assert stage.unit.counts.hedges_won == 0
+    assert stage.proxy.counts.hedges_won == 0
 
 
 async def dies(wire: Wire) -> None:
@@ -175,7 +175,7 @@ async def test_a_failure_leaves_it_to_the_other(stage: Stage, hedged: Hedged, sc
     await stage.eventually(lambda: stage.outcomes("w1") == {"reset": 1})
     hedged.go.set()
     assert (await hedged.client.response()).body == b"slow"
-    assert (stage.unit.counts.retried, stage.unit.counts.errors) == (0, {})
+    assert (stage.proxy.counts.retried, stage.proxy.counts.errors) == (0, {})
 
 
 async def test_a_hedge_that_is_refused(stage: Stage) -> None:
@@ -208,7 +208,7 @@ async def test_both_fail(stage: Stage, hedged: Hedged) -> None:
     await client.send(get())
     await stage.eventually(lambda: bad[0].requests)
     stage.advance(LATE)
-    await stage.eventually(lambda: stage.unit.counts.hedged)
+    await stage.eventually(lambda: stage.proxy.counts.hedged)
     await stage.turn()
     go.set()
     assert (await client.response()).body == b"quick"
@@ -224,8 +224,8 @@ async def test_a_loser_that_hangs_is_charged_its_timeout(stage: Stage, hedged: H
     assert stage.state("w0").in_flight == 1
     stage.advance(5.0)
     assert (stage.state("w0").in_flight, stage.outcomes("w0")) == (0, {"timeout": 1})
-    assert stage.unit.hedges is not None
-    assert not stage.unit.hedges.losers
+    assert stage.proxy.hedges is not None
+    assert not stage.proxy.hedges.losers
 
 
 async def test_a_loser_that_breaks_is_charged(stage: Stage, hedged: Hedged) -> None:
@@ -259,9 +259,9 @@ async def test_what_is_never_hedged(stage: Stage, hedged: Hedged, request_bytes:
     for _ in range(4):
         stage.advance(LATE)
     await stage.turn()
-    assert (stage.unit.counts.hedged, hedged.other.requests) == (0, [])
+    assert (stage.proxy.counts.hedged, hedged.other.requests) == (0, [])
     hedged.client.reset()
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
 @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"])
@@ -270,7 +270,7 @@ async def test_what_is_hedged(stage: Stage, hedged: Hedged, method: bytes) -> No
     request = post(b"body", method=method)
     await hedged.send(request, QUICK[: -len(b"quick")] if method == b"HEAD" else QUICK)
     assert (await hedged.client.response(to_head=method == b"HEAD")).status == 200
-    assert (stage.unit.counts.hedges_won, hedged.other.requests[0].body) == (1, b"body")
+    assert (stage.proxy.counts.hedges_won, hedged.other.requests[0].body) == (1, b"body")
     await hedged.end()
 
 
@@ -288,7 +288,7 @@ async def test_an_answer_that_has_begun_is_not_hedged(stage: Stage, hedged: Hedg
     client = await stage.client()
     assert (await client.ask(get())).status == 103
     stage.advance(LATE)
-    assert stage.unit.counts.hedged == 0
+    assert stage.proxy.counts.hedged == 0
     hedged.go.set()
     assert (await client.response()).body == b"slow"
 
@@ -302,7 +302,7 @@ async def test_nobody_else_to_ask(stage: Stage) -> None:
     await client.send(get())
     await stage.eventually(lambda: worker.requests)
     stage.advance(LATE)
-    assert stage.unit.counts.hedged == 0
+    assert stage.proxy.counts.hedged == 0
     go.set()
     assert (await client.response()).body == b"slow"
 
@@ -312,13 +312,13 @@ async def test_the_budget(stage: Stage, hedged: Hedged) -> None:
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
     second = await stage.client()
-    stage.unit.router.set_enabled("w1", False)
+    stage.proxy.router.set_enabled("w1", False)
     await second.send(get())
     await stage.eventually(lambda: stage.state("w0").in_flight == 2)
-    stage.unit.router.set_enabled("w1", True)
+    stage.proxy.router.set_enabled("w1", True)
     stage.advance(5.0)
-    assert stage.unit.hedges is not None
-    assert (stage.unit.counts.hedged, stage.unit.hedges.hedging.denied) == (1, 1)
+    assert stage.proxy.hedges is not None
+    assert (stage.proxy.counts.hedged, stage.proxy.hedges.hedging.denied) == (1, 1)
     hedged.go.set()
     assert (await second.response()).body == b"slow"
 
@@ -326,18 +326,18 @@ async def test_the_budget(stage: Stage, hedged: Hedged) -> None:
 async def test_it_is_off_by_default(stage: Stage) -> None:
     """And then nothing of it exists."""
     await stage.serve(await stage.worker(QUICK))
-    assert stage.unit.hedges is None
+    assert stage.proxy.hedges is None
 
 
 async def test_it_is_reported(stage: Stage, hedged: Hedged) -> None:
     """In status and metrics."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    told = unit_status(stage.unit)["hedging"]
+    told = unit_status(stage.proxy)["hedging"]
     late_after = told.pop("late_after")
     assert late_after == {"r": pytest.approx(1.1, rel=0.01)}
     assert told == {"hedged": 1, "won": 1, "denied": 0, "withheld": 0, "losers": 1}
-    text = metrics_text(stage.unit)[0].decode()
+    text = metrics_text(stage.proxy)[0].decode()
     for line in (
         "steelyard_hedges_total 1.0",
         "steelyard_hedges_won_total 1.0",
@@ -379,7 +379,7 @@ def answers(latency: Callable[[], float], stage: Wireless) -> Callable[[Peer], N
 def test_a_hedge_goes_out_within_a_tick() -> None:
     """Of the instant when its request is late; and nothing is left of it when all is over."""
     with Wireless(2, hedging=(("enabled", True), ("least", 0.05))) as stage:
-        hedges = stage.unit.hedges
+        hedges = stage.proxy.hedges
         assert hedges is not None
         stage.worker_script = answers(lambda: 0.02, stage)
         client = stage.client()
@@ -396,10 +396,10 @@ def test_a_hedge_goes_out_within_a_tick() -> None:
         stage.loop.advance(0.2)
         assert len(sent) == 2
         assert wait <= sent[1] - sent[0] <= wait + TICK + 0.001
-        assert stage.unit.counts.hedged == 1
+        assert stage.proxy.counts.hedged == 1
         stage.leave()
         stage.advance(30.0)
-        assert [state.in_flight for state in stage.unit.router.states] == [0, 0]
+        assert [state.in_flight for state in stage.proxy.router.states] == [0, 0]
         assert stage.left_behind() == []
 
 
@@ -411,11 +411,13 @@ def test_a_race_leaves_no_cycle() -> None:
         client = stage.client()
         client.send(get())
         stage.loop.advance(1.5)
-        assert stage.unit.counts.hedges_won == 1
+        assert stage.proxy.counts.hedges_won == 1
         stage.loop.advance(3.0)
         gc.disable()
         try:
-            assert not [found for found in gc.get_objects() if isinstance(found, (Exchange, Race, Attempt))]
+            assert not [
+                found for found in gc.get_objects() if isinstance(found, (Exchange, HedgeRace, Attempt))
+            ]
         finally:
             gc.enable()
 

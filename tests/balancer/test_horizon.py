@@ -6,16 +6,24 @@ from random import Random
 
 import pytest
 
-from balancer.upstream.idle_timeout import CLASSES, REST, TRUSTED, Horizon, HorizonRules, beginning, class_of
+from balancer.upstream.idle_timeout import (
+    CLASSES,
+    REST,
+    TRUSTED,
+    IdleTimeout,
+    IdleTimeoutRules,
+    beginning,
+    class_of,
+)
 
 NOW = 1000.0
 
 
-def horizon() -> Horizon:
-    return Horizon(HorizonRules(), NOW)
+def horizon() -> IdleTimeout:
+    return IdleTimeout(IdleTimeoutRules(), NOW)
 
 
-def judged(horizon: Horizon, now: float = NOW) -> tuple[float, float]:
+def judged(horizon: IdleTimeout, now: float = NOW) -> tuple[float, float]:
     horizon.judge(now)
     return horizon.age, horizon.strict_age
 

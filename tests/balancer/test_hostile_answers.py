@@ -91,7 +91,7 @@ def seen_again(stage: Stage) -> None:
     """As often as it takes for a file that stands still to be read."""
     for _ in range(3):
         stage.clock.at += 1
-        stage.unit.discovery.tick(stage.clock.at)
+        stage.proxy.discovery.tick(stage.clock.at)
 
 
 async def test_a_watched_file_that_is_none(stage: Stage, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_watched_file_that_is_none(stage: Stage, tmp_path: Path) -> None
     good = f'[{{"id": "a", "address": "http://127.0.0.1:{worker.port}"}}]'
     path.write_text(good, encoding="utf-8")
     await stage.serve(discovery={"file": {"path": str(path)}})
-    (source,) = stage.unit.discovery.sources
+    (source,) = stage.proxy.discovery.sources
     for text, problem in (
         ("[" * 100_000, f"more than {DEEPEST} tables"),
         ("[" + "9" * 5000 + "]", "not JSON"),
@@ -167,7 +167,7 @@ async def told(answer: bytes, *words: str) -> Result:
     """`balancer endpoints` before something that answers this."""
     worker = ScriptedWorker(lambda wire: answered(wire, answer))
     await worker.start()
-    arguments = ["endpoints", "--unit", f"http://127.0.0.1:{worker.port}", "--token", "t" * 20, *words]
+    arguments = ["endpoints", "--url", f"http://127.0.0.1:{worker.port}", "--token", "t" * 20, *words]
     ran = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
     await worker.stop()
     assert ran.exception is None or isinstance(ran.exception, SystemExit), ran.exception
@@ -206,7 +206,7 @@ async def test_a_unit_that_is_none(case: str, words: tuple[str, ...]) -> None:
     """One line that names the option."""
     ran = await told(ANSWERS[case], *words)
     assert ran.exit_code == 1
-    assert "--unit: " in ran.output
+    assert "--url: " in ran.output
     assert ran.output.count("\n") == 1
 
 

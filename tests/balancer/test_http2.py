@@ -21,7 +21,7 @@ from hyperframe.frame import SettingsFrame as Settings
 from balancer.errors import StreamRefused
 from balancer.http2.settings import PING_AFTER, PING_WAIT
 from balancer.upstream.connection import ResponseSink
-from balancer.upstream.stream import Errand
+from balancer.upstream.stream import UpstreamStream
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
 from tests.balancer.talkers import Http2, Play, Script, over_http2, values
@@ -122,7 +122,7 @@ async def test_a_limit_that_comes_late(stage: Stage) -> None:
     plays = await before(stage, script)
     answers = await asyncio.gather(*(stage.ask(post(b"x")) for _ in range(6)))
     assert {answer.status for answer in answers} == {200}
-    assert stage.unit.counts.retried == len(refused) > 0
+    assert stage.proxy.counts.retried == len(refused) > 0
 
 
 async def test_a_client_that_leaves_cancels_its_stream(stage: Stage) -> None:
@@ -217,7 +217,7 @@ async def test_goaway_loses_nothing(stage: Stage) -> None:
     assert [(await client.response()).body for client in clients[:2]] == [b"0", b"1"]
     assert stage.pool().counts.opened == 2
     await stage.eventually(lambda: stage.pool().counts.closed == 1)
-    assert stage.unit.counts.retried >= 1
+    assert stage.proxy.counts.retried >= 1
     assert stage.outcomes()["ok"] == 5
 
 
@@ -241,7 +241,7 @@ async def test_a_session_that_ends_between_lease_and_request(stage: Stage) -> No
     await before(stage, hello)
     assert (await stage.ask(get())).body == b"hello"
     upstream = stage.pool().lease()
-    assert isinstance(upstream, Errand)
+    assert isinstance(upstream, UpstreamStream)
     upstream.carrier.close()
     failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
@@ -329,7 +329,7 @@ async def test_bad_frames(stage: Stage, frames: tuple[Any, ...], detail: str | N
     assert (status, error) == (502, "malformed_response")
     assert detail is None or told.startswith(detail)
     assert stage.outcomes() == {"reset": 1}
-    assert stage.unit.counts.errors == {"malformed_response": 1}
+    assert stage.proxy.counts.errors == {"malformed_response": 1}
 
 
 async def test_a_worker_that_speaks_http1(stage: Stage) -> None:

@@ -34,7 +34,7 @@ class Apart:
         await stage.eventually(lambda: self.wires)
         await self.wires[-1].send(piece)
         await stage.turn()
-        await stage.eventually(lambda: stage.unit.router.in_flight)
+        await stage.eventually(lambda: stage.proxy.router.in_flight)
 
 
 async def begun(
@@ -81,7 +81,7 @@ async def test_an_answer_that_is_cut_short_comes_from_somebody_else(
     assert bytes(client.received).count(b"HTTP/1.1") == 1
     assert b"X-From" not in client.received
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"ok": 1})
-    assert stage.unit.counts.retried == 1
+    assert stage.proxy.counts.retried == 1
 
 
 async def test_who_is_well_costs_one_write(stage: Stage) -> None:
@@ -102,7 +102,7 @@ async def test_where_nobody_may_be_asked_it_is_502(stage: Stage) -> None:
     )
     first.wires[0].reset()
     assert (await client.response()).status == 502
-    assert stage.unit.counts.errors == {"connection_broken": 1}
+    assert stage.proxy.counts.errors == {"connection_broken": 1}
     assert (await client.ask(get())).body == b"fine"
 
 
@@ -170,7 +170,7 @@ async def test_a_put_that_was_passed_on_is_not_repeated(stage: Stage) -> None:
     first.wires[0].reset()
     with pytest.raises(ConnectionResetError):
         await client.rest()
-    assert stage.unit.counts.retried == 0
+    assert stage.proxy.counts.retried == 0
 
 
 async def test_a_client_that_leaves_meanwhile(stage: Stage) -> None:

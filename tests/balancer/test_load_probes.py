@@ -67,19 +67,19 @@ async def serve(stage: Stage, *workers: ScriptedWorker | int, **settings: Any) -
 
 
 def counts(stage: Stage) -> tuple[int, int, int, int, int]:
-    found = stage.unit.load_probes.counts
+    found = stage.proxy.load_probes.counts
     return found.sent, found.answered, found.silent, found.failed, found.skipped
 
 
 async def settled(stage: Stage) -> None:
-    await stage.eventually(lambda: not stage.unit.load_probes.under_way)
+    await stage.eventually(lambda: not stage.proxy.load_probes.under_way)
 
 
 async def test_nobody_is_asked_without_a_path(stage: Stage) -> None:
     worker = await stage.worker(response())
     await serve(stage, worker, load_probes={})
     await stage.ask(get())
-    assert stage.unit.router.on_probe is None
+    assert stage.proxy.router.on_probe is None
     assert len(worker.requests) == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_request_has_its_connection_first(stage: Stage) -> None:
     await serve(stage, worker)
     await stage.ask(get())
     await settled(stage)
-    stage.unit.load_probes.use(ProbePlan())
+    stage.proxy.load_probes.use(ProbePlan())
     assert (stage.pool().idle, len(worker.connections)) == (2, 2)
     assert [wire.requests[0].line for wire in worker.connections] == [
         b"GET / HTTP/1.1",
@@ -127,7 +127,7 @@ async def test_one_at_a_time_to_an_endpoint(stage: Stage) -> None:
         assert (await stage.ask(get())).status == 200
     assert counts(stage) == (1, 0, 0, 0, 4)
     stage.clock.at += 1
-    stage.unit.load_probes.sweep(stage.clock.at)
+    stage.proxy.load_probes.sweep(stage.clock.at)
     assert counts(stage) == (1, 0, 0, 1, 4)
     hang.set()
     await stage.ask(get())
@@ -211,9 +211,9 @@ async def test_when_the_unit_stops_nothing_is_waited_for(stage: Stage) -> None:
 
     await serve(stage, await stage.worker(script))
     await stage.ask(get())
-    assert stage.unit.load_probes.under_way
-    stage.unit.load_probes.stop()
-    assert stage.unit.load_probes.under_way == {}
+    assert stage.proxy.load_probes.under_way
+    stage.proxy.load_probes.stop()
+    assert stage.proxy.load_probes.under_way == {}
 
 
 async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) -> None:
@@ -224,14 +224,14 @@ async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) 
     )
     worker = await stage.worker(answering(response(b"", *REPORT), stream, response()))
     await serve(stage, worker, load_probes={})
-    assert stage.unit.reads_load is False
+    assert stage.proxy.reads_load is False
 
     class Observing(Curious):
         def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
             heard.append(outcome.reported_load)
 
     registry.TABLE["curious"] = Observing
-    stage.unit.use_policy(PolicySpec(name="curious"))
+    stage.proxy.use_policy(PolicySpec(name="curious"))
     client = await stage.client()
     for _ in range(3):
         await client.ask(get())

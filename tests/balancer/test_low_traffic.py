@@ -50,7 +50,7 @@ def run(
 
 
 def pools(far: Far) -> list[Pool]:
-    return list(far.unit.pools.by_id.values())
+    return list(far.proxy.pools.by_id.values())
 
 
 def total(far: Far, name: str) -> int:
@@ -95,7 +95,7 @@ def test_warm_connections_are_there(request_: bytes, heartbeat: str | None) -> N
     assert 0 <= on_their_way <= ENDPOINTS
     assert len(far.requests) == NUMBER + beats
     assert bool(beats) == bool(heartbeat)
-    assert far.unit.router.routed == NUMBER + LEARNING, "policies saw the requests alone"
+    assert far.proxy.router.routed == NUMBER + LEARNING, "policies saw the requests alone"
 
 
 def test_a_worker_that_closes_at_random() -> None:

@@ -11,7 +11,7 @@ import pytest
 from balancer.downstream.acceptor import bind
 from balancer.downstream.descriptor_limit import (
     MOST_CLIENTS,
-    Allowance,
+    DescriptorLimit,
     allowance,
     descriptor_limit,
     descriptors_in_use,
@@ -24,13 +24,13 @@ from tests.balancer.conftest import Stage, Wire, get, response
 @pytest.mark.parametrize(
     ("limit", "in_use", "expected"),
     [
-        (256, 20, Allowance(110, 110)),
-        (64, 12, Allowance(18, 18)),
-        (20, 30, Allowance(1, 1)),
-        (1 << 20, 0, Allowance(MOST_CLIENTS, (1 << 19) - 8)),
+        (256, 20, DescriptorLimit(110, 110)),
+        (64, 12, DescriptorLimit(18, 18)),
+        (20, 30, DescriptorLimit(1, 1)),
+        (1 << 20, 0, DescriptorLimit(MOST_CLIENTS, (1 << 19) - 8)),
     ],
 )
-def test_descriptors_are_shared_out(limit: int, in_use: int, expected: Allowance) -> None:
+def test_descriptors_are_shared_out(limit: int, in_use: int, expected: DescriptorLimit) -> None:
     """Half each to clients and workers of what is left beside the reserve, and one at the least."""
     assert allowance(limit, in_use) == expected
 
@@ -80,7 +80,7 @@ async def test_the_sweep_comes_by_itself(stage: Stage) -> None:
     """A server looks at its deadlines without being told to, and lets the policy tick."""
     await stage.serve(await stage.worker(response()))
     stage.clock.at += 5
-    await stage.eventually(lambda: stage.unit.coarse_now == stage.clock.at)
+    await stage.eventually(lambda: stage.proxy.coarse_now == stage.clock.at)
     for _ in range(4):
         stage.advance(0.25)
 
@@ -93,7 +93,7 @@ async def test_clients_take_turns_when_there_are_more_than_places(stage: Stage) 
     while (await asyncio.wait(answers, timeout=0.1))[1]:
         stage.clock.at += 2  # the server's own sweep does the rest
     assert [answer.result().status for answer in answers] == [200] * 6
-    assert len(stage.unit.downstreams) <= 2
+    assert len(stage.proxy.downstreams) <= 2
 
 
 async def test_idle_clients_make_way(stage: Stage) -> None:
@@ -108,7 +108,7 @@ async def test_idle_clients_make_way(stage: Stage) -> None:
     stage.clock.at += 2  # the server's own sweep does the rest
     assert (await second.response()).status == 200
     assert await first.rest() == b""
-    assert server.unit.counts.connections == 2
+    assert server.proxy.counts.connections == 2
 
 
 async def test_draining(stage: Stage) -> None:
@@ -124,7 +124,7 @@ async def test_draining(stage: Stage) -> None:
     server = await stage.serve(worker)
     idle, busy = await stage.client(), await stage.client()
     await busy.send(get())
-    await stage.eventually(lambda: worker.requests and len(stage.unit.downstreams) == 2)
+    await stage.eventually(lambda: worker.requests and len(stage.proxy.downstreams) == 2)
     address = server.address
     stopping = asyncio.ensure_future(server.stop())
     assert await idle.rest() == b""
@@ -157,7 +157,7 @@ async def test_the_grace_period_ends(stage: Stage) -> None:
 async def test_a_trusted_proxy_may_come_by_a_mapped_address(stage: Stage) -> None:
     """A socket that listens for both shows IPv4 peers as ::ffff:a.b.c.d (RFC 4291 § 2.5.5.2)."""
     await stage.serve(await stage.worker(response()), trusted_proxies=["10.0.0.0/8"])
-    trusts = stage.unit.trusts
+    trusts = stage.proxy.trusts
     assert trusts("10.1.2.3")
     assert trusts("::ffff:10.1.2.3")
     assert not trusts("::ffff:11.1.2.3")

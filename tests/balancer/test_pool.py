@@ -61,7 +61,7 @@ async def test_a_connection_closed_while_idle_is_noticed(stage: Stage) -> None:
     await stage.eventually(lambda: not stage.pool().idle)
     assert (stage.pool().counts.lost_idle, stage.pool().counts.closed) == (1, 1)
     assert (await stage.ask(post(b"once"))).status == 200
-    assert stage.unit.counts.retried == 0
+    assert stage.proxy.counts.retried == 0
 
 
 async def test_a_post_asks_the_kernel_first(stage: Stage) -> None:
@@ -118,12 +118,12 @@ async def test_at_the_limit_an_idle_connection_makes_way(stage: Stage) -> None:
     """A needed connection is worth more than a kept one elsewhere; the fullest pool gives its oldest."""
     workers = [await stage.worker(response()) for _ in range(2)]
     await stage.serve(*workers)
-    stage.unit.pools.limit = 1
+    stage.proxy.pools.limit = 1
     for _ in range(4):
         assert (await stage.ask(get())).status == 200
-    assert stage.unit.pools.open_connections == 1
+    assert stage.proxy.pools.open_connections == 1
     assert [len(worker.connections) for worker in workers] == [2, 2]
-    assert sum(pool.counts.lost_idle for pool in stage.unit.pools.by_id.values()) == 0
+    assert sum(pool.counts.lost_idle for pool in stage.proxy.pools.by_id.values()) == 0
 
 
 async def test_stopping_while_a_connection_is_opened(stage: Stage) -> None:
@@ -135,8 +135,8 @@ async def test_stopping_while_a_connection_is_opened(stage: Stage) -> None:
     assert not await server.stop()
     pool = stage.pool()
     assert repr(pool) == "<Pool w0 idle=0 leased=0 opening=0>"
-    assert stage.unit.pools.open_connections == 0
+    assert stage.proxy.pools.open_connections == 0
     await client.closed()
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
     assert stage.outcomes() == {"abandoned": 1}
     stage.server = None

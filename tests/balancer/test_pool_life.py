@@ -8,7 +8,7 @@ import pytest
 
 from balancer.admin.status import unit_status
 from balancer.upstream.backoff import FAILURES
-from policies.routing.facts import Standing
+from policies.routing.facts import AdminState
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
 from tests.balancer.wireless import Escaped, Peer, Wireless
 
@@ -91,7 +91,7 @@ async def test_what_is_announced_is_believed(stage: Stage) -> None:
     assert (stage.pool().idle, stage.pool().rested.lookout is not None) == (1, True)
     await stage.ask(get())
     assert len(worker.connections) == 2
-    told = unit_status(stage.unit)["endpoints"][0]["connections"]
+    told = unit_status(stage.proxy)["endpoints"][0]["connections"]
     assert (told["learned"], told["cold"], told["reused"]) == (True, 2, 1)
     assert 9 < told["horizon"] <= 10
     lookout, newer = told["each"]
@@ -213,7 +213,7 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
     """Descriptors are bounded: nothing is opened ahead beyond, and nobody else's connection gives way."""
     workers = [await stage.worker(answering()) for _ in range(2)]
     await stage.serve(*workers, pool={"warm": 3})
-    stage.unit.pools.limit = 4
+    stage.proxy.pools.limit = 4
     for _ in range(4):
         stage.advance(0.25)
         await stage.eventually(lambda: not any(stage.pool(id_).opening for id_ in ("w0", "w1")))
@@ -223,12 +223,12 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
 async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Its idle connections are closed, and none is opened ahead until it is up again."""
     await stage.serve(await stage.worker(answering()), await stage.worker(answering()), pool={"warm": 1})
-    stage.unit.roster.change("w0", state=Standing.DOWN)
+    stage.proxy.roster.change("w0", state=AdminState.DOWN)
     for _ in range(4):
         stage.advance(0.25)
         await stage.turn()
     assert (stage.pool("w0").counts.opened, stage.pool("w1").counts.opened) == (0, 1)
-    stage.unit.roster.change("w0", state=Standing.UP)
+    stage.proxy.roster.change("w0", state=AdminState.UP)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool("w0").idle == 1)
 
@@ -251,7 +251,7 @@ async def test_a_heartbeat_without_an_answer(stage: Stage) -> None:
     assert (counts.heartbeats, counts.heartbeats_failed, stage.pool().leased) == (1, 0, 1)
     sweeps(stage, 2.25)
     assert (counts.heartbeats, counts.heartbeats_failed, counts.died) == (1, 1, 0)
-    assert stage.unit.counts.requests == stage.unit.router.routed == 1
+    assert stage.proxy.counts.requests == stage.proxy.router.routed == 1
     silent.set()
 
 
@@ -268,7 +268,7 @@ def asked(stage: Wireless, times: int) -> list[Peer]:
 def test_what_is_being_opened_for_nobody_any_more_is_for_the_next() -> None:
     """Who it was opened for got one that was given back sooner; two who wait need two."""
     with Wireless(retries=0) as stage:
-        pool = stage.unit.pools.by_id["w0"]
+        pool = stage.proxy.pools.by_id["w0"]
         (first,) = asked(stage, 1)
         stage.dialling = "hang"
         (second,) = asked(stage, 1)
@@ -290,7 +290,7 @@ def test_what_is_being_opened_for_nobody_any_more_is_for_the_next() -> None:
 
 def test_an_opening_that_fails_is_told_to_who_waits_now() -> None:
     with Wireless(retries=0) as stage:
-        pool = stage.unit.pools.by_id["w0"]
+        pool = stage.proxy.pools.by_id["w0"]
         asked(stage, 1)
         stage.dialling = "hang"
         asked(stage, 1)
@@ -319,7 +319,7 @@ def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
     """After three failures a thousand requests fail at once, none of them by a connect; later one tries, and when that
     succeeds all may."""
     with Wireless(retries=0, seed=1) as stage:
-        pool = stage.unit.pools.by_id["w0"]
+        pool = stage.proxy.pools.by_id["w0"]
         stage.dialling = "refuse"
         asked(stage, FAILURES)
         assert (pool.counts.failed, pool.counts.spared) == (FAILURES, 0)
@@ -346,7 +346,7 @@ def test_a_fault_of_ours_is_told_at_once() -> None:
     """What is neither refused nor slow but a fault here: whoever waits hears of it, each of them, and so does the loop;
     the pool goes on."""
     with Wireless(retries=0) as stage:
-        pool = stage.unit.pools.by_id["w0"]
+        pool = stage.proxy.pools.by_id["w0"]
         stage.dialling = "fault"
         clients = [stage.client() for _ in range(2)]
         for client in clients:
@@ -358,7 +358,7 @@ def test_a_fault_of_ours_is_told_at_once() -> None:
         for client in clients:
             assert client.received.startswith(b"HTTP/1.1 502 ")
             assert b"the connection could not be opened" in client.received
-        assert (pool.opening, pool.counts.failed, stage.unit.pools.open_connections) == (0, 2, 0)
+        assert (pool.opening, pool.counts.failed, stage.proxy.pools.open_connections) == (0, 2, 0)
         assert (pool.last_fault, pool.route.faults) == ("RuntimeError: out of order", {"other": 2})
         stage.dialling = "accept"
         stage.worker_script = lambda peer: peer.send(ANSWER)
@@ -370,7 +370,7 @@ def test_a_fault_of_ours_is_told_at_once() -> None:
 def test_trouble_at_one_sends_requests_to_the_other() -> None:
     """They are as good as refused: nothing was sent, so even a POST goes elsewhere."""
     with Wireless(2, retries=2, ejection=(("failures", 0),), seed=1) as stage:
-        troubled = stage.unit.pools.by_id["w0"]
+        troubled = stage.proxy.pools.by_id["w0"]
         for _ in range(FAILURES):
             troubled.backoff.failed(stage.loop.now())
         stage.worker_script = lambda peer: peer.send(ANSWER)
@@ -387,11 +387,11 @@ def test_what_a_retired_pool_opens_is_closed_with_the_others() -> None:
     with Wireless(2) as stage:
         stage.dialling = "hang"
         asked(stage, 2)
-        gone = stage.unit.pools.by_id["w0"]
-        stage.unit.replace_endpoints([stage.unit.router.states[1].endpoint])
+        gone = stage.proxy.pools.by_id["w0"]
+        stage.proxy.replace_endpoints([stage.proxy.router.states[1].endpoint])
         assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=1>"
-        closing = stage.loop.create_task(stage.unit.pools.close())
+        closing = stage.loop.create_task(stage.proxy.pools.close())
         stage.turn()
         assert closing.done()
-        assert (gone.opening, stage.unit.pools.open_connections) == (0, 0)
+        assert (gone.opening, stage.proxy.pools.open_connections) == (0, 0)
         stage.leave()

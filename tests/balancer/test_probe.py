@@ -28,7 +28,7 @@ async def test_a_unit_without_is_alive_but_not_ready(
 ) -> None:
     """A new one would not do better."""
     server = await stage.serve(await stage.worker(response()))
-    stage.unit.router.set_enabled("w0", False)
+    stage.proxy.router.set_enabled("w0", False)
     assert await probed(port=server.address.port) == 1
     assert capsys.readouterr().err == (
         f"probe: http://127.0.0.1:{server.address.port}/-/health: status 503\n"
@@ -38,7 +38,7 @@ async def test_a_unit_without_is_alive_but_not_ready(
 
 async def test_a_draining_unit_is_not_ready(stage: Stage) -> None:
     server = await stage.serve(await stage.worker(response()))
-    stage.unit.drain()
+    stage.proxy.drain()
     assert await probed(port=server.address.port) == 1
 
 

@@ -39,7 +39,7 @@ async def test_requests_wait_in_order(stage: Stage) -> None:
     for i in range(5):
         others.append(await stage.client())
         await others[-1].send(post(b"x" * i))
-        await stage.eventually(lambda: len(stage.unit.queue) == len(others))
+        await stage.eventually(lambda: len(stage.proxy.queue) == len(others))
     assert (len(worker.requests), stage.state().in_flight) == (1, 1)
     go.set()
     assert (await first.response()).body == b"/first"
@@ -56,7 +56,7 @@ async def test_a_full_queue(stage: Stage) -> None:
     await stage.serve(worker, max_in_flight=1, limits={"queue": 1})
     first, second, third = await fill(stage, worker), await stage.client(), await stage.client()
     await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     answer = await third.ask(get(b"/third"))
     assert (answer.status, answer.value(b"Retry-After")) == (503, b"1")
     assert json.loads(answer.body)["error"] == "queue_full"
@@ -65,16 +65,16 @@ async def test_a_full_queue(stage: Stage) -> None:
     assert (await first.response()).body == b"/first"
     assert (await second.response()).body == b"/second"
     assert (await third.ask(get(b"/again"))).body == b"/again"
-    assert stage.unit.counts.errors == {"queue_full": 1}
+    assert stage.proxy.counts.errors == {"queue_full": 1}
 
 
 async def test_no_endpoint_is_up(stage: Stage) -> None:
     """503 at once: there is nothing to wait for."""
     await stage.serve(await stage.worker(response()))
-    stage.unit.router.set_enabled("w0", False)
+    stage.proxy.router.set_enabled("w0", False)
     answer = await stage.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (503, "no_endpoint_available")
-    stage.unit.router.set_enabled("w0", True)
+    stage.proxy.router.set_enabled("w0", True)
     assert (await stage.ask(get())).status == 200
 
 
@@ -99,9 +99,9 @@ async def test_new_endpoints_serve_who_waits(stage: Stage) -> None:
     await stage.serve(worker, max_in_flight=1)
     first, second = await fill(stage, worker), await stage.client()
     await second.send(get(b"/second"))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     retired = stage.pool()
-    stage.unit.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
+    stage.proxy.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
     assert (await second.response()).body == b"other"
     go.set()
     assert (await first.response()).body == b"/first"

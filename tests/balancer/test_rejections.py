@@ -169,9 +169,9 @@ async def test_a_refused_client_that_goes_on_sending_is_heard_out(stage: Stage) 
     assert answer.status == 400
     assert await client.rest() == b""
     await stage.eventually(lambda: not client.unsent)
-    assert len(stage.unit.downstreams) == 1
+    assert len(stage.proxy.downstreams) == 1
     client.half_close()
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
     assert worker.connections == []
 
 
@@ -182,9 +182,9 @@ async def test_lingering_ends(stage: Stage) -> None:
     assert (await client.ask(MALFORMED["no-http"][0])).status == 400
     assert await client.rest() == b""
     stage.advance(1.9)
-    assert len(stage.unit.downstreams) == 1
+    assert len(stage.proxy.downstreams) == 1
     stage.advance(0.2)
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
 
 
 async def test_a_body_behind_a_refused_head_is_not_taken_for_a_request(stage: Stage) -> None:

@@ -76,18 +76,18 @@ async def test_endpoints(stage: Stage) -> None:
 async def test_policy_and_seldom_changed_bounds(stage: Stage) -> None:
     """In force at once; what is the same stays the object that it was, with all that it has learned."""
     await stage.serve(await stage.worker(response()))
-    policy = stage.unit.router.policy
+    policy = stage.proxy.router.policy
     await stage.reload(retries=0, home_region="r", timeouts={"first_byte": 7}, pool={"idle": 1})
-    unit = stage.unit
-    assert (unit.retries.limit, unit.home_region, unit.timeouts.first_byte, unit.pools.limits.idle) == (
+    proxy = stage.proxy
+    assert (proxy.retries.limit, proxy.home_region, proxy.timeouts.first_byte, proxy.pools.limits.idle) == (
         0,
         "r",
         7,
         1,
     )
-    assert unit.router.policy is policy
+    assert proxy.router.policy is policy
     await stage.reload(policy="random")
-    assert unit.router.policy is not policy
+    assert proxy.router.policy is not policy
     assert (await status(stage))["policy"]["name"] == "random"
 
 
@@ -107,10 +107,10 @@ async def test_more_room_lets_those_go_who_wait(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
         await client.send(get())
-    await stage.eventually(lambda: len(stage.unit.queue) == 2)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 2)
     await stage.reload(limits={"in_flight": 2})
     await stage.eventually(lambda: len(worker.requests) == 2)
-    assert len(stage.unit.queue) == 1
+    assert len(stage.proxy.queue) == 1
     await stage.reload(limits={}, endpoints=[endpoint(worker, max_in_flight=3)])
     await stage.eventually(lambda: len(worker.requests) == 3)
     go.set()
@@ -125,7 +125,7 @@ async def test_less_room(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(2)]
     for client in clients:
         await client.send(get())
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     await stage.reload(limits={"queue": 0})
     assert (await stage.ask(get())).status == 503
     go.set()
@@ -156,7 +156,7 @@ async def test_a_request_in_the_middle_of_its_head(stage: Stage) -> None:
     client = await stage.client()
     request = get(b"/", b"X-Internal: 1")
     await client.send(request[:30])
-    await stage.eventually(lambda: any(each.head_at for each in stage.unit.downstreams))
+    await stage.eventually(lambda: any(each.head_at for each in stage.proxy.downstreams))
     await stage.reload(headers={"internal": ["x-internal"]})
     assert (await client.ask(request[30:])).status == 200
     assert worker.requests[0].value(b"X-Internal") is None
@@ -201,7 +201,7 @@ async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
     await stage.eventually(lambda: two.exists() and two.read_bytes())
     assert b"path=/first" in two.read_bytes().replace(b'"', b"")
     assert one.read_bytes() == b""
-    log = stage.unit.access_log
+    log = stage.proxy.access_log
     assert log is not None
     await stage.eventually(
         lambda: log.counts.written
@@ -209,7 +209,7 @@ async def test_the_access_log(stage: Stage, tmp_path: Path) -> None:
     assert log.counts.written == 1
     await stage.reload(log={"access": "off"})
     await client.ask(get(b"/second"))
-    assert stage.unit.access_log is None
+    assert stage.proxy.access_log is None
     assert b"/second" not in two.read_bytes()
 
 
@@ -220,13 +220,13 @@ async def test_a_bad_configuration_changes_nothing(stage: Stage, tmp_path: Path)
     path, good = tmp_path / "balancer.toml", stage.read
     path.write_text("[timeouts]\nhead = -1\n")
     stage.read = lambda: load(path, {})
-    unit = stage.unit
-    before = (unit.terms, unit.router.policy, unit.roster.members)
+    proxy = stage.proxy
+    before = (proxy.terms, proxy.router.policy, proxy.roster.members)
     answer = await stage.ask(RELOAD)
     assert (answer.status, list(json.loads(answer.body))) == (422, ["error"])
     problem = json.loads(answer.body)["error"]
     assert "endpoints" in problem or "timeouts.head" in problem
-    assert (unit.terms, unit.router.policy, unit.roster.members) == before
+    assert (proxy.terms, proxy.router.policy, proxy.roster.members) == before
     assert (await status(stage))["reload"] == {"done": 0, "refused": 1, "problem": problem, "waiting": []}
     metrics = (await stage.ask(local(b"/-/metrics"))).body
     assert b"steelyard_configuration_good 0.0" in metrics
@@ -251,23 +251,23 @@ async def test_files_that_cannot_be_had(stage: Stage, keys: dict[str, Any], name
     await stage.serve(await stage.worker(response()), timeouts={"head": 3})
     with pytest.raises(ConfigError, match=named):
         await stage.reload(timeouts={"head": 9}, **keys)
-    assert stage.unit.timeouts.head == 3
+    assert stage.proxy.timeouts.head == 3
     assert (await stage.ask(get())).status == 200
 
 
 async def test_hedging(stage: Stage) -> None:
     """On, by other rules, and off; what was learned and what the budget has left stay while it is on."""
     await stage.serve(await stage.worker(response()))
-    assert stage.unit.hedges is None
+    assert stage.proxy.hedges is None
     await stage.reload(hedging={"enabled": True, "least": 0.5})
-    hedges = stage.unit.hedges
+    hedges = stage.proxy.hedges
     assert hedges is not None
     assert (await stage.ask(get())).status == 200
     hedges.turn(stage.clock.at + 60)
     learned = hedges.hedging.usual["r"]
     assert learned >= 0.5
     await stage.reload(hedging={"enabled": True, "least": 0.02, "share": 0.1})
-    assert stage.unit.hedges is hedges
+    assert stage.proxy.hedges is hedges
     assert hedges.hedging.usual["r"] == learned
     for _ in range(200):
         assert (await stage.ask(get())).status == 200
@@ -275,7 +275,7 @@ async def test_hedging(stage: Stage) -> None:
         hedges.turn(stage.clock.at + 60)
     assert hedges.hedging.usual["r"] < 0.5
     await stage.reload(hedging={"enabled": False})
-    assert stage.unit.hedges is None
+    assert stage.proxy.hedges is None
     assert (await stage.ask(get())).status == 200
 
 
@@ -286,23 +286,23 @@ async def test_a_race_that_is_run_when_hedging_goes(stage: Stage) -> None:
     await stage.serve(*workers, hedging={"enabled": True}, policy="round-robin")
     client = await stage.client()
     await client.send(get())
-    await stage.eventually(lambda: stage.unit.router.in_flight == 1)
-    hedges = stage.unit.hedges
+    await stage.eventually(lambda: stage.proxy.router.in_flight == 1)
+    hedges = stage.proxy.hedges
     assert hedges is not None
     stage.clock.at += 20  # less than a request may take: the sweep looks at it too
     hedges.turn(stage.clock.at)
-    await stage.eventually(lambda: stage.unit.router.in_flight == 2)
+    await stage.eventually(lambda: stage.proxy.router.in_flight == 2)
     await stage.reload(hedging={"enabled": False})
     go.set()
     assert (await client.response()).status == 200
-    await stage.eventually(lambda: stage.unit.router.in_flight == 0)
-    assert stage.unit.counts.hedged == 1
+    await stage.eventually(lambda: stage.proxy.router.in_flight == 0)
+    assert stage.proxy.counts.hedged == 1
 
 
 async def test_limits_that_are_found_out(stage: Stage) -> None:
     """They begin at `initial`, begin anew by other rules, stay by the same, and go."""
     await stage.serve(await stage.worker(response()))
-    (state,) = stage.unit.router.states
+    (state,) = stage.proxy.router.states
     await stage.reload(concurrency={"adaptive": True, "initial": 7})
     assert state.limit == 7
     found = state.concurrency
@@ -334,14 +334,14 @@ async def test_who_waits_when_levels_come_and_go(stage: Stage) -> None:
     for number, level in enumerate((b"normal", b"bulk", b"critical", b"normal", b"bulk")):
         clients.append(await stage.client())
         await clients[-1].send(get(b"/%d" % number, b"X-Priority: " + level))
-        await stage.eventually(lambda: stage.unit.router.in_flight + len(stage.unit.queue) == len(clients))
+        await stage.eventually(lambda: stage.proxy.router.in_flight + len(stage.proxy.queue) == len(clients))
         stage.clock.at += 0.001
     assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 1, 2]
     levels = [{"name": "high"}, {"name": "low"}]
     await stage.reload(endpoints=[limited], shedding=shedding | {"levels": levels, "default": "low"})
     assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 3]
     await stage.reload(endpoints=[limited], shedding={})
-    assert len(stage.unit.queue) == 4
+    assert len(stage.proxy.queue) == 4
     go.set()
     assert [(await client.response()).status for client in clients] == [200] * 5
     assert order == [b"/0", b"/1", b"/2", b"/3", b"/4"]
@@ -367,7 +367,7 @@ async def test_what_only_a_start_can_change_is_said(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.reload(listen="127.0.0.1:1", retries=3)
     assert (await status(stage))["reload"]["waiting"] == ["listen"]
-    assert stage.unit.retries.limit == 3
+    assert stage.proxy.retries.limit == 3
     await stage.reload(listen="127.0.0.1:0")
     assert (await status(stage))["reload"]["waiting"] == []
 
@@ -404,7 +404,7 @@ async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) 
             await stage.eventually(partial(has_more_than, answers, seen + 16))
         is_over = True
     assert {answer.status for answer in answers} == {200}
-    assert stage.unit.counts.errors == {}
+    assert stage.proxy.counts.errors == {}
     assert (await status(stage))["reload"]["done"] == 20
 
 

@@ -136,7 +136,7 @@ async def test_what_is_sent_again(
     is_again = expected == "200" and not (
         request_kind == "HEAD" and failure.startswith("half a") and count == 1
     )
-    assert stage.unit.counts.retried == is_again
+    assert stage.proxy.counts.retried == is_again
     bodies = {request.body for request in [*well.requests, *(worker.requests[0] for worker in bad)]}
     assert len(bodies) == 1
 
@@ -173,7 +173,7 @@ async def test_a_refusal_costs_no_connection(stage: Stage) -> None:
     assert (len(bad.connections), len(well.connections)) == (1, 1)
     assert b"X-From" not in client.received
     assert stage.outcomes("w0") == {"error_status": len(bad.requests)}
-    assert stage.unit.counts.retried == len(bad.requests) > 0
+    assert stage.proxy.counts.retried == len(bad.requests) > 0
 
 
 async def test_where_all_refuse_the_client_hears_a_worker(stage: Stage) -> None:
@@ -183,7 +183,7 @@ async def test_where_all_refuse_the_client_hears_a_worker(stage: Stage) -> None:
     answer = await stage.ask(get())
     assert (answer.status, answer.body, answer.value(b"X-From")) == (503, b"not here", b"bad")
     assert [len(worker.requests) for worker in workers] == [1, 1]
-    assert stage.unit.counts.errors == {}
+    assert stage.proxy.counts.errors == {}
 
 
 async def test_nobody_else_to_ask(stage: Stage) -> None:
@@ -191,7 +191,7 @@ async def test_nobody_else_to_ask(stage: Stage) -> None:
     worker = await stage.worker(GONE)
     await stage.serve(worker)
     assert (await stage.ask(get())).status == 503
-    assert (len(worker.requests), stage.unit.counts.retried) == (1, 0)
+    assert (len(worker.requests), stage.proxy.counts.retried) == (1, 0)
 
 
 async def test_statuses_are_for_the_operator_to_choose(stage: Stage) -> None:
@@ -212,7 +212,7 @@ async def test_an_early_refusal_of_what_is_still_coming(stage: Stage) -> None:
     await stage.serve(await stage.worker(refuses_the_head), well)
     client = await stage.client()
     await client.send(post(b"x" * 100, method=b"PUT")[:-60])
-    await stage.eventually(lambda: stage.unit.counts.retried)
+    await stage.eventually(lambda: stage.proxy.counts.retried)
     await client.send(b"x" * 60)
     assert (await client.response()).body == b"fine"
     assert well.requests[0].body == b"x" * 100
@@ -228,8 +228,8 @@ async def test_nothing_of_a_refusal_reaches_the_client(
     client = await stage.client()
     assert (await client.ask(get(b"/", *fields))).body == b"fine"
     assert b"503" not in client.received
-    if stage.unit.access_log is not None:
-        assert stage.unit.access_log.waiting + stage.unit.access_log.counts.written == 1
+    if stage.proxy.access_log is not None:
+        assert stage.proxy.access_log.waiting + stage.proxy.access_log.counts.written == 1
 
 
 # --- how many
@@ -241,7 +241,7 @@ async def test_two_endpoints_may_be_lost_at_once(stage: Stage) -> None:
     await stage.serve(stage.dead_port(), stage.dead_port(), worker)
     for _ in range(6):
         assert (await stage.ask(get())).body == b"fine"
-    assert stage.unit.counts.errors == {}
+    assert stage.proxy.counts.errors == {}
 
 
 async def test_the_number_of_tries(stage: Stage) -> None:
@@ -257,10 +257,10 @@ async def test_the_budget(stage: Stage) -> None:
     await stage.serve(refusing, well, retry={"share": 0.0, "per_second": 0.1})
     statuses = [(await stage.ask(get())).status for _ in range(3)]
     assert sorted(statuses) == [200, 200, 503]
-    assert (stage.unit.counts.retried, stage.unit.retries.budget.denied) == (1, 1)
+    assert (stage.proxy.counts.retried, stage.proxy.retries.budget.denied) == (1, 1)
     stage.advance(10.0)
     assert 200 in [(await stage.ask(get())).status for _ in range(2)]
-    assert stage.unit.counts.retried == 2
+    assert stage.proxy.counts.retried == 2
 
 
 async def test_the_budget_of_broken_connections(stage: Stage) -> None:
@@ -269,7 +269,7 @@ async def test_the_budget_of_broken_connections(stage: Stage) -> None:
     await stage.serve(*workers, retry={"share": 0.0, "per_second": 0.0})
     answer = await stage.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (502, "connection_broken")
-    assert stage.unit.retries.budget.denied == 1
+    assert stage.proxy.retries.budget.denied == 1
 
 
 async def test_who_did_nothing_costs_nothing(stage: Stage) -> None:
@@ -277,7 +277,7 @@ async def test_who_did_nothing_costs_nothing(stage: Stage) -> None:
     await stage.serve(stage.dead_port(), await stage.worker(OK), retry={"share": 0.0, "per_second": 0.0})
     for _ in range(4):
         assert (await stage.ask(post(b"body"))).body == b"fine"
-    assert stage.unit.retries.budget.denied == 0
+    assert stage.proxy.retries.budget.denied == 0
 
 
 # --- keys, bodies, patience
@@ -318,7 +318,7 @@ async def test_a_slow_worker_has_all_the_time_where_there_is_no_other(stage: Sta
         stage.advance(1.0)
     go.set()
     assert (await client.response()).body == b"fine"
-    assert stage.unit.retries.budget.denied == 0
+    assert stage.proxy.retries.budget.denied == 0
 
 
 async def test_patience_is_asked_for_once(stage: Stage) -> None:
@@ -332,7 +332,7 @@ async def test_patience_is_asked_for_once(stage: Stage) -> None:
     await stage.eventually(lambda: worker.requests)
     for _ in range(10):
         stage.advance(1.0)
-    assert (stage.unit.retries.budget.denied, stage.unit.counts.retried) == (1, 0)
+    assert (stage.proxy.retries.budget.denied, stage.proxy.counts.retried) == (1, 0)
     stage.advance(20.0)
     assert (await client.response()).status == 504
 

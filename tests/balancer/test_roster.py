@@ -53,7 +53,7 @@ async def test_an_added_one_serves_the_queue(stage: Stage) -> None:
     first, second = await stage.client(), await stage.client()
     for client in (first, second):
         await client.send(get())
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     await command(stage, b"POST", body=endpoint(await stage.worker(response(b"new")), "fresh"))
     assert (await second.response()).body == b"new"
     go.set()
@@ -198,12 +198,12 @@ async def test_mistakes(stage: Stage, case: str) -> None:
     """One line that names the field and what is allowed; nothing has changed."""
     await stage.serve(await stage.worker(response()))
     method, target, body, code, words = BAD[case]
-    before = stage.unit.roster.members
+    before = stage.proxy.roster.members
     answered, told = await command(stage, method, target, body)
     assert (answered, list(told)) == (code, ["error"])
     assert "\n" not in told["error"]
     assert not [word for word in words if word not in told["error"]], told
-    assert stage.unit.roster.members == before
+    assert stage.proxy.roster.members == before
     assert (await stage.ask(get())).status == 200
 
 

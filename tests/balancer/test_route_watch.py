@@ -8,7 +8,7 @@ import pytest
 
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.route_watch import MOST_EVENTS, RouteWatch, Watched, WatchPlan, network_of
-from policies.routing.facts import Endpoint, Standing
+from policies.routing.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_control import local, status
 from tests.balancer.wireless import Peer, Wireless
@@ -152,7 +152,7 @@ def test_who_is_not_asked_is_called_upon() -> None:
             wireless.advance(0.25)
         assert len(wireless.workers) == 6
         assert all(peer.ending == "end" and not peer.received for peer in wireless.workers)
-        pools = wireless.unit.pools
+        pools = wireless.proxy.pools
         assert pools.routes.watch.connects == 6
         assert pools.open_connections == 0
         for pool in pools.by_id.values():
@@ -171,7 +171,7 @@ def address_of(peer: Peer) -> str:
 def test_who_is_down_is_left_alone() -> None:
     """The operator has said so: nobody connects, even where it has got another address, until it is up again."""
     with Wireless(2, watch=(("every", 10.0),)) as wireless:
-        roster, pools = wireless.unit.roster, wireless.unit.pools
+        roster, pools = wireless.proxy.roster, wireless.proxy.pools
 
         def pass_time() -> list[str]:
             before = len(wireless.workers)
@@ -179,19 +179,19 @@ def test_who_is_down_is_left_alone() -> None:
                 wireless.advance(0.25)
             return [address_of(peer) for peer in wireless.workers[before:]]
 
-        roster.change("w0", state=Standing.DOWN)
+        roster.change("w0", state=AdminState.DOWN)
         assert len(pass_time()) == 2
         moved, other = (pool.endpoint for pool in pools.by_id.values())
         pools.replace([replace(moved, address="http://192.0.2.77:80"), other])
         assert "192.0.2.77" not in pass_time()
-        roster.change("w0", state=Standing.UP)
+        roster.change("w0", state=AdminState.UP)
         assert "192.0.2.77" in pass_time()
 
 
 def test_visits_keep_within_the_limit() -> None:
     """They count as connections: where there is no room there is none, and none is closed for them."""
     with Wireless(3, watch=(("every", 10.0),)) as wireless:
-        pools = wireless.unit.pools
+        pools = wireless.proxy.pools
         pools.limit = 2
         wireless.worker_script = lambda peer: peer.send(response())
         client = wireless.client()
@@ -216,7 +216,7 @@ def test_a_worker_that_is_away_is_no_event() -> None:
         wireless.dialling = "refuse"
         for _ in range(80):
             wireless.advance(0.25)
-        watch = wireless.unit.pools.routes.watch
+        watch = wireless.proxy.pools.routes.watch
         assert (watch.connects, watch.failed, len(watch.events)) == (2, 2, 0)
 
 
@@ -234,7 +234,7 @@ def test_by_default_it_opens_none() -> None:
 async def test_what_is_told(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """In status, metrics and one line on standard error."""
     await stage.serve(await stage.worker(response()))
-    routes, watched = stage.unit.pools.routes, stage.pool().route.watched
+    routes, watched = stage.proxy.pools.routes, stage.pool().route.watched
     for trip in [USUAL] * 10 + [DETOUR] * 5:
         stage.clock.at += 10.0
         routes.watch.opened(watched, Phases(0.0, trip, trip), stage.clock.at)
@@ -257,4 +257,4 @@ async def test_a_reload_keeps_what_is_known(stage: Stage) -> None:
     route = stage.pool().route
     await stage.reload(watch={"factor": 3.0})
     assert stage.pool().route is route
-    assert stage.unit.pools.routes.watch.plan.rules.factor == 3.0
+    assert stage.proxy.pools.routes.watch.plan.rules.factor == 3.0

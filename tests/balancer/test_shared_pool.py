@@ -16,12 +16,12 @@ from balancer.errors import ConnectFailed
 from balancer.http2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.backoff import FAILURES
-from balancer.upstream.connection import Upstream
-from balancer.upstream.multiplexed_pool import SharedPool
+from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
-from balancer.upstream.stream import Carrier
-from policies.routing.facts import Endpoint, Standing
+from balancer.upstream.stream import MultiplexedConnection
+from policies.routing.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
 from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2
 from tests.balancer.test_control import status
@@ -30,14 +30,14 @@ from tests.balancer.test_transports import TRANSPORTS, hello, run
 
 
 class Waiting:
-    """A `Lessee` that writes down what it hears, and asks again `times` times."""
+    """A `LeaseWaiter` that writes down what it hears, and asks again `times` times."""
 
-    def __init__(self, pool: SharedPool, times: int = 0) -> None:
-        self.heard: list[Upstream | ConnectFailed] = []
+    def __init__(self, pool: MultiplexedPool, times: int = 0) -> None:
+        self.heard: list[UpstreamConnection | ConnectFailed] = []
         self._pool = pool
         self._times = times
 
-    def connected(self, upstream: Upstream) -> None:
+    def connected(self, upstream: UpstreamConnection) -> None:
         self.heard.append(upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
@@ -47,15 +47,15 @@ class Waiting:
             self._pool.wait(self)
 
 
-def pool_of(opener: Any) -> SharedPool:
+def pool_of(opener: Any) -> MultiplexedPool:
     pools = Pools(0.0, PoolLimits(seed=1), now=ManualClock().now)
-    return SharedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, "http2", opener)
+    return MultiplexedPool(Endpoint("w0", "http://192.0.2.1", "r"), pools, "http2", opener)
 
 
 async def test_a_fault_of_ours_is_told_at_once() -> None:
     """All who wait hear of it, and the loop does; nothing is left behind."""
 
-    async def opener(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+    async def opener(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
         await asyncio.sleep(0)
         raise RuntimeError("out of order")
 
@@ -81,7 +81,7 @@ async def test_one_connect_at_a_time_in_trouble() -> None:
     """Who asks again and again does not connect again and again; a trial may, and ends the trouble."""
     opened = 0
 
-    async def opener(pool: SharedPool, tls: ClientTls | None) -> Carrier:
+    async def opener(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
         nonlocal opened
         opened += 1
         raise ConnectFailed("refused")
@@ -120,7 +120,7 @@ async def test_what_the_status_says(stage: Stage) -> None:
     assert 1 <= told["cold"] <= 5
     gate.set()
     await asyncio.gather(*asking)
-    (one,) = unit_status(stage.unit)["endpoints"][0]["connections"]["each"]
+    (one,) = unit_status(stage.proxy)["endpoints"][0]["connections"]["each"]
     assert (one["streams"], one["idle"]) == (0, 0)
 
 
@@ -185,11 +185,11 @@ async def test_one_is_kept_warm(stage: Stage) -> None:
     await stage.ask(get())
     counts = stage.pool().counts
     assert (counts.opened, counts.cold, len(plays)) == (1, 0, 1)
-    stage.unit.roster.change("w0", state=Standing.DOWN)
+    stage.proxy.roster.change("w0", state=AdminState.DOWN)
     await stage.eventually(lambda: not stage.pool().standing)
     stage.advance(0.25)
     assert stage.pool().opening == 0
-    stage.unit.roster.change("w0", state=Standing.UP)
+    stage.proxy.roster.change("w0", state=AdminState.UP)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
 

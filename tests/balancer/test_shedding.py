@@ -32,7 +32,7 @@ class Crowd:
         client = await self.stage.client()
         await client.send(get(target, *fields))
         self.waiting.append(client)
-        queue = self.stage.unit.queue
+        queue = self.stage.proxy.queue
         joined = queue.joined
         await self.stage.eventually(lambda: queue.joined > joined or queue.dropped)
         return client
@@ -167,7 +167,7 @@ async def test_a_client_that_waits_so_long_and_no_longer(stage: Stage) -> None:
     there.waiting.remove(hasty)
     await there.waits(b"/patient", b"X-Timeout-Ms: 15000")
     stage.advance(1.4)
-    assert len(stage.unit.queue) == 2
+    assert len(stage.proxy.queue) == 2
     stage.advance(0.2)
     assert told(await hasty.response()) == (503, "deadline_passed", b"2")
     assert (await status(stage))["queue"]["dropped"] == {"deadline_passed": 1}
@@ -241,7 +241,7 @@ async def test_what_the_status_tells_of_the_queue(stage: Stage) -> None:
     refused = await stage.client()
     assert told(await refused.ask(get())) == (503, "queue_full", b"6")
     gone.reset()
-    await stage.eventually(lambda: stage.unit.queue.left)
+    await stage.eventually(lambda: stage.proxy.queue.left)
     shown = await status(stage)
     assert shown["levels"] is None
     assert shown["queue"] == {
@@ -264,7 +264,7 @@ async def test_what_the_status_tells_of_the_queue(stage: Stage) -> None:
         'steelyard_queue_dropped_total{reason="queue_full"} 1.0',
     ]
     assert await there.served() == [b"/1"]
-    assert stage.unit.queue.served == 1
+    assert stage.proxy.queue.served == 1
 
 
 async def test_what_the_status_tells_of_a_limit_that_is_found(stage: Stage) -> None:
@@ -285,7 +285,7 @@ async def test_a_newest_first_queue(stage: Stage) -> None:
     for target in (b"/1", b"/2", b"/3", b"/4"):
         await there.waits(target)
     stage.advance(0.5)
-    stage.unit.queue.line.is_standing(stage.clock.at)
+    stage.proxy.queue.line.is_standing(stage.clock.at)
     stage.advance(1.0)
     assert await there.served() == [b"/4", b"/3", b"/2", b"/1"]
 
@@ -293,9 +293,9 @@ async def test_a_newest_first_queue(stage: Stage) -> None:
 async def test_by_default_nothing_is_asked(stage: Stage) -> None:
     """No gate, no limits to find, no levels."""
     await stage.serve(await stage.worker(response()))
-    unit = stage.unit
-    assert unit.gate is None
-    assert not unit.queue.line.is_adaptive
+    proxy = stage.proxy
+    assert proxy.gate is None
+    assert not proxy.queue.line.is_adaptive
     assert stage.state().concurrency is None
     shown = await status(stage)
     assert shown["levels"] is None

@@ -87,8 +87,10 @@ def error_of(answer: Message) -> tuple[int, str, bytes | None]:
 
 
 def origins_of(*given: tuple[str, str, str | None], own: tuple[str, ...] = ()) -> Origins:
-    unit: Any = None
-    return Origins([Origin(name, f"https://{name}", host, prefix, unit) for name, host, prefix in given], own)
+    proxy: Any = None
+    return Origins(
+        [Origin(name, f"https://{name}", host, prefix, proxy) for name, host, prefix in given], own
+    )
 
 
 def test_host_goes_first_and_prefixes_are_taken_off() -> None:
@@ -324,7 +326,7 @@ async def test_one_origin_in_trouble_is_nobody_elses(stage: Stage, aside: Aside)
     assert (await stage.ask(asking(b"well.org"))).body == b"well"
     assert (await aside.origin_told("slow"))["queued"] == 1
     second.reset()
-    await stage.eventually(lambda: len(stage.unit.downstreams) == 1)
+    await stage.eventually(lambda: len(stage.proxy.downstreams) == 1)
     aside.sweep(6.0)
     assert error_of(await first.response()) == (504, "response_timeout", MAYBE)
 
@@ -339,7 +341,7 @@ async def test_connections_age_and_a_get_that_meets_a_closed_one_is_sent_again(
     worker = await stage.worker(response())
     server = await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle": 3.0}})
     (origin,) = server.origins.all
-    pool = origin.unit.pools.by_id["a"]
+    pool = origin.proxy.pools.by_id["a"]
     assert (await stage.ask(asking(b"a.org"))).status == 200
     aside.sweep(1.0)
     assert pool.idle == 1
@@ -382,7 +384,7 @@ async def test_tls_and_http2_with_resumption(stage: Stage, aside: Aside, tmp_pat
         for host in (b"one.org", b"two.org"):
             assert (await stage.ask(asking(host, b"/healthz"))).status == 200
         for one in aside.server.origins.all:
-            one.unit.pools.by_id[one.name].close_idle()
+            one.proxy.pools.by_id[one.name].close_idle()
         for name, host in (("one", b"one.org"), ("two", b"two.org")):
             assert (await stage.ask(asking(host, b"/healthz"))).status == 200
             tls = (await aside.origin_told(name))["endpoint"]["route"]["tls"]

@@ -6,9 +6,9 @@ import pytest
 
 from balancer.downstream.client import Client
 from balancer.http1.request_head import RequestHeads
-from balancer.http1.request_hints import StatedFields
+from balancer.http1.request_hints import HintFields
 
-FIELDS = StatedFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
+FIELDS = HintFields("X-Priority", {"high": 0, "low": 1}, "X-Timeout-Ms", "X-Request-Start")
 
 
 def of(*lines: bytes) -> tuple[int | None, float | None, float | None] | None:

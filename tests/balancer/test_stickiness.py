@@ -110,12 +110,12 @@ async def test_when_its_endpoint_goes(stage: Stage) -> None:
     await serve(stage, 2)
     first = await stage.ask(get())
     home = f"w{first.body.decode()}"
-    stage.unit.router.set_enabled(home, False)
+    stage.proxy.router.set_enabled(home, False)
     moved = await stage.ask(with_cookie(cookie_of(first)))
     assert moved.body != first.body
     assert (await status(stage))["sticky"] == {"kept": 0, "moved": 1}
     assert b'steelyard_sticky_total{placed="moved"} 1.0' in (await stage.ask(local(b"/-/metrics"))).body
-    stage.unit.router.set_enabled(home, True)
+    stage.proxy.router.set_enabled(home, True)
     assert {(await stage.ask(with_cookie(cookie_of(moved)))).body for _ in range(4)} == {moved.body}
 
 
@@ -170,13 +170,13 @@ async def test_a_field(stage: Stage) -> None:
 async def test_switched_on_and_off(stage: Stage) -> None:
     """By a reload, and the policy within keeps what it has learned."""
     await serve(stage, sticky={})
-    policy = stage.unit.router.policy
+    policy = stage.proxy.router.policy
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
     await stage.reload(sticky=COOKIE)
     assert cookie_of(await stage.ask(get())).startswith(b"sid=")
     await stage.reload(sticky={})
     assert (await stage.ask(get())).value(b"Set-Cookie") is None
-    assert stage.unit.router.policy is policy
+    assert stage.proxy.router.policy is policy
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
     await stage.eventually(lambda: worker.received)
     stage.advance(4.9)
     await stage.turn()
-    assert stage.unit.in_flight == 1
+    assert stage.proxy.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 504, "response_timeout")
     assert stage.outcomes() == {"timeout": 1}
@@ -48,7 +48,7 @@ async def test_the_first_bytes_time_runs_from_the_requests_end(stage: Stage) -> 
     await client.send(b"x" * 5)
     await stage.eventually(lambda: worker.received.endswith(b"x" * 10))
     stage.advance(4.9)
-    assert stage.unit.in_flight == 1
+    assert stage.proxy.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 504, "response_timeout")
 
@@ -84,14 +84,14 @@ async def test_a_client_that_takes_nothing(stage: Stage) -> None:
     await stage.serve(await stage.worker(response(b"x" * (8 << 20))), timeouts={"body_idle": 5})
     client = await stage.client(receive_buffer=4096)
     await client.send(get())
-    await stage.eventually(lambda: [d for d in stage.unit.downstreams if d.is_write_paused])
+    await stage.eventually(lambda: [d for d in stage.proxy.downstreams if d.is_write_paused])
     await stage.turn(500)
     stage.advance(4)  # notes how much is unsent
     stage.advance(4)
     await stage.turn()
-    assert len(stage.unit.downstreams) == 1
+    assert len(stage.proxy.downstreams) == 1
     stage.advance(2)
-    await stage.eventually(lambda: not stage.unit.downstreams)
+    await stage.eventually(lambda: not stage.proxy.downstreams)
     assert stage.outcomes() == {"abandoned": 1}
     client.reset()
 
@@ -131,7 +131,7 @@ async def test_a_request_body_that_stalls(stage: Stage) -> None:
     await stage.eventually(lambda: b"x" * 51 in worker.received)
     stage.advance(4.9)
     await stage.turn()
-    assert stage.unit.in_flight == 1
+    assert stage.proxy.in_flight == 1
     stage.advance(0.2)
     check(await client.response(), 408, "body_timeout")
     client.half_close()
@@ -146,7 +146,7 @@ async def test_an_idle_client(stage: Stage) -> None:
     assert (await client.ask(get())).status == 200
     stage.advance(94)
     await stage.turn()
-    assert len(stage.unit.downstreams) == 2
+    assert len(stage.proxy.downstreams) == 2
     stage.advance(2)
     assert await mute.rest() == await client.rest() == b""
 
@@ -169,12 +169,12 @@ async def test_waiting_for_an_endpoint_ends(stage: Stage) -> None:
     await first.send(get())
     await stage.eventually(lambda: worker.received)
     await second.send(get())
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     stage.advance(5.1)
     answer = await second.response()
     check(answer, 503, "queue_timeout")
     assert answer.value(b"Retry-After") == b"1"
-    assert len(stage.unit.queue) == 0
+    assert len(stage.proxy.queue) == 0
     first.reset()
 
 
@@ -184,7 +184,7 @@ async def test_a_handshake_that_nobody_completes(stage: Stage) -> None:
     await stage.serve(stage.deaf_port(), worker, timeouts={"connect": 0.05})
     for _ in range(2):
         assert (await stage.ask(post(b"body"))).body == b"fine"
-    assert stage.outcomes("w0") == {"refused": stage.unit.counts.retried}
+    assert stage.outcomes("w0") == {"refused": stage.proxy.counts.retried}
 
 
 async def test_only_handshakes_that_nobody_completes(stage: Stage) -> None:
@@ -224,15 +224,15 @@ async def test_a_sweep_lets_others_through(stage: Stage) -> None:
     clients = [await stage.client() for _ in range(2 * SLICE + 1)]
     for client in clients:
         await client.send(b"GET / HT")
-    await stage.eventually(lambda: len(stage.unit.downstreams) == len(clients))
+    await stage.eventually(lambda: len(stage.proxy.downstreams) == len(clients))
     await stage.turn()
     stage.clock.at += 3
-    sweep = Sweep(stage.unit, lambda now: None)
+    sweep = Sweep(stage.proxy, lambda now: None)
     refused: list[int] = []
-    asyncio.get_running_loop().call_soon(lambda: refused.append(stage.unit.counts.errors["head_timeout"]))
+    asyncio.get_running_loop().call_soon(lambda: refused.append(stage.proxy.counts.errors["head_timeout"]))
     sweep.run()
-    assert stage.unit.counts.errors["head_timeout"] == SLICE
-    await stage.eventually(lambda: stage.unit.counts.errors["head_timeout"] == len(clients))
+    assert stage.proxy.counts.errors["head_timeout"] == SLICE
+    await stage.eventually(lambda: stage.proxy.counts.errors["head_timeout"] == len(clients))
     assert refused[0] < len(clients)
     sweep.stop()
     for client in clients:

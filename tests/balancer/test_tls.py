@@ -139,7 +139,7 @@ async def test_a_minimum(stage: Stage, shelf: Shelf) -> None:
         await stage.client(tls=speaking(shelf.client(), ssl.TLSVersion.TLSv1_2), name=NAME)
     client = await stage.client(tls=shelf.client(), name=NAME)
     assert (await client.ask(get())).status == 200
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1
 
 
 async def test_the_certificate_is_chosen_by_name(stage: Stage, shelf: Shelf) -> None:
@@ -198,8 +198,8 @@ async def test_large_bodies_through_tls_on_both_sides(
     await stage.serve(worker, tls=shelf.pair(NAME), upstream_tls={"ca": str(shelf.ca)})
     client = await stage.client(tls=speaking(shelf.client(), version), name=NAME, receive_buffer=65536)
     sending = asyncio.ensure_future(client.send(post(body)))
-    await stage.eventually(lambda: any(d.is_write_paused for d in stage.unit.downstreams))
-    sizes = [d.transport.get_write_buffer_size() for d in stage.unit.downstreams]
+    await stage.eventually(lambda: any(d.is_write_paused for d in stage.proxy.downstreams))
+    sizes = [d.transport.get_write_buffer_size() for d in stage.proxy.downstreams]
     assert max(sizes) < 2 << 20
     answer = await client.response()
     await sending
@@ -306,7 +306,7 @@ async def test_a_client_that_has_ended_its_side_is_answered(stage: Stage, shelf:
     await stage.serve(await stage.worker(script), tls=shelf.pair(NAME))
     client = await raw(stage, shelf)
     await client.send(get())
-    await stage.eventually(lambda: stage.unit.in_flight)
+    await stage.eventually(lambda: stage.proxy.in_flight)
     await client.end_writing()
     client.wire.half_close()
     await stage.turn()
@@ -333,7 +333,7 @@ async def test_an_end_without_close_notify(stage: Stage, shelf: Shelf, is_busy: 
         await stage.eventually(lambda: worker.requests)
     client.wire.half_close()
     await client.wire.closed()
-    assert stage.unit.counts.abandoned == is_busy
+    assert stage.proxy.counts.abandoned == is_busy
 
 
 async def test_a_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -> None:
@@ -345,7 +345,7 @@ async def test_a_broken_record_ends_the_connection(stage: Stage, shelf: Shelf) -
     await client.wire.send(client.records() + b"\x17\x03\x03\x00\x20" + bytes(32))
     with pytest.raises(ssl.SSLError, match="BAD_RECORD_MAC"):
         await client.drain()
-    assert stage.unit.counts.requests == 1
+    assert stage.proxy.counts.requests == 1
 
 
 async def test_a_cut_body_is_seen_as_cut(stage: Stage, shelf: Shelf) -> None:
@@ -373,7 +373,7 @@ async def test_plain_http_is_told_so(stage: Stage, shelf: Shelf) -> None:
     answer = await client.ask(get())
     assert (answer.status, json.loads(answer.body)["error"]) == (400, "plain_http")
     await client.closed()
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1
 
 
 @pytest.mark.parametrize("garbage", [b"\x00" * 600, b"\x16\x03\x01\xff\xff" + b"x" * 600, b"SSH-2.0-x\r\n"])
@@ -385,7 +385,7 @@ async def test_garbage_instead_of_a_handshake(stage: Stage, shelf: Shelf, garbag
     await client.send(garbage)
     client.half_close()
     await client.closed()
-    await stage.eventually(lambda: stage.unit.counts.failed_arrivals == 1)
+    await stage.eventually(lambda: stage.proxy.counts.failed_arrivals == 1)
     assert (worker.connections, len(stage.server.arrivals) if stage.server else None) == ([], 0)
 
 
@@ -407,7 +407,7 @@ async def test_a_handshake_that_is_never_finished(stage: Stage, shelf: Shelf, fi
     assert len(arrivals) == 1
     stage.advance(0.2)
     await client.closed()
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1
     await stage.eventually(lambda: len(arrivals))  # it was let in
     await waiting.close()
 
@@ -423,7 +423,7 @@ async def test_a_client_leaves_within_the_handshake(stage: Stage, shelf: Shelf) 
         await client.wire.some()
         leave(client.wire)
         await client.wire.closed()
-    await stage.eventually(lambda: stage.unit.counts.failed_arrivals == 2)
+    await stage.eventually(lambda: stage.proxy.counts.failed_arrivals == 2)
 
 
 async def test_stopping_sends_those_away_who_are_still_shaking_hands(stage: Stage, shelf: Shelf) -> None:
@@ -446,7 +446,7 @@ async def test_renegotiation_is_refused(stage: Stage, shelf: Shelf) -> None:
     arguments = (program, "s_client", "-connect", str(server.address), "-tls1_2", "-CAfile", str(shelf.ca))
     process = await asyncio.create_subprocess_exec(*arguments, stdin=-1, stdout=-1, stderr=-1)
     assert process.stdin is not None
-    await stage.eventually(lambda: stage.unit.downstreams)
+    await stage.eventually(lambda: stage.proxy.downstreams)
     process.stdin.write(b"R\n")
     await process.stdin.drain()
     _, stderr = await process.communicate()

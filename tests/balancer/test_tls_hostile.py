@@ -147,7 +147,7 @@ async def test_a_name_that_openssl_refuses(stage: Stage, shelf: Shelf, name: str
     """The alert is unrecognized_name (RFC 6066 § 3)."""
     await serve_two(stage, shelf)
     await answer_to(stage, records(hello(shelf, REFUSED[name])), bytes((2, UNRECOGNIZED_NAME)))
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1
 
 
 async def test_bytes_that_come_one_by_one(stage: Stage, shelf: Shelf) -> None:
@@ -175,7 +175,7 @@ async def test_a_whole_handshake(stage: Stage, shelf: Shelf, version: str) -> No
         data=get(b"/", b"Connection: close"),
     )
     assert printed.endswith(b"hello")
-    assert stage.unit.counts.failed_arrivals == 0
+    assert stage.proxy.counts.failed_arrivals == 0
 
 
 async def test_a_program_prints_nothing(stage: Stage, shelf: Shelf, tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ async def test_a_hello_that_says_it_is_larger_than_any(stage: Stage, shelf: Shel
     """Refused by its length, before it has come."""
     await serve_two(stage, shelf)
     await answer_to(stage, records(b"\x01\xff\xff\xff" + bytes(100)), bytes((2, ILLEGAL_PARAMETER)))
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1
 
 
 @pytest.mark.parametrize("case", BROKEN)
 async def test_a_broken_list_of_names(stage: Stage, shelf: Shelf, case: str) -> None:
     await serve_two(stage, shelf)
     await answer_to(stage, records(hello_with(shelf, BROKEN[case])), bytes((2, DECODE_ERROR)))
-    assert stage.unit.counts.failed_arrivals == 1
+    assert stage.proxy.counts.failed_arrivals == 1

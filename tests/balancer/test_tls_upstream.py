@@ -91,7 +91,7 @@ async def test_a_worker_that_asks_for_a_certificate(stage: Stage, shelf: Shelf, 
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(shelf.ca)
     worker = await stage.worker(response(b"known"), tls=context)
-    ours = shelf.pair("unit") if is_shown else {}
+    ours = shelf.pair("proxy") if is_shown else {}
     await stage.serve(worker, upstream_tls={"ca": str(shelf.ca)} | ours, retries=0)
     answer = await stage.ask(get())
     assert answer.status == (200 if is_shown else 502)

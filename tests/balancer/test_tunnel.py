@@ -54,7 +54,7 @@ class Party:
     async def part(self) -> None:
         """Whoever is left has been closed on."""
         self.over.set()
-        await self.stage.eventually(lambda: not self.stage.unit.tunnels)
+        await self.stage.eventually(lambda: not self.stage.proxy.tunnels)
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def party(stage: Stage) -> Party:
 
 def tunnelled(stage: Stage, number: int = 1) -> bool:
     """Whether so many tunnels were settled, nothing else, and nothing is in flight."""
-    unit = stage.unit
-    return stage.outcomes() == {"tunnelled": number} and not stage.state().in_flight and not unit.tunnels
+    proxy = stage.proxy
+    return stage.outcomes() == {"tunnelled": number} and not stage.state().in_flight and not proxy.tunnels
 
 
 # --- who gets one
@@ -93,7 +93,7 @@ async def test_an_offer_goes_on_and_so_does_its_answer(stage: Stage, party: Part
     assert await worker.exactly(19) == b"\x00GET / HTTP/1.1\r\n\r\n"
     await worker.send(b"HTTP/1.1 200 OK\r\n\r\n\xff")
     assert await client.exactly(20) == b"HTTP/1.1 200 OK\r\n\r\n\xff"
-    assert stage.state().in_flight == stage.unit.in_flight == len(stage.unit.tunnels) == 1
+    assert stage.state().in_flight == stage.proxy.in_flight == len(stage.proxy.tunnels) == 1
     await client.close()
     await party.part()
     assert tunnelled(stage)
@@ -116,7 +116,7 @@ async def test_bytes_behind_both_heads(stage: Stage, party: Party, step: int | N
     assert len(party.worker.requests) == 1
     await client.close()
     await party.part()
-    assert (stage.unit.tunnels.bytes_in, stage.unit.tunnels.bytes_out) == (len(early), 11)
+    assert (stage.proxy.tunnels.bytes_in, stage.proxy.tunnels.bytes_out) == (len(early), 11)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_a_switch_to_what_was_not_offered(stage: Stage, answer: bytes, ear
         assert (await client.response()).status == 502
     assert stage.outcomes() == {"reset": 2 if early else 1}
     assert len(worker.connections) == (2 if early else 1)
-    assert (stage.pool().idle, len(stage.unit.tunnels), stage.unit.tunnels.opened) == (0, 0, 0)
+    assert (stage.pool().idle, len(stage.proxy.tunnels), stage.proxy.tunnels.opened) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -284,11 +284,11 @@ async def test_an_offer_is_repeated_where_that_is_safe(stage: Stage, party: Part
     await client.send(get(b"/", *OFFER) + b"early")
     assert (await client.head()).status == 101
     assert gone.connections[0].received.endswith(b"\r\n\r\n")
-    await stage.eventually(lambda: stage.unit.tunnels.bytes_in == 5)
+    await stage.eventually(lambda: stage.proxy.tunnels.bytes_in == 5)
     over.set()
     assert await client.rest() == b""
     await client.close()
-    await stage.eventually(lambda: not stage.unit.tunnels)
+    await stage.eventually(lambda: not stage.proxy.tunnels)
     assert (stage.outcomes("w0"), stage.outcomes("w1")) == ({"reset": 1}, {"tunnelled": 1})
 
 
@@ -340,7 +340,7 @@ async def test_a_slow_side_makes_the_other_wait(stage: Stage, party: Party, is_u
 
 def buffered(stage: Stage) -> list[int]:
     """Bytes that wait in the unit, for each side of each tunnel."""
-    return [size for tunnel in stage.unit.tunnels for size in tunnel.unsent]
+    return [size for tunnel in stage.proxy.tunnels for size in tunnel.unsent]
 
 
 async def test_a_client_that_reads_nothing_before_the_switch(stage: Stage) -> None:
@@ -381,7 +381,7 @@ async def test_half_an_end_is_passed_on(stage: Stage, party: Party, is_client_fi
     assert await second.rest() == b"last word"
     await second.send(b"x" * MIB)
     assert await whole(first, MIB) == b"x" * MIB
-    assert len(stage.unit.tunnels) == 1
+    assert len(stage.proxy.tunnels) == 1
     second.half_close()
     assert await first.rest() == b""
     await party.part()
@@ -446,7 +446,7 @@ async def test_a_reset_is_passed_on(stage: Stage, party: Party, is_client: bool)
         await other.rest()
     await party.part()
     assert tunnelled(stage)
-    assert (stage.pool().leased, stage.unit.counts.abandoned) == (0, 0)
+    assert (stage.pool().leased, stage.proxy.counts.abandoned) == (0, 0)
 
 
 async def test_the_client_leaves_while_its_offer_is_out(stage: Stage) -> None:
@@ -491,7 +491,7 @@ async def test_an_idle_tunnel_is_closed(stage: Stage, party: Party) -> None:
         await sender.send(b"ping")
         assert await reader.exactly(4) == b"ping"
     stage.advance(599)
-    assert len(stage.unit.tunnels) == 1
+    assert len(stage.proxy.tunnels) == 1
     stage.advance(2)
     assert await client.rest() == await worker.rest() == b""
     await party.part()
@@ -535,8 +535,8 @@ async def test_draining_leaves_tunnels_until_the_end(stage: Stage, party: Party)
     assert await worker.exactly(5) == b"still"
     assert await stopping is False
     assert await client.rest() == await worker.rest() == b""
-    await stage.eventually(lambda: not server.unit.tunnels and not server.unit.downstreams)
-    assert server.unit.pools.open_connections == 0
+    await stage.eventually(lambda: not server.proxy.tunnels and not server.proxy.downstreams)
+    assert server.proxy.pools.open_connections == 0
 
 
 async def test_a_drain_is_over_when_the_last_tunnel_is(stage: Stage, party: Party) -> None:
@@ -554,10 +554,10 @@ async def test_a_drain_is_over_when_the_last_tunnel_is(stage: Stage, party: Part
 async def test_a_crowd_leaves_tunnels_alone(stage: Stage, party: Party) -> None:
     """While clients wait for descriptors, tunnels open as ever, and a quiet one is nobody's idle connection."""
     await party.serve()
-    stage.unit.set_crowded(True)
+    stage.proxy.set_crowded(True)
     client, worker = await party.meet()
     stage.advance(1000)
-    (downstream,) = stage.unit.downstreams
+    (downstream,) = stage.proxy.downstreams
     assert not downstream.close_if_quiet(stage.clock.at, longer_than=1)
     await worker.send(b"here")
     assert await client.exactly(4) == b"here"
@@ -572,7 +572,7 @@ async def test_a_tunnel_holds_its_place_at_the_endpoint(stage: Stage, party: Par
     client, worker = await party.meet()
     waiting = await stage.client()
     await waiting.send(get(b"/", *OFFER))
-    await stage.eventually(lambda: len(stage.unit.queue) == 1)
+    await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     worker.reset()
     assert (await waiting.head()).status == 101
     await waiting.close()
@@ -598,9 +598,9 @@ async def test_tunnels_are_shown(stage: Stage, party: Party) -> None:
     client, worker = await party.meet(early=b"abc")
     await worker.exactly(3)
     for is_open in (1, 0):
-        status = unit_status(stage.unit)["tunnels"]
+        status = unit_status(stage.proxy)["tunnels"]
         assert status == {"open": is_open, "opened": 1, "bytes_in": 3, "bytes_out": 5}
-        text = metrics_text(stage.unit)[0].decode()
+        text = metrics_text(stage.proxy)[0].decode()
         assert f"steelyard_tunnels {is_open}.0" in text
         assert "steelyard_tunnels_opened_total 1.0" in text
         assert 'steelyard_tunnel_bytes_total{direction="out"} 5.0' in text

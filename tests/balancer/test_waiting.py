@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.errors import DeadlinePassed, NoEndpoint, QueueFull, QueueTimeout, Shed, Unserved
-from balancer.exchange.wait_queue import LONGEST_RETRY, WaitQueue
+from balancer.exchange.wait_queue import LONGEST_RETRY, RequestQueue
 from balancer.exchange.wait_queue import Waiter as AnyWaiter
 from policies.least_in_flight import LeastInFlight
-from policies.overload.wait_queue import Place
+from policies.overload.wait_queue import Ticket
 from policies.routing.assignment import Assignment
 from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
@@ -32,7 +32,7 @@ class Waiter:
         self.level = level
         self.queued_at = world.clock.at
         self.deadline = world.clock.at + limit
-        self.place: Place[AnyWaiter] | None = None
+        self.place: Ticket[AnyWaiter] | None = None
         self.served_at: float | None = None
         self.error: Unserved | None = None
         self.ended_at = inf
@@ -56,7 +56,7 @@ class World:
         self.clock = ManualClock()
         endpoint = Endpoint("a", "http://a", "r", max_in_flight=places)
         self.router = Router([endpoint], LeastInFlight(Random(1)), self.clock, Random(1))
-        self.queue = WaitQueue(self.router, self.clock.now, limit, TIMEOUT, levels, is_adaptive)
+        self.queue = RequestQueue(self.router, self.clock.now, limit, TIMEOUT, levels, is_adaptive)
         self.running: list[Assignment] = []
         self.order: list[Waiter] = []
 

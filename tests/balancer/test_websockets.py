@@ -53,10 +53,10 @@ async def served(stage: Stage) -> AsyncIterator[tuple[str, Visits]]:
         await stage.serve(port, timeouts={"connect": PATIENCE})  # a server in the same process may be busy
         assert stage.server is not None
         yield f"ws://{stage.server.address}/room?id=1", visits
-        await stage.eventually(lambda: not stage.unit.tunnels)
+        await stage.eventually(lambda: not stage.proxy.tunnels)
     ends = stage.outcomes()
-    assert ends.get("tunnelled", 0) == stage.unit.tunnels.opened
-    assert (stage.pool().leased, stage.unit.in_flight) == (0, 0)
+    assert ends.get("tunnelled", 0) == stage.proxy.tunnels.opened
+    assert (stage.pool().leased, stage.proxy.in_flight) == (0, 0)
 
 
 def visit(url: str, *, compression: str | None = None, origin: str = "http://here") -> connect:
@@ -167,7 +167,7 @@ async def test_a_thousand_at_once(stage: Stage) -> None:
     """All open at the same time, each hears its own words."""
     async with served(stage) as (url, visits), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(visit(url)) for _ in range(CROWD)]
-        assert len(stage.unit.tunnels) == stage.state().in_flight == len(visits) == CROWD
+        assert len(stage.proxy.tunnels) == stage.state().in_flight == len(visits) == CROWD
         for number, client in enumerate(clients):
             await client.send(f"I am {number}")
         for number, client in enumerate(clients):

@@ -19,10 +19,10 @@ from itertools import count
 from typing import Any, Self, cast
 
 from balancer.admin.access import Entrance
-from balancer.admin.application import ControlPlane
+from balancer.admin.application import AdminApplication
 from balancer.config.load import Settings
 from balancer.downstream.client import Client
-from balancer.downstream.connection import Downstream
+from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
 from balancer.http1.request_head import Request
 from balancer.server import build
@@ -35,7 +35,7 @@ OURS = ("127.0.0.1", 8080)
 CLIENTS = "192.0.2.7"
 
 QUIET, _HELD_OPEN = os.pipe()
-"""A descriptor that nothing is ever to be read from: what `Upstream.is_quiet` asks the kernel about."""
+"""A descriptor that nothing is ever to be read from: what `UpstreamConnection.is_quiet` asks the kernel about."""
 
 
 class Socket:
@@ -310,14 +310,14 @@ class Wireless:
 
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
         self.loop = VirtualLoop(self._dial)
-        self.unit = build(settings(endpoints, tuple(options.items())), self.loop)
-        self.unit.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.proxy = build(settings(endpoints, tuple(options.items())), self.loop)
+        self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.clients: list[Peer] = []
         self.workers: list[Peer] = []
         self.worker_script: Callable[[Peer], None] | None = None
         self.dialling = "accept"
-        self._sweep = Sweep(self.unit, lambda now: None)
-        self._control = cast(ControlPlane, Control())
+        self._sweep = Sweep(self.proxy, lambda now: None)
+        self._control = cast(AdminApplication, Control())
 
     def __enter__(self) -> Self:
         self.loop.__enter__()
@@ -330,7 +330,9 @@ class Wireless:
         """A new client connection."""
         peer = Peer()
         self.clients.append(peer)
-        self._connect(peer, Downstream(self.unit, self._control), (CLIENTS, 50000 + len(self.clients)))
+        self._connect(
+            peer, DownstreamConnection(self.proxy, self._control), (CLIENTS, 50000 + len(self.clients))
+        )
         return peer
 
     def turn(self) -> None:
@@ -349,7 +351,7 @@ class Wireless:
         for peer in [*self.clients, *self.workers]:
             peer.vanish()
         self.turn()
-        for pool in self.unit.pools.by_id.values():
+        for pool in self.proxy.pools.by_id.values():
             pool.close()
         self.turn()
 

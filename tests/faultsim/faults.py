@@ -108,7 +108,7 @@ def _disable(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     def enable(is_enabled: bool) -> None:
         for endpoint_id in ids:
             try:
-                simulation.unit.router.set_enabled(endpoint_id, is_enabled)
+                simulation.proxy.router.set_enabled(endpoint_id, is_enabled)
             except PoliciesError:  # it has been replaced meanwhile
                 continue
 

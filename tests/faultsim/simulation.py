@@ -13,10 +13,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
-from balancer.admin.application import ControlPlane
+from balancer.admin.application import AdminApplication
 from balancer.config.load import Settings
 from balancer.config.sections import PolicySpec
-from balancer.downstream.connection import Downstream
+from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
 from balancer.server import build
 from balancer.upstream.pool import Pool
@@ -64,15 +64,15 @@ class Simulation:
         self._note = note
         self.timeline = Timeline(self._dial, plan.grain)
         settings = Settings(**plan.settings)
-        self.unit = build(settings, self.timeline, plan.upstream_limit)
-        self.unit.fresh_id = map(b"id-%x".__mod__, count()).__next__
+        self.proxy = build(settings, self.timeline, plan.upstream_limit)
+        self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.log = Log()
         if plan.is_logged:
-            self.unit.access_log = cast(Any, self.log)
+            self.proxy.access_log = cast(Any, self.log)
         self.ledger = Ledger(plan)
         self.ledger.note = self.say if note is not None else None
         self.policy = settings.policy
-        self.endpoints = [state.endpoint for state in self.unit.router.states]
+        self.endpoints = [state.endpoint for state in self.proxy.router.states]
         self.hosts = [
             Host(number, region, Route(plan.delays[region]), plan.idle_closes.get(number))
             for number, region in enumerate(plan.hosts)
@@ -82,8 +82,8 @@ class Simulation:
         self._pools: list[Pool] = []
         self._know()
         self._wires: list[weakref.ref[Wire]] = []
-        self._sweep = Sweep(self.unit, self._look_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
-        self._control = cast(ControlPlane, Control())
+        self._sweep = Sweep(self.proxy, self._look_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
+        self._control = cast(AdminApplication, Control())
         self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL
         self._is_stopped = False
 
@@ -123,19 +123,19 @@ class Simulation:
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Other endpoints."""
         self.endpoints = endpoints
-        self.unit.replace_endpoints(endpoints)
+        self.proxy.replace_endpoints(endpoints)
         self._know()
 
     def use_policy(self, spec: PolicySpec) -> None:
         """Another policy."""
         self.policy = spec
-        self.unit.use_policy(spec)
+        self.proxy.use_policy(spec)
 
     def _know(self) -> None:
-        for state in self.unit.router.states:
+        for state in self.proxy.router.states:
             if not any(state is known for known in self._states):
                 self._states.append(state)
-        for pool in self.unit.pools.by_id.values():
+        for pool in self.proxy.pools.by_id.values():
             if not any(pool is known for known in self._pools):
                 self._pools.append(pool)
 
@@ -147,7 +147,7 @@ class Simulation:
             return
         number = len(self._wires)
         end = ClientEnd(self.timeline, client, self.client_route, number)
-        protocol = Downstream(self.unit, self._control)
+        protocol = DownstreamConnection(self.proxy, self._control)
         self._wire(end, protocol, (CLIENTS, 20_000 + number), client.caller.room)
         end.begin()
 
@@ -187,18 +187,18 @@ class Simulation:
     def _stop(self) -> None:
         self.say("stop")
         self._is_stopped = True
-        unit = self.unit
-        unit.drain()
-        for downstream in list(unit.downstreams):
-            downstream.close_if_quiet(unit.now(), -1.0)
+        proxy = self.proxy
+        proxy.drain()
+        for downstream in list(proxy.downstreams):
+            downstream.close_if_quiet(proxy.now(), -1.0)
         self.timeline.after(2.0, self._end_grace)
 
     def _end_grace(self) -> None:
         self.say("the grace period is over")
-        unit = self.unit
-        unit.queue.close()
-        unit.tunnels.abort()
-        for downstream in list(unit.downstreams):
+        proxy = self.proxy
+        proxy.queue.close()
+        proxy.tunnels.abort()
+        for downstream in list(proxy.downstreams):
             downstream.abort()
         for pool in self._pools:
             pool.close()
@@ -213,8 +213,8 @@ class Simulation:
             if here < 0:
                 raise Wrong(f"{state.id} has {here} in flight")
             in_flight += here
-        unit = self.unit
-        router = unit.router
+        proxy = self.proxy
+        router = proxy.router
         if in_flight != router.in_flight:
             raise Wrong(f"{in_flight} in flight at the endpoints, {router.in_flight} in all")
         leased = opening = idle = 0
@@ -222,21 +222,21 @@ class Simulation:
             leased += pool.leased
             opening += pool.opening
             idle += pool.idle
-        if leased + opening + idle != unit.pools.open_connections:
-            raise Wrong(f"{unit.pools.open_connections} connections, and {self._pools}")
+        if leased + opening + idle != proxy.pools.open_connections:
+            raise Wrong(f"{proxy.pools.open_connections} connections, and {self._pools}")
         if self.timeline.is_calm and not leased <= in_flight <= leased + opening:
             raise Wrong(f"{in_flight} requests in flight on {self._pools}")
 
     def _look_closely(self, now: float) -> None:
         """In each sweep."""
-        unit = self.unit
-        if len(unit.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
-            raise Wrong(f"{len(unit.queue)} wait")
-        if unit.router.has_room and len(unit.queue):
-            raise Wrong(f"{len(unit.queue)} wait, and there is room")
-        if self.timeline.is_calm and unit.in_flight > unit.router.in_flight + len(unit.queue):
+        proxy = self.proxy
+        if len(proxy.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
+            raise Wrong(f"{len(proxy.queue)} wait")
+        if proxy.router.has_room and len(proxy.queue):
+            raise Wrong(f"{len(proxy.queue)} wait, and there is room")
+        if self.timeline.is_calm and proxy.in_flight > proxy.router.in_flight + len(proxy.queue):
             raise Wrong(
-                f"of {unit.in_flight} requests some are neither sent nor waiting: {len(unit.queue)} wait"
+                f"of {proxy.in_flight} requests some are neither sent nor waiting: {len(proxy.queue)} wait"
             )
         for wire in self._wires:
             one = wire()
@@ -281,20 +281,20 @@ class Simulation:
 
     def _leaves_nothing(self) -> None:
         """Everybody has gone: each request was settled, and nothing refers to a connection."""
-        unit, timeline = self.unit, self.timeline
-        unit.pools.routes.watch.stop()
+        proxy, timeline = self.proxy, self.timeline
+        proxy.pools.routes.watch.stop()
         timeline.run_until(
-            timeline.now() + unit.pools.limits.idle + 2 * unit.timeouts.linger + 1.0, self._look
+            timeline.now() + proxy.pools.limits.idle + 2 * proxy.timeouts.linger + 1.0, self._look
         )
-        if unit.downstreams or unit.in_flight or len(unit.queue):
+        if proxy.downstreams or proxy.in_flight or len(proxy.queue):
             raise Wrong(
-                f"left: {len(unit.downstreams)} clients, {unit.in_flight} in flight, {len(unit.queue)} queued"
+                f"left: {len(proxy.downstreams)} clients, {proxy.in_flight} in flight, {len(proxy.queue)} queued"
             )
-        if unit.pools.open_connections:
+        if proxy.pools.open_connections:
             raise Wrong(f"left: {self._pools}")
         settled = sum(sum(state.outcomes.values()) for state in self._states)
-        if settled != unit.router.routed or unit.router.in_flight:
-            raise Wrong(f"{unit.router.routed} were routed, {settled} settled")
+        if settled != proxy.router.routed or proxy.router.in_flight:
+            raise Wrong(f"{proxy.router.routed} were routed, {settled} settled")
         if self.plan.is_logged and self.log.entries < self.ledger.answered:
             raise Wrong(f"{self.log.entries} log entries of {self.ledger.answered} answers")
         self._sweep.stop()

@@ -32,12 +32,12 @@ def test_a_connection_that_is_closed_as_soon_as_it_stands_is_none(retries: int) 
             peer.send(ANSWER)
 
         stage.worker_script = accept
-        stage.unit.router.set_enabled("w1", False)
+        stage.proxy.router.set_enabled("w1", False)
         stage.turn()
         expected = b"HTTP/1.1 502 "
         assert bytes(client.received).startswith(expected)
-        assert stage.unit.counts.retried == retries
-        assert [state.in_flight for state in stage.unit.router.states] == [0, 0]
+        assert stage.proxy.counts.retried == retries
+        assert [state.in_flight for state in stage.proxy.router.states] == [0, 0]
         stage.leave()
         assert not stage.left_behind()
 
@@ -59,7 +59,7 @@ def test_a_thousand_clients_that_leave_while_a_worker_hangs() -> None:
         worker.send(ANSWER)
         stage.turn()
         assert stays.received.endswith(b"ok")
-        assert [state.in_flight for state in stage.unit.router.states] == [0]
+        assert [state.in_flight for state in stage.proxy.router.states] == [0]
         stage.leave()
 
 
@@ -95,12 +95,12 @@ def test_an_endpoint_that_goes_while_it_is_asked_whether_it_is_well() -> None:
         stage.advance(2.0)
         asked = [peer for peer in stage.workers if b"GET /health " in peer.received]
         assert len(asked) == 2
-        stage.unit.replace_endpoints([stage.unit.router.states[0].endpoint])
+        stage.proxy.replace_endpoints([stage.proxy.router.states[0].endpoint])
         for peer in asked:
             peer.send(ANSWER)
         stage.turn()
-        assert [state.healthy for state in stage.unit.router.states] == [True]
-        assert list(stage.unit.checks.by_id) == ["w0"]
+        assert [state.healthy for state in stage.proxy.router.states] == [True]
+        assert list(stage.proxy.checks.by_id) == ["w0"]
         stage.leave()
 
 
@@ -131,7 +131,7 @@ def test_a_connection_that_stands_in_the_turn_in_which_its_time_is_over() -> Non
     simulation = Simulation(plan)
     simulation.run()
     assert simulation.ledger.ends[0].startswith("504 of our own")
-    assert simulation.unit.pools.by_id["e0"].leased == 0
+    assert simulation.proxy.pools.by_id["e0"].leased == 0
 
 
 def test_a_closing_connection_whose_reader_stalls_ends_in_a_reset() -> None:

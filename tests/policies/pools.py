@@ -7,7 +7,7 @@ from random import Random
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic
 from policies.policy import Policy
@@ -41,7 +41,7 @@ class Pool:
             for region, size in zip("abcdef", sizes, strict=False)
             for i in range(size)
         ]
-        fitness = Fitness(Random(1), ejection=rules or EjectionRules(), panic=Panic(panic))
+        fitness = Health(Random(1), ejection=rules or EjectionRules(), panic=Panic(panic))
         self.router = Router(members, policy or self.named, self.clock, Random(1), fitness=fitness)
 
     def __getitem__(self, name: str) -> EndpointState:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from policies.contract import REGION, ManualClock, Trial, endpoints
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.routing import registry
 from policies.routing.assignment import Assignment
 from policies.routing.endpoint_state import LOOK_AFTER, EndpointState
@@ -28,7 +28,7 @@ class One:
         self.clock = ManualClock()
         rng = Random(1)
         self.router = Router(
-            endpoints(1), registry.make("random", {}, rng), self.clock, rng, fitness=Fitness(rng)
+            endpoints(1), registry.make("random", {}, rng), self.clock, rng, fitness=Health(rng)
         )
         self.state = self.router.find(ILL)
         self.out: list[Assignment] = []

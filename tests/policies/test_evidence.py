@@ -8,7 +8,7 @@ import pytest
 
 from policies.stats.latency import TAU, LatencyModel
 from policies.stats.load import Histogram, WindowedMinimum
-from policies.stats.shared_latency import NOTHING, Evidence, pooled
+from policies.stats.shared_latency import NOTHING, SharedLatency, pooled
 
 
 def model(*latencies: float, at: float = 100.0, ahead: int = 0) -> LatencyModel:
@@ -62,10 +62,13 @@ def test_others_fade_like_our_own() -> None:
 
 def test_older_evidence_is_faded_to_the_newest() -> None:
     """Before it is added up."""
-    told = [Evidence(2.0, 1.0, 4.0, 0.0, 0.5, 0.2, 10.0), Evidence(1.0, 3.0, 0.0, 1.0, 0.4, 0.3, 10.0 + TAU)]
+    told = [
+        SharedLatency(2.0, 1.0, 4.0, 0.0, 0.5, 0.2, 10.0),
+        SharedLatency(1.0, 3.0, 0.0, 1.0, 0.4, 0.3, 10.0 + TAU),
+    ]
     kept = exp(-1)
     assert pooled(told, TAU) == pytest.approx(
-        Evidence(1 + 2 * kept, 3 + kept, 4 * kept, 1.0, 0.4, 0.2, 10.0 + TAU)
+        SharedLatency(1 + 2 * kept, 3 + kept, 4 * kept, 1.0, 0.4, 0.2, 10.0 + TAU)
     )
 
 

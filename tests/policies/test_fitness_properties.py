@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import OutcomeKind, Standing
+from policies import AdminState, OutcomeKind
 from policies.contract import Trial, endpoints
 from policies.health.ejection_limit import Census, allowance
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic, is_unreachable, is_wanted
 from policies.health.slow_start import SlowStart
@@ -35,7 +35,7 @@ EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("ends"), WHO, st.tuples(KINDS, st.integers(1, 8))),
         st.tuples(st.just("check"), WHO, st.sampled_from(["well", "ill", "unreachable"])),
-        st.tuples(st.just("operator"), WHO, st.sampled_from(list(Standing))),
+        st.tuples(st.just("operator"), WHO, st.sampled_from(list(AdminState))),
         st.tuples(st.just("time"), WHO, st.sampled_from([1, 5, 40])),
         st.tuples(st.just("gone"), WHO, st.none()),
         st.tuples(st.just("dropped"), WHO, st.none()),
@@ -88,7 +88,7 @@ def put(endpoint: Endpoint, how: str, number: int) -> Endpoint:
 def is_right(pool: Pool) -> None:
     """What must be so at any time."""
     states, panic = pool.router.states, pool.router.fitness.panic
-    up = [state for state in states if state.standing is Standing.UP]
+    up = [state for state in states if state.standing is AdminState.UP]
     ejected = [state for state in up if state.is_ejected]
     assert len(ejected) <= allowance(len(up)), "more than half of the pool is ejected"
     sound = [state for state in up if state.is_sound]
@@ -150,9 +150,7 @@ def test_nobody_starves_after_a_return(name: str, bad: set[int], seed: int, slow
         fails = state.order in bad and now < 30
         return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
 
-    fitness = Fitness(
-        Random(seed), ejection=RULES, panic=Panic(), slow_start=SlowStart(10.0 if slow else 0.0)
-    )
+    fitness = Health(Random(seed), ejection=RULES, panic=Panic(), slow_start=SlowStart(10.0 if slow else 0.0))
     trial = Trial(lambda rng: registry.make(name, {}, rng), endpoints(*[1] * 6), answer, seed, fitness)
     trial.open_loop(40, 150)
     late: Counter[str] = trial.picked(since=120)
@@ -167,7 +165,7 @@ def test_a_whole_region_goes_and_comes_back() -> None:
         return (0.001, OutcomeKind.REFUSED) if is_lost else (0.1, OutcomeKind.OK)
 
     members = [Endpoint(f"{region}{i}", "http://x", region) for region in "abc" for i in range(2)]
-    fitness = Fitness(Random(1), ejection=RULES, panic=Panic())
+    fitness = Health(Random(1), ejection=RULES, panic=Panic())
     trial = Trial(lambda rng: registry.make("random", {}, rng), members, answer, fitness=fitness)
     trial.open_loop(60, 120)
     lost = trial.picked(since=11) - trial.picked(since=30)

@@ -13,14 +13,14 @@ import pytest
 
 from policies import BadPolicyOption, Endpoint, RequestFacts, Router, SlowStart, Trace, hashing, make
 from policies.contract import ManualClock, Trial, endpoints
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.maglev import is_prime
 
 KEYED = ("ring-hash", "maglev", "rendezvous")
 KEYS = [f"user-{number}" for number in range(2000)]
 
 
-def router(name: str, weights: list[float], fitness: Fitness | None = None, **options: Any) -> Router:
+def router(name: str, weights: list[float], fitness: Health | None = None, **options: Any) -> Router:
     """Endpoints "here-0", "here-1", … of these weights."""
     policy = make(name, options, Random(1))
     return Router(endpoints(*weights), policy, ManualClock(), Random(1), fitness=fitness)
@@ -135,7 +135,7 @@ def test_a_retry_goes_to_the_next_owner_and_always_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", KEYED)
 def test_a_slow_start_takes_keys_a_few_at_a_time(name: str) -> None:
     """They come to the newcomer only, more and more of them, and none goes back."""
-    r = router(name, [1] * 4, Fitness(Random(1), slow_start=SlowStart(window=10.0)))
+    r = router(name, [1] * 4, Health(Random(1), slow_start=SlowStart(window=10.0)))
     clock = r._now.__self__  # type: ignore[attr-defined]
     before = places(r)
     r.replace(endpoints(*[1] * 5))

@@ -9,10 +9,10 @@ import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER
-from policies.stats.latency_prior import Norms
+from policies.stats.latency_prior import LatencyPrior
 
 
-def state(name: str = "a", region: str = "here", norms: Norms | None = None) -> EndpointState:
+def state(name: str = "a", region: str = "here", norms: LatencyPrior | None = None) -> EndpointState:
     """A fresh one."""
     return EndpointState(Endpoint(name, "http://x", region), norms=norms)
 
@@ -119,10 +119,10 @@ def test_answers_of_the_same_instant_all_count() -> None:
 
 def test_the_unmeasured_are_seeded_by_their_peers() -> None:
     """By the median of their region; by everyone's where the region is unknown; by a guess where all is."""
-    norms = Norms()
+    norms = LatencyPrior()
     near, far, new, newest = (state(i, r, norms) for i, r in (("n", "x"), ("f", "y"), ("2", "y"), ("3", "z")))
     norms.states = [near, far, new, newest]
-    assert new.predicted_latency(0.0) == Norms.GUESS
+    assert new.predicted_latency(0.0) == LatencyPrior.GUESS
     answer(near, 0.2, 1.0)
     answer(far, 0.6, 1.0)
     assert new.predicted_latency(1.0) == pytest.approx(0.6)
@@ -161,4 +161,4 @@ def test_only_failures_leave_hope_and_charge() -> None:
     """Nothing but failures tells no latency: what is usual, plus what failing costs."""
     s = state()
     answer(s, 0.001, 1.0, kind=OutcomeKind.REFUSED)
-    assert s.predicted_latency(1.0) == pytest.approx(Norms.GUESS + FAILURE_COST)
+    assert s.predicted_latency(1.0) == pytest.approx(LatencyPrior.GUESS + FAILURE_COST)

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.errors import LineFull
-from policies.overload.wait_queue import INTERVAL, SHARE, SLACK, TARGET, Line, Place
-from policies.stats.rate import Pace
+from policies.errors import WaitQueueFull
+from policies.overload.wait_queue import INTERVAL, SHARE, SLACK, TARGET, Ticket, WaitQueue
+from policies.stats.rate import RateMeter
 from tests.balancer.diligence import tries
 
 
-def filled(*levels: int, limit: int = 1000, is_adaptive: bool = False) -> Line[str]:
+def filled(*levels: int, limit: int = 1000, is_adaptive: bool = False) -> WaitQueue[str]:
     """One waiter for each level given, named after it and its number, a second after the one before."""
-    line: Line[str] = Line(limit, 3, is_adaptive)
+    line: WaitQueue[str] = WaitQueue(limit, 3, is_adaptive)
     for number, level in enumerate(levels):
         line.join(f"{'abc'[level]}{number}", level, float(number), inf)
     return line
 
 
-def served(line: Line[str], now: float = 1e3, turns: int = 1000) -> list[str]:
+def served(line: WaitQueue[str], now: float = 1e3, turns: int = 1000) -> list[str]:
     """Whose turns come, one after the other."""
     taken = [line.take(now) for _ in range(min(turns, len(line)))]
     return [place.waiter for place in taken if place is not None and place.waiter is not None]
@@ -37,7 +37,7 @@ def test_first_come_first_served() -> None:
 def test_the_line_is_bounded() -> None:
     """One more than the limit is told so, and changes nothing; who leaves makes room at once."""
     line = filled(0, 0, limit=2)
-    with pytest.raises(LineFull):
+    with pytest.raises(WaitQueueFull):
         line.join("c", 0, 2.0, inf)
     place = line.last_below(-1)
     assert place is not None
@@ -47,7 +47,7 @@ def test_the_line_is_bounded() -> None:
 
 
 def test_leaving_twice_is_leaving_once() -> None:
-    line: Line[str] = Line(2)
+    line: WaitQueue[str] = WaitQueue(2)
     place = line.join("a", 0, 0.0, inf)
     for _ in range(2):
         line.leave(place)
@@ -89,7 +89,7 @@ def test_an_adaptive_line_turns_round_while_it_stands() -> None:
 
 def test_a_line_that_moves_up_is_not_standing() -> None:
     """One short wait at the front ends what was counted."""
-    line: Line[int] = Line(10, is_adaptive=True)
+    line: WaitQueue[int] = WaitQueue(10, is_adaptive=True)
     for number in range(40):
         now = number * INTERVAL / 4
         line.join(number, 0, now, inf)
@@ -101,7 +101,7 @@ def test_a_line_that_moves_up_is_not_standing() -> None:
 
 def test_places_that_were_given_up_do_not_pile_up() -> None:
     """A million who come and go cost no memory, though nobody is served."""
-    line: Line[int] = Line(10)
+    line: WaitQueue[int] = WaitQueue(10)
     line.join(0, 0, 0.0, inf)
     for number in range(5000):
         line.leave(line.join(number, 0, 1.0, inf))
@@ -119,7 +119,7 @@ def test_clearing() -> None:
 
 def test_the_time_to_clear_goes_by_the_pace() -> None:
     """Ten turns a second: fifty take five seconds. Before the first turn, as long as the line has stood, for each."""
-    line: Line[int] = Line(1000)
+    line: WaitQueue[int] = WaitQueue(1000)
     for number in range(500):
         line.join(number, 0, 0.0, inf)
     assert line.time_to_clear(3, 2.0) == 6.0
@@ -129,7 +129,7 @@ def test_the_time_to_clear_goes_by_the_pace() -> None:
 
 
 def test_turns_that_come_too_late_are_no_pace() -> None:
-    line: Line[int] = Line(10)
+    line: WaitQueue[int] = WaitQueue(10)
     line.join(0, 0, 0.0, 1.0)
     line.take(2.0)
     assert line.pace.read(2.0) == 0.0
@@ -142,7 +142,7 @@ def test_turns_that_come_too_late_are_no_pace() -> None:
 @pytest.mark.parametrize("seconds", [2.0, 10.0])
 def test_a_steady_pace(rate: float, seconds: float) -> None:
     """From the first seconds on, it is what it is, give or take an event."""
-    pace = Pace()
+    pace = RateMeter()
     pace.begin(100.0)
     events = int(rate * seconds)
     for number in range(1, events + 1):
@@ -151,7 +151,7 @@ def test_a_steady_pace(rate: float, seconds: float) -> None:
 
 
 def test_a_pace_forgets() -> None:
-    pace = Pace()
+    pace = RateMeter()
     pace.begin(0.0)
     for number in range(1000):
         pace.count(number / 100)
@@ -179,14 +179,14 @@ EVENTS = st.lists(
 def test_the_rules_hold_whatever_happens(events: list[Event], limit: int) -> None:
     """Never more than the limit; refused only when full; first come, first served within a level; who left or was
     taken never comes again; and a turn finds somebody whenever somebody waits."""
-    line: Line[int] = Line(limit, 3)
-    waiting: list[Place[int]] = []
+    line: WaitQueue[int] = WaitQueue(limit, 3)
+    waiting: list[Ticket[int]] = []
     for at, (what, number) in enumerate(events):
         now = float(at)
         if what == "join":
             try:
                 waiting.append(line.join(at, number, now, inf))
-            except LineFull:
+            except WaitQueueFull:
                 assert len(waiting) == limit
         elif what == "leave" and waiting:
             line.leave(waiting.pop(number % len(waiting)))

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from policies import Available, EndpointState, RequestFacts, Router, Standing
+from policies import AdminState, Available, EndpointState, RequestFacts, Router
 from policies.contract import ManualClock, endpoints
 from policies.errors import UnknownEndpoint
-from policies.health.health import Fitness
+from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 from policies.routing import registry
@@ -142,7 +142,7 @@ def test_n_changes_one_by_one_are_linear(name: str, window: float) -> None:
 
     def change(number: int) -> None:
         rng = Random(1)
-        fitness = Fitness(rng, panic=Panic(), slow_start=SlowStart(window))
+        fitness = Health(rng, panic=Panic(), slow_start=SlowStart(window))
         router = Router(endpoints(1), maker(name)(rng), ManualClock(), rng, fitness=fitness)
         for at in range(number):
             router.put(new(at))
@@ -150,7 +150,7 @@ def test_n_changes_one_by_one_are_linear(name: str, window: float) -> None:
             router.put(Endpoint(f"new-{at}", f"http://new-{at}", "r", 2.0))
         router.route(FACTS)
         for at in range(0, number, 4):
-            router.set_standing(f"new-{at}", Standing.DRAINING)
+            router.set_standing(f"new-{at}", AdminState.DRAINING)
         for at in range(number):
             router.drop(f"new-{at}")
 

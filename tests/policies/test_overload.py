@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from policies.overload.wait_queue import Line
+from policies.overload.wait_queue import WaitQueue
 
 SERVERS, SERVICE = 20, 0.1
 CAPACITY = SERVERS / SERVICE
@@ -22,7 +22,7 @@ QUEUE_TIMEOUT = 30.0
 
 
 def answered_in_time(
-    line: Line[float], load: Callable[[float], float], seconds: float, seed: int = 1
+    line: WaitQueue[float], load: Callable[[float], float], seconds: float, seed: int = 1
 ) -> float:
     """The share of requests that are answered while their client waits; `load` is a multiple of the capacity."""
     rng, order = Random(seed), count()
@@ -54,11 +54,11 @@ def answered_in_time(
 def test_an_overload_that_lasts(is_adaptive: bool, at_least: float, at_most: float) -> None:
     """A third more than can be done, for half a minute: newest first answers nearly all that can be answered, first
     come, first served nearly nobody in time."""
-    share = answered_in_time(Line(10_000, is_adaptive=is_adaptive), lambda now: 1.3, 30)
+    share = answered_in_time(WaitQueue(10_000, is_adaptive=is_adaptive), lambda now: 1.3, 30)
     assert at_least <= share <= at_most
 
 
 @pytest.mark.parametrize("is_adaptive", [True, False])
 def test_load_that_can_be_borne(is_adaptive: bool) -> None:
     """At nine tenths of the capacity both answer everybody."""
-    assert answered_in_time(Line(10_000, is_adaptive=is_adaptive), lambda now: 0.9, 30) > 0.99
+    assert answered_in_time(WaitQueue(10_000, is_adaptive=is_adaptive), lambda now: 0.9, 30) > 0.99

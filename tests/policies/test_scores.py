@@ -19,8 +19,8 @@ from policies.least_in_flight import LeastInFlight
 from policies.least_time import LeastTime
 from policies.peak_ewma import Cost, PeakEwma
 from policies.policy import Policy, PolicyMaker
-from policies.stats.per_endpoint import Pages
-from policies.stats.recent_requests import Turnover
+from policies.stats.per_endpoint import PerEndpoint
+from policies.stats.recent_requests import RecentRequests
 
 FACTS = RequestFacts(region=REGION)
 E = exp(-1)
@@ -103,7 +103,7 @@ def test_bad_options_are_named(make: Callable[..., Policy], options: dict[str, A
 
 def test_pages_follow_the_members() -> None:
     """Who stays keeps its page; who leaves, or moves to another address or region, does not."""
-    pages: Pages[list[int]] = Pages(list)
+    pages: PerEndpoint[list[int]] = PerEndpoint(list)
     r = router(LeastInFlight(Random(1)), 1, 1, 1)
     one, two, three = r.states
     pages.follow(r.states)
@@ -297,7 +297,7 @@ def test_ties_by_rate_are_per_weight() -> None:
 
 def test_the_turnover_of_the_last_second() -> None:
     """A request counts in full for the second that it is in, and fades over the next."""
-    turnover = Turnover()
+    turnover = RecentRequests()
     state = router(LeastInFlight(Random(1)), 2).states[0]
     for n in range(10):
         turnover.count(state, n / 10)

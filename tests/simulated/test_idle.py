@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from balancer.upstream.connection import Upstream
-from balancer.upstream.idle_connections import Rested
-from balancer.upstream.idle_timeout import REST, TRUSTED, Horizon, HorizonRules
+from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.idle_connections import IdleConnections
+from balancer.upstream.idle_timeout import REST, TRUSTED, IdleTimeout, IdleTimeoutRules
 from experiments.simulator.idle import Idle
 
 LONGEST = 30.0
@@ -33,17 +33,17 @@ class Connection:
 
 @dataclass
 class RealPool:
-    """The idle half of `balancer/upstream/pool.py`: `Rested` as it is, and the few lines of the pool around it."""
+    """`IdleConnections` with the few lines of `balancer/upstream/pool.py` that use it."""
 
     keeps: float
     now: float = 0.0
-    horizon: Horizon = field(default_factory=lambda: Horizon(HorizonRules(), 0.0))
+    horizon: IdleTimeout = field(default_factory=lambda: IdleTimeout(IdleTimeoutRules(), 0.0))
     young: dict[Connection, None] = field(default_factory=dict)
     all: list[Connection] = field(default_factory=list)
     reused: int = 0
 
     def __post_init__(self) -> None:
-        self.rested = Rested(self.horizon, lambda: self.now, LONGEST)
+        self.rested = IdleConnections(self.horizon, lambda: self.now, LONGEST)
         self.rested.go_by(LONGEST, 0.0)
         self.swept_at = 0.0
 
@@ -54,7 +54,7 @@ class RealPool:
             self._close_old()
             for one in [one for one in self.young if self.now - one.idle_since >= REST]:
                 del self.young[one]
-                self.rested.add(cast(Upstream, one))
+                self.rested.add(cast(UpstreamConnection, one))
             self.rested.judge(self.now, self.reused)
             if len(self.rested):
                 self.rested.go_by(LONGEST, 0.0)
@@ -68,8 +68,8 @@ class RealPool:
                 standing.append(one)
             elif one in self.young:
                 del self.young[one]
-            elif self.rested.discard(cast(Upstream, one)):
-                self.rested.lost(cast(Upstream, one))
+            elif self.rested.discard(cast(UpstreamConnection, one)):
+                self.rested.lost(cast(UpstreamConnection, one))
         self.all = standing
 
     def add(self) -> None:
@@ -102,7 +102,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         self._rng = Random(self.seed)
-        self.real, self.ours = RealPool(self.keeps), Idle(LONGEST, HorizonRules(), 0.0)
+        self.real, self.ours = RealPool(self.keeps), Idle(LONGEST, IdleTimeoutRules(), 0.0)
         self.ours.relink(self.keeps, 0.0)
 
     def run(self, seconds: float) -> Pair:
@@ -158,7 +158,7 @@ def test_it_learns_what_the_pool_does(keeps: float, every: float) -> None:
 
 def test_an_unknown_worker_is_trusted_for_a_few_seconds() -> None:
     """Not longer, until a lookout has stood for as long as any may; then so long."""
-    idle = Idle(LONGEST, HorizonRules(), 0.0)
+    idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
     idle.add(0.0)
     assert idle.is_warm(TRUSTED - 0.01)
     assert not idle.is_warm(TRUSTED + 0.3)
@@ -172,7 +172,7 @@ def test_an_unknown_worker_is_trusted_for_a_few_seconds() -> None:
 
 def test_without_a_horizon_the_configuration_is_believed() -> None:
     """`risk = 0`: what stands there, less what the worker would close in the meantime."""
-    idle = Idle(LONGEST, HorizonRules(0.0, 0.0), 0.0)
+    idle = Idle(LONGEST, IdleTimeoutRules(0.0, 0.0), 0.0)
     idle.add(0.0)
     assert idle.lease(LONGEST - 1)
     idle.relink(10.0, 0.5)
@@ -181,7 +181,7 @@ def test_without_a_horizon_the_configuration_is_believed() -> None:
 
 
 def test_those_of_a_worker_that_ended_are_gone() -> None:
-    idle = Idle(LONGEST, HorizonRules(), 0.0)
+    idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
     idle.add(0.0)
     idle.clear()
     assert not idle.is_warm(0.0)

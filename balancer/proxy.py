@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 from balancer.config.transports import transports_of
 from balancer.downstream.networks import is_within
 from balancer.errors import ForwardingError
-from balancer.exchange.admission import Gate
+from balancer.exchange.admission import Admission
 from balancer.exchange.explaining import Explaining, Explanations
 from balancer.exchange.hedges import Hedges
 from balancer.exchange.tunnel import Tunnels
-from balancer.exchange.wait_queue import WaitQueue
+from balancer.exchange.wait_queue import RequestQueue
 from balancer.log.journal import Journal, journal_of
 from balancer.membership.active_checks import Checks
 from balancer.membership.discovery import Discovery
-from balancer.membership.registry import Roster, without_reuse
+from balancer.membership.registry import EndpointRegistry, without_reuse
 from balancer.recording.recording import Recording
 from balancer.upstream.load_probes import LoadProbes
 from balancer.upstream.pools import Pools
@@ -39,10 +39,10 @@ from policies.routing.facts import Endpoint
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.config.runtime import Terms
+    from balancer.config.runtime import RuntimeConfig
     from balancer.config.sections import PolicySpec
     from balancer.config.sticky import StickyConfig
-    from balancer.downstream.connection import Downstream
+    from balancer.downstream.connection import DownstreamConnection
     from balancer.exchange.affinity import ResponseEdits, Stickiness
     from balancer.exchange.request_key import KeyOf
     from balancer.log.access_log import AccessLog
@@ -84,7 +84,7 @@ class ReloadCounts:
     waiting: tuple[str, ...] = ()
 
 
-class Unit:
+class Proxy:
     """Everything that one process forwards with.
 
     `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
@@ -100,7 +100,7 @@ class Unit:
         router: Router,
         clock: Clock,
         rng: Random,
-        terms: Terms,
+        terms: RuntimeConfig,
         *,
         upstream_limit: int | None = None,
         access_log: AccessLog | None = None,
@@ -123,17 +123,19 @@ class Unit:
         self.reads_load = False
         self._see_who_asks()
         self.hedges: Hedges | None = None
-        self.gate: Gate | None = None
+        self.gate: Admission | None = None
         self.date_line = b""
         self.is_draining = False
         self.keeps_clients = True
         self.counts = Counts()
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
-        self.downstreams: dict[Downstream, None] = {}  # in order of arrival: a set's is that of addresses
+        self.downstreams: dict[
+            DownstreamConnection, None
+        ] = {}  # in order of arrival: a set's is that of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
-        self.queue = WaitQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
+        self.queue = RequestQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
         self.retries = terms.retries
         self.pools = Pools(
             self.coarse_now,
@@ -152,13 +154,13 @@ class Unit:
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """A request id that no other process or run will give; without a frame of Python."""
-        self.roster = Roster(self, terms)
+        self.roster = EndpointRegistry(self, terms)
         self.discovery = Discovery(self.roster)
         self.recording = Recording(self, clock)
         self.explanations = Explanations(router, clock.now)
         self.adopt(terms)
 
-    def adopt(self, terms: Terms) -> None:
+    def adopt(self, terms: RuntimeConfig) -> None:
         """Go by these from now on: all of them but for endpoints and policy, which may have been changed since."""
         self.terms = terms
         self.timeouts = terms.timeouts
@@ -201,14 +203,14 @@ class Unit:
         elif hedging is not None:
             self.hedges = Hedges(self, hedging)
 
-    def _adopt_gate(self, terms: Terms) -> None:
+    def _adopt_gate(self, terms: RuntimeConfig) -> None:
         rules, queue = terms.gate_rules, self.queue
         levels = len(rules.levels) if rules is not None else 1
         queue.adopt(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
         if self.gate is not None and rules is not None:
             self.gate.rules = rules
         else:
-            self.gate = Gate(rules, self.router, queue, self.now) if rules is not None else None
+            self.gate = Admission(rules, self.router, queue, self.now) if rules is not None else None
 
     def drain(self, idle_limit: float = AT_ONCE) -> None:
         """Stop: every client connection ends with the response that it waits for, or when it has been idle for
