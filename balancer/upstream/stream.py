@@ -179,6 +179,9 @@ class UpstreamStream(UpstreamConnection):
     def unsent(self) -> int:
         return 0 if self._stream is None else self._stream.unsent
 
+    def set_read_size(self, size: int) -> None:
+        """Nothing: what is read ahead is bounded by the window of the stream, or by the library."""
+
     def pause_reading(self) -> None:
         if not self._reading_paused and self._stream is not None:
             self._reading_paused = True
