@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.__main__ import cli
 from benchmarks.calibration.campaigns import STRETCHED, Campaign, many, stretched
 from benchmarks.calibration.equals import TWIN, lasting
 from benchmarks.calibration.queue import as_run, run_queues, scenario_of, sojourn
 from benchmarks.calibration.rates import Rate, outcome
-from experiments.__main__ import cli
 from experiments.campaign.scenario import Entry, Scenario
 from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
@@ -128,7 +128,7 @@ def test_the_simulator_can_stand_behind_it() -> None:
     """Two campaigns of a packaged scenario, any policy; what nobody named cannot have a policy."""
     words = ["--campaigns", "2", "--scenario", "homogeneous", "--policy", "least-in-flight", "--jobs", "1"]
     size = ["--requests", "100", "--rivals", "1"]
-    ran = CliRunner().invoke(cli, ["verdicts", *words, *size], standalone_mode=False)
+    ran = CliRunner().invoke(cli, ["calibration", *words, *size], standalone_mode=False)
     assert ran.return_value == 0, ran.output
     assert "false verdicts 0.0 %" in ran.output
 
@@ -138,7 +138,9 @@ def test_the_command_prints_rates_and_holds_bounds(tmp_path: Path) -> None:
     runner, file = CliRunner(), tmp_path / "rates.json"
     size = ["--campaigns", "4", "--requests", "100", "--blocks", "8,9", "--jobs", "1", "--planted", "1.1"]
     ran = runner.invoke(
-        cli, ["verdicts", *size, "--methods", "student,sign-flip", "--json", str(file)], standalone_mode=False
+        cli,
+        ["calibration", *size, "--methods", "student,sign-flip", "--json", str(file)],
+        standalone_mode=False,
     )
     assert ran.return_value == 0, ran.output
     assert "MISSED: student, 9 blocks of 100 requests: found" in ran.output
@@ -146,7 +148,7 @@ def test_the_command_prints_rates_and_holds_bounds(tmp_path: Path) -> None:
     assert [(row["method"], row["blocks"]) for row in rows] == [
         ("student", 8), ("sign-flip", 8), ("student", 9), ("sign-flip", 9),
     ]  # fmt: skip
-    assert runner.invoke(cli, ["verdicts", *size, "--check"], standalone_mode=False).return_value == 1
+    assert runner.invoke(cli, ["calibration", *size, "--check"], standalone_mode=False).return_value == 1
 
 
 @pytest.mark.parametrize(
@@ -159,6 +161,6 @@ def test_the_command_prints_rates_and_holds_bounds(tmp_path: Path) -> None:
 )
 def test_bad_input_is_one_line(words: list[str], message: str) -> None:
     """It names the option and what is allowed."""
-    ran = CliRunner().invoke(cli, ["verdicts", *words], standalone_mode=False)
+    ran = CliRunner().invoke(cli, ["calibration", *words], standalone_mode=False)
     assert isinstance(ran.exception, BadInputError)
     assert message in str(ran.exception)

@@ -22,7 +22,7 @@ TINY = ("--blocks", "1", "--duration", "300ms", "--connections", "4")
 
 def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command and wait for its end; `path` replaces the PATH."""
-    command = [sys.executable, "-m", "experiments", "bench", *arguments]
+    command = [sys.executable, "-m", "benchmarks", "cost", *arguments]
     environment = dict(os.environ) if path is None else {**os.environ, "PATH": path}
     return subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
 
@@ -132,7 +132,7 @@ def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> Non
     """Stopped after its first run: exit 130, a row for it, all that was started is gone."""
     file = tmp_path / "bench.json"
     options = (*TINY, "--blocks", "100", "--peers", "relay", "--json", str(file))
-    command = [sys.executable, "-m", "experiments", "bench", *options]
+    command = [sys.executable, "-m", "benchmarks", "cost", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while "[1/200]" not in process.stdout.readline():

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from benchmarks.__main__ import cli
 from benchmarks.fidelity import sitting
 from benchmarks.fidelity.agreement import Agreement, Chapter, chapter_of
 from benchmarks.fidelity.page import write_page
@@ -32,7 +33,6 @@ from benchmarks.fidelity.sitting import (
     simulate_again,
 )
 from benchmarks.fidelity.tables import headline, lines_of
-from experiments.__main__ import cli
 from experiments.campaign import blocks
 from experiments.campaign.results import RUNS, load_results, save_result
 from experiments.campaign.scenario import Entry, Scenario
@@ -205,7 +205,7 @@ def test_the_page_shows_misses_as_misses(scenario: Scenario, tmp_path: Path) -> 
 def test_the_command_redraws_and_checks(scenario: Scenario, tmp_path: Path) -> None:
     """Exit code 1 for a miss only where it is asked for."""
     both(scenario, tmp_path / scenario.name, simulated=lambda label, block: {"factor": 1.2})
-    arguments = ["worlds", "--out", str(tmp_path), "--redraw"]
+    arguments = ["fidelity", "--out", str(tmp_path), "--redraw"]
     plain = CliRunner().invoke(cli, arguments, standalone_mode=False)
     assert (plain.exception, plain.return_value) == (None, 0)
     assert "MISSED  homogeneous, random: mean +20.0 %" in plain.output

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.__main__ import cli
 from benchmarks.processes.latency import HALF, ONE, TWO, Stretch
 from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, Burst, absence
 from benchmarks.processes.verdict import gain_of, loss_of, verdicts
-from experiments.__main__ import cli
 from experiments.cpu_time import is_known_here
 
 ALONE = Burst(REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5)

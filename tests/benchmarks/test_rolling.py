@@ -99,7 +99,7 @@ async def test_waiting_for_an_end_has_an_end() -> None:
 def test_nobody_notices(tmp_path: Path) -> None:
     """Workers restarted, the unit reloaded and replaced: no request fails, whatever the machine."""
     file = tmp_path / "rolling.json"
-    command = [sys.executable, "-m", "experiments", "rolling", "--quick", "--json", str(file)]
+    command = [sys.executable, "-m", "benchmarks", "rolling", "--quick", "--json", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(file.read_text(encoding="utf-8"))

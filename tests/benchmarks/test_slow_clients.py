@@ -178,7 +178,7 @@ def test_memory_is_that_of_a_process() -> None:
 
 def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command and wait for its end."""
-    command = [sys.executable, "-m", "experiments", "slow-clients", *arguments]
+    command = [sys.executable, "-m", "benchmarks", "slow-clients", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 

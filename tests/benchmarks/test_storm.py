@@ -333,7 +333,7 @@ def test_the_introduction_shows_the_schedule() -> None:
 
 def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command and wait for its end."""
-    command = [sys.executable, "-m", "experiments", "storm", *arguments]
+    command = [sys.executable, "-m", "benchmarks", "storm", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.__main__ import cli as benchmarks
 from experiments import cpu_time
 from experiments.__main__ import cli
 from experiments.campaign import blocks, patience
@@ -141,8 +143,8 @@ def test_no_account_means_that_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> 
     assert patience.stolen_seconds() == 0.0
 
 
-@pytest.mark.parametrize("command", ["run", "worlds"])
-def test_patience_is_a_duration(command: str) -> None:
+@pytest.mark.parametrize(("group", "command"), [(cli, "run"), (benchmarks, "fidelity")])
+def test_patience_is_a_duration(group: click.Group, command: str) -> None:
     """One line, and nothing is begun."""
-    done = CliRunner().invoke(cli, [command, "--patience", "soon"])
+    done = CliRunner().invoke(group, [command, "--patience", "soon"])
     assert "--patience: must be a duration" in str(done.exception or done.output)
