@@ -58,7 +58,7 @@ def commands_of(room: str) -> dict[str, click.Command]:
 # --- commands
 
 
-@pytest.mark.parametrize("room", (*ROOMS_WITH_COMMANDS, "benchmarks"))
+@pytest.mark.parametrize("room", [*ROOMS_WITH_COMMANDS, "benchmarks"])
 def test_every_room_runs_as_a_module_and_explains_itself(room: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", room, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
