@@ -1,1 +1,1 @@
-"""Worker connections: pools, idle connections, dialling, names and transports."""
+"""Upstream connections: pools, idle connections, dialing, name resolution and transports."""

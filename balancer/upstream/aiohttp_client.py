@@ -1,7 +1,7 @@
-"""Requests by aiohttp's client: what a balancer made of an HTTP server and an HTTP client would use, to compare with.
+"""Upstream transport over aiohttp's client, as a baseline to compare the native transport with.
 
-Rule of this file: aiohttp keeps the connections and is asked to do as little as it can: no cookies, no redirects, no
-decoding, no fields of its own. A request takes a task here, as it does wherever aiohttp's client is used.
+aiohttp owns the connections. Its optional work is switched off: cookies, redirects, content decoding and header fields
+of its own. Each request runs in a task.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
     from balancer.upstream.stream import UpstreamStream
 
 ITS_OWN = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
-"""Fields that aiohttp adds where they are missing."""
+"""Header fields that aiohttp adds to a request that lacks them."""
 
 
 class AiohttpClient:
-    """One client session for all endpoints."""
+    """aiohttp client session shared by all endpoints."""
 
     def __init__(self, limit: int | None, idle: float | None) -> None:
-        """`limit`: connections at once, None: as many as are needed; `idle` in seconds, None: none is used again."""
+        """Open the session. `limit`: maximum number of connections, None: unlimited; `idle`: idle timeout in seconds,
+        None: no connection is reused."""
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(_opened)
         trace.on_connection_reuseconn.append(_reused)
@@ -60,9 +61,9 @@ class AiohttpClient:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close the session and all its connections."""
         await self.session.close()
-        for _ in range(3):  # it has only asked the transports to; they are gone when the loop has turned
+        for _ in range(3):  # the transports close in later iterations of the loop
             await asyncio.sleep(0)
 
 
@@ -75,7 +76,7 @@ async def _reused(session: Any, context: Any, params: Any) -> None:
 
 
 def error_of(error: BaseException) -> UpstreamError:
-    """aiohttp's error as one of ours."""
+    """Convert an aiohttp error to an `UpstreamError`."""
     line = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ConnectTimeout(line)
@@ -98,7 +99,7 @@ def error_of(error: BaseException) -> UpstreamError:
 
 
 class AiohttpCall:
-    """A `Stream`: a task that sends one request and reads its response."""
+    """`Stream` of one request: a task that sends it and reads its response."""
 
     def __init__(self, carrier: AiohttpConnection, errand: UpstreamStream, outline: FieldList) -> None:
         self.errand = errand
@@ -108,7 +109,7 @@ class AiohttpCall:
         self._pending: deque[bytes] = deque()
         self._is_ending = False
         self._is_held = False
-        self._more = asyncio.Event()  # of the request's body
+        self._more = asyncio.Event()  # set when the request's body has grown or ended
         self._may_read = asyncio.Event()
         self._may_read.set()
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -180,7 +181,7 @@ class AiohttpCall:
             self.errand.paused()
 
     def send_end(self, trailers: bytes) -> None:
-        """Trailers are not passed on: aiohttp has no way to send them."""
+        """Mark the end of the request's body; trailers are dropped, because aiohttp cannot send them."""
         self._is_ending = True
         self._more.set()
 
@@ -198,8 +199,11 @@ class AiohttpCall:
 
 
 def _headers(outline: FieldList) -> CIMultiDict[str]:
-    """Host first, then the others; a name that is repeated is spelled as the first time, or aiohttp keeps the last
-    alone. Values are UTF-8 to it, so other bytes beyond ASCII are lost."""
+    """Header fields for aiohttp: Host first, then the others.
+
+    A repeated name takes the spelling of its first occurrence; otherwise aiohttp sends only the last one. aiohttp
+    encodes values as UTF-8, so other bytes beyond ASCII are lost.
+    """
     headers: CIMultiDict[str] = CIMultiDict()
     if outline.authority:
         headers.add("Host", outline.authority.decode("latin-1"))
@@ -211,7 +215,7 @@ def _headers(outline: FieldList) -> CIMultiDict[str]:
 
 
 class AiohttpConnection(LibraryConnection):
-    """A `MultiplexedConnection`: what of aiohttp's client is for one endpoint."""
+    """`MultiplexedConnection` that represents aiohttp's client for one endpoint."""
 
     def __init__(self, pool: MultiplexedPool, tls: ClientTls | None) -> None:
         super().__init__(pool)
@@ -222,7 +226,7 @@ class AiohttpConnection(LibraryConnection):
 
     @property
     def client(self) -> AiohttpClient:
-        """The one of all endpoints whose connections are kept, or are not."""
+        """Shared client session, with or without connection reuse as the pool is configured."""
         return client_of(self.pool.pools, keeps_alive=self.pool.keeps_alive)
 
     def begin(self, errand: UpstreamStream, outline: FieldList) -> AiohttpCall:
@@ -230,7 +234,7 @@ class AiohttpConnection(LibraryConnection):
 
 
 def client_of(pools: Pools, *, keeps_alive: bool) -> AiohttpClient:
-    """The one of all such endpoints."""
+    """Return the client session shared by all endpoints; create it on first use."""
     name = "aiohttp" if keeps_alive else "aiohttp, without reuse"
     client = pools.clients.get(name)
     if client is None:

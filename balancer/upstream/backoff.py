@@ -1,7 +1,8 @@
-"""Patience with an endpoint that cannot be connected to: one attempt at a time, and longer and longer pauses.
+"""Exponential backoff with jitter for connects to an endpoint whose connects keep failing.
 
-Rule of this file: pure and clocked. Trouble is several failures in a row, ended by the first success. The pause doubles
-and is drawn from its upper half, so that not all units come back at once (Brooker, "Exponential backoff and jitter").
+After `FAILURES` consecutive failures, connections are opened one at a time with growing pauses, until a connect
+succeeds. The pause doubles with each failure and is drawn from its upper half, so that balancers do not retry in step
+(Brooker, "Exponential backoff and jitter"). Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from random import Random
 from typing import Final
 
 FAILURES: Final = 3
-"""In a row, without a success between, before it is called trouble: one is an accident, and is retried at once."""
+"""Consecutive failures that start the backoff. Fewer are treated as accidents and retried at once."""
 
 FIRST: Final = 0.1
-"""Seconds of the first pause, before jitter."""
+"""First pause in seconds, before jitter."""
 
 
 class Backoff:
-    """One endpoint's. `longest` pause in seconds; 0: none is ever made."""
+    """Backoff state of one endpoint. `longest`: maximum pause in seconds, 0: no backoff."""
 
     def __init__(self, rng: Random, longest: float) -> None:
         self.longest = longest
@@ -27,20 +28,20 @@ class Backoff:
 
     @property
     def is_in_trouble(self) -> bool:
-        """Whether connections should be opened one at a time."""
+        """Whether the backoff is active, so that connections are opened one at a time."""
         return self._failures >= FAILURES and self.longest > 0
 
     def may_try(self, opening: int, now: float) -> bool:
-        """Whether one more may be opened while so many are being opened."""
+        """Whether another connection may be opened at `now` while `opening` connects are in progress."""
         return not self.is_in_trouble or (opening == 0 and now >= self._until)
 
     def failed(self, now: float) -> None:
-        """A connection could not be opened."""
+        """Record a failed connect and schedule the next attempt."""
         self._failures += 1
         if self.is_in_trouble:
             doublings = min(self._failures - FAILURES, 30)
             self._until = now + min(self.longest, FIRST * 2.0**doublings) * self._rng.uniform(0.5, 1.0)
 
     def succeeded(self) -> None:
-        """One could."""
+        """Record a successful connect: ends the backoff."""
         self._failures = 0

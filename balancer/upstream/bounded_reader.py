@@ -1,8 +1,8 @@
-"""Reads whose size follows how quickly the other side takes the bytes.
+"""Adaptive read size: bounds how much is read at once by how quickly the receiver drains it.
 
-uvloop reads up to 256,000 bytes at once for an `asyncio.Protocol`, and a slow reader would make the proxy hold all of
-it, whatever `limits.buffer` says. For an `asyncio.BufferedProtocol` the size of the buffer is the limit. A read then
-costs 1 µs more, so connections that carry short responses, or long ones to quick clients, keep the plain protocol.
+uvloop reads up to 256,000 bytes at once for an `asyncio.Protocol`. With a slow receiver the proxy would buffer all of
+it, whatever `limits.buffer` says. For an `asyncio.BufferedProtocol` the buffer's size is the limit. A read then costs 1
+µs more, so connections that carry short responses, or long ones to fast clients, keep the plain protocol.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import threading
 from typing import Final, cast
 
 READ: Final = 32_768
-"""Bytes of a read for a receiver that is slow or new."""
+"""Read size in bytes for a slow or new receiver."""
 
 LONGEST_READ: Final = 256_000
-"""Bytes of a read for a receiver that takes them at once: uvloop's own. GET of 1 MiB costs a third more with reads of
-64 KiB, and a fifth more with 96 KiB."""
+"""Read size in bytes for a receiver that keeps up; it is uvloop's own. GET of 1 MiB costs a third more with reads of 64
+KiB, and a fifth more with 96 KiB."""
 
 
 def next_size(size: int, receiver: asyncio.WriteTransport) -> int:
-    """Double the size of a read if the kernel has taken all that was written to `receiver`, else halve it."""
+    """Double the read size if the kernel has taken everything that was written to `receiver`, else halve it."""
     return max(READ, size // 2) if receiver.get_write_buffer_size() else min(2 * size, LONGEST_READ)
 
 
 class _Buffers(threading.local):
-    """A buffer is used within one callback of the loop, so all connections of a thread share one."""
+    """Read buffer shared by all connections of a thread: it is only used within one callback of the loop."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(LONGEST_READ))
@@ -35,7 +35,7 @@ _buffers = _Buffers()
 
 
 class BoundedReader(asyncio.BufferedProtocol):
-    """Reads for `protocol`, at most `size` bytes at once."""
+    """Buffered protocol that reads at most `size` bytes at once and delivers them to `protocol`."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self.size = READ
@@ -54,7 +54,7 @@ class BoundedReader(asyncio.BufferedProtocol):
 
 
 def bounded(transport: asyncio.Transport, protocol: asyncio.Protocol) -> BoundedReader:
-    """Put a reader between `protocol` and its transport; with TLS, between the TLS layer and the plain transport."""
+    """Insert a `BoundedReader` below `protocol`; with TLS, between the TLS layer and the plain transport."""
     below = getattr(transport, "below", None)
     reader = BoundedReader(protocol if below is None else cast(asyncio.Protocol, transport))
     (transport if below is None else below).set_protocol(reader)
@@ -62,7 +62,7 @@ def bounded(transport: asyncio.Transport, protocol: asyncio.Protocol) -> Bounded
 
 
 def unbounded(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-    """Take the reader away again."""
+    """Remove the `BoundedReader` that `bounded` inserted."""
     below = getattr(transport, "below", None)
     if below is None:
         transport.set_protocol(protocol)

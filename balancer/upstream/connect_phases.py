@@ -1,7 +1,7 @@
-"""How long the setting up of a connection took, phase by phase.
+"""Connect phases: duration of the name lookup, the TCP connect and the TLS handshake.
 
-Rule of this file: curl's names and meaning (curl(1), --write-out): each is counted from the beginning of the attempt to
-connect, so a later phase holds the earlier ones.
+Names and meaning are curl's (curl(1), --write-out): each phase is measured from the start of the attempt, so a later
+one includes the earlier ones.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Seconds until the name was looked up, TCP connected, and the TLS handshake done: `appconnect` is `connect` where
-    there is none."""
+    """Seconds until the name was resolved, TCP was connected and the TLS handshake was done. Without TLS, `appconnect`
+    equals `connect`."""
 
     namelookup: float = 0.0
     connect: float = 0.0
@@ -21,14 +21,14 @@ class Phases:
 
     @property
     def trip(self) -> float:
-        """Seconds of the TCP handshake: one trip there and back, with the wait for addresses that did not answer."""
+        """Seconds of the TCP connect: one round trip, plus the wait for addresses that did not answer."""
         return self.connect - self.namelookup
 
     @property
     def handshake(self) -> float:
-        """Seconds of the TLS handshake; 0 without one."""
+        """Seconds of the TLS handshake; 0 without TLS."""
         return self.appconnect - self.connect
 
 
 NOTHING: Final = Phases()
-"""Of what was never connected."""
+"""Phases of a connection that was never opened."""

@@ -1,23 +1,22 @@
-"""One connection to a worker: bytes to and from it, as response events.
+"""HTTP/1.1 upstream connection: sends one request at a time and parses its response into events.
 
-Rule of this file: a connection serves one request at a time, and says that a response has ended only after
-the whole read has been parsed. Bytes beyond the end of a response therefore never reach the next one: they
-mark the connection as not reusable before anybody can lease it again (RFC 9112 § 6.3).
+A response's end is reported only after the whole read has been parsed. Bytes beyond the end therefore never reach the
+next response: they make the connection not reusable before it can be leased again (RFC 9112 § 6.3).
 
-llhttp judges every byte of a head; the usual response, all of it in one read and of known length, it is fed in one
-piece. Other bodies are read by `body.py`, and the next response then gets a parser of its own.
+llhttp validates every byte of a head. A response that is complete in one read and of known length is fed to it in one
+piece. Other bodies are parsed by `http1/body.py`, and the next response then gets a new llhttp parser.
 
-Events go to a `ResponseSink`; the exchange is one, the load generator's requests are another:
+Events go to a `ResponseSink`, such as an exchange or a request of the load generator:
 
     upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
-    sink.response_whole(response, body)  the usual response, all of it in one read and of known length: instead of
+    sink.response_whole(response, body)  a response complete in one read and of known length: replaces
                                         started, body, ended
     sink.response_started(response)     for each head, 1xx included
-    sink.response_body(data)            bytes of the body without their framing, never empty
-    sink.response_paused()              all that was read has been told, and there is more to come
-    sink.response_ended(trailers)       whole and clean; ask `upstream.is_reusable` before leasing it again
+    sink.response_body(data)            bytes of the body without framing, never empty
+    sink.response_paused()              everything read so far has been passed on, and more will follow
+    sink.response_ended(trailers)       complete; check `upstream.is_reusable` before leasing it again
     sink.response_failed(error)         instead of response_ended: an `UpstreamError`
-    sink.upstream_paused() / upstream_resumed()      its write buffer is full / has drained
+    sink.upstream_paused() / upstream_resumed()      the write buffer is full / has drained
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from balancer.http1.body import Body, body_of
 from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.keep_alive import keep_alive_timeout
 from balancer.http1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
-from balancer.http1.response_head import Response as Response  # for those who implement a sink
+from balancer.http1.response_head import Response as Response  # re-exported for implementations of a sink
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
 from balancer.upstream.connect_phases import NOTHING, Phases
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
@@ -46,17 +45,17 @@ if TYPE_CHECKING:
     from balancer.upstream.route import Route
 
 FEW: Final = 2 * FIELDS_LIMIT
-"""Bytes of a head that need not be looked at for being too much."""
+"""Head size in bytes below which the limits on its size need no check."""
 
 LENGTH: Final = Framing.LENGTH
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 NOT_HEARD: Final = -1.0
-"""Seconds announced, before a response has come."""
+"""Value of `announced` before the first response."""
 
 
 class ResponseSink(Protocol):
-    """Who hears what comes back."""
+    """Receiver of a response's events."""
 
     def response_whole(self, response: Response, body: bytes) -> None: ...
     def response_started(self, response: Response) -> None: ...
@@ -69,19 +68,24 @@ class ResponseSink(Protocol):
 
 
 class ConnectionOwner(Protocol):
-    """Who keeps the connection while it serves nobody; told the moment it cannot be used any more."""
+    """Owner of a connection, usually its pool: takes it back when idle and is notified when it closes."""
 
     def give_back(self, upstream: UpstreamConnection) -> None: ...
     def connection_closed(self, upstream: UpstreamConnection) -> None: ...
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to a worker. `is_reusable`: once a response has ended, another request may follow. `closed_by`
-    says who has ended it, once it `is_closed`, and `has_died` that a request was on its way and not a byte came back.
-    The worker says that it keeps it idle for `announced` seconds, 0: it says nothing. `phases`: of its setting up. The
-    owner's: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those `granted`;
-    and `rested_for`, the seconds for which it had been idle, since `rested_since`, when last leased after a rest.
-    `read_size`: at most so many bytes are read at once; 0: it has carried no body that did not come in one read."""
+    """HTTP/1.1 connection to a worker.
+
+    `is_reusable`: whether another request may follow, once a response has ended. `closed_by`: which side closed it,
+    valid once `is_closed`. `has_died`: it closed with a request in flight and before any byte of the response.
+    `announced`: keep-alive timeout in seconds that the worker states, 0: none. `phases`: its connect phases.
+    `read_size`: maximum bytes of one read, 0: it has carried no body that spans several reads.
+
+    Set by the owner: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those
+    `granted`; `rested_for`, its idle time in seconds when last leased from `IdleConnections`, and `rested_since`, the
+    start of that idle time.
+    """
 
     __slots__ = (
         "_body",
@@ -120,21 +124,21 @@ class UpstreamConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
-    """Add bytes of the request's body, already framed: the transport's own method, to save a call."""
+    """Write framed bytes of the request's body. It is the transport's own method, which saves a call."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._sink: ResponseSink | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        self._head = b""  # as far as it has come
+        self._head = b""  # incomplete head
         self._heads = ResponseHeads()
-        self._response: Response | None = None  # the one that has started
-        self._body: Body | None = None  # and whose body is coming
-        self._rest = b""  # behind the head that is being told of
+        self._response: Response | None = None  # its head is complete, its body is not
+        self._body: Body | None = None  # parser of that body
+        self._rest = b""  # bytes behind the head being reported
         self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._interims = 0  # responses to this request before its final one
-        self._has_hinted = False  # with an interim response: then it never counts as having died unheard
-        self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
+        self._has_hinted = False  # by an interim response: then `has_died` stays false
+        self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # created on first use
         self.is_reusable = True
         self.is_closed = self.is_counted = False
         self.read_size = 0
@@ -156,37 +160,37 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self._is_head_request = method == b"HEAD"
         self._has_odd_response = method in (b"HEAD", b"CONNECT")
-        self.is_reusable = False  # until its response has ended
+        self.is_reusable = False  # until the response has ended
         self._interims = 0
         self.write(head)
 
     def hand_over(self, sink: ResponseSink) -> None:
-        """What is still to come of the response goes to `sink`. Not to be called when it has ended."""
+        """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
         self._sink = sink
 
     def release(self) -> None:
-        """The request is over: back to the owner, who looks whether it can serve again."""
+        """End the request and give the connection back to its owner, which checks whether it can be reused."""
         if self._reading_paused:
             self.resume_reading()
         self._owner.give_back(self)
 
     def close(self) -> None:
-        """Give the connection up; nobody hears of it any more."""
+        """Close the connection at once; its sink gets no further events."""
         self._sink = None
         if not self.is_closed:
             self._mark_closed()
             self.transport.abort()
 
     def detach(self) -> bytes:
-        """Leave the connection to a tunnel; returns what came behind the head that began it.
+        """Hand the connection over to a tunnel; returns the bytes that followed the head that began it.
 
-        To be called by the sink that is told of that head. It counts as leased until `connection_lost` is called.
+        Must be called by the sink while that head is reported. The connection counts as leased until `connection_lost`.
         """
         self._sink = None
         return self._rest
 
     def is_quiet(self) -> bool:
-        """Whether the kernel holds nothing unread for us: neither a close nor bytes nobody asked for."""
+        """Whether the kernel has nothing to read for this connection: no close and no unsolicited bytes."""
         if self._poll is None:
             if not hasattr(select, "poll"):  # Windows
                 return True
@@ -197,17 +201,17 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """Bytes of the request that wait here for the worker."""
+        """Bytes of the request in the write buffer."""
         return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        """Let the worker wait: whoever reads the response cannot keep up."""
+        """Stop reading: the receiver of the response cannot keep up."""
         if not self._reading_paused and not self.is_closed:
             self._reading_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Undo `pause_reading`."""
+        """Resume reading after `pause_reading`."""
         if self._reading_paused and not self.is_closed:
             self._reading_paused = False
             self.transport.resume_reading()
@@ -221,7 +225,7 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
             self.closed_by = ERROR
-            self.close()  # these bytes answer no request
+            self.close()  # unsolicited bytes
             return
         try:
             if self._body is None:
@@ -234,7 +238,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(MalformedResponse(str(error)))
 
     def eof_received(self) -> None:
-        """A close in good order may be how a body ends; a reset, which comes as `connection_lost`, never is."""
+        """Handle a FIN, which may end a body of unknown length; a reset, reported by `connection_lost`, never does."""
         response = self._response
         is_end = response is not None and response.framing is UNTIL_CLOSE
         self._lost("the worker closed the connection", WORKER, is_end=is_end)
@@ -276,7 +280,7 @@ class UpstreamConnection(asyncio.Protocol):
                 return
             size = len(head)
             response: Response | None = None
-            if head is data:  # the usual read: a response with all of its body, and nothing else
+            if head is data:  # the common case: one complete response and nothing else
                 response = self._heads.incoming(head[: end - 2])
                 if (
                     response.framing is LENGTH
@@ -293,7 +297,7 @@ class UpstreamConnection(asyncio.Protocol):
                 return
 
     def _judge(self, data: bytes) -> None:
-        """Raises `MalformedResponse`."""
+        """Validate bytes of a head with llhttp. Raises `MalformedResponse`."""
         parser = self._parser
         if parser is None:
             self._parser = parser = httptools.HttpResponseParser(self)
@@ -314,8 +318,10 @@ class UpstreamConnection(asyncio.Protocol):
             sink.response_whole(response, body)
 
     def _start(self, response: Response, rest: bytes) -> bytes:
-        """A head has come, the last one or an interim one, and `rest` behind it. Returns what is still to be read: the
-        next head behind an interim one. Raises `MalformedResponse`."""
+        """Report a final or interim head that is followed by `rest`.
+
+        Returns the bytes still to be parsed: the next head, behind an interim one. Raises `MalformedResponse`.
+        """
         sink = self._sink
         self._rest = rest
         if response.status < 200:
@@ -331,11 +337,11 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is not None:
             sink.response_started(response)
         self._rest = b""
-        if self._sink is None:  # given up on the way, or detached
+        if self._sink is None:  # closed or detached by the sink
             return b""
         if self._is_head_request or response.is_bodiless:
             if self._is_head_request:
-                self._parser = None  # it waits for a body
+                self._parser = None  # it expects a body
             self._end(rest, b"")
             return b""
         self._parser = None
@@ -357,7 +363,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink.response_paused()
 
     def _end(self, rest: bytes, trailers: bytes) -> None:
-        """The response is whole, even where bytes follow: they spoil only the connection."""
+        """Report the end of the response. Bytes behind it only make the connection not reusable."""
         sink, self._sink = self._sink, None
         response, self._response = self._response, None
         self._body = None
@@ -402,8 +408,11 @@ async def connect(
     tls: ClientTls | None = None,
     route: Route | None = None,
 ) -> UpstreamConnection:
-    """Open a connection within `timeout` seconds; raises `ConnectFailed` or one of its kinds. `route` knows the names
-    and what was learned before; without it the name is looked up each time."""
+    """Open an upstream connection within `timeout` seconds.
+
+    `route` supplies resolved names and the best known address; without it the name is resolved each time. Raises
+    `ConnectFailed` or a subclass.
+    """
     upstream, phases = await dial(lambda: UpstreamConnection(owner), host, port, timeout, tls, route)
     upstream.phases = phases
     return upstream

@@ -1,6 +1,6 @@
-"""What has happened to the connections of one endpoint, counted.
+"""Counters of one endpoint's connections: opened, reused, failed, closed, and why.
 
-Rule of this file: totals since the start, which only grow. What is counted for each request is a number and no more.
+They are totals since the start and never decrease. Counting on the request path is limited to integer increments.
 """
 
 from __future__ import annotations
@@ -14,23 +14,28 @@ from balancer.upstream.connect_phases import Phases
 WORKER: Final = "worker"
 US: Final = "us"
 ERROR: Final = "error"
-"""Who ended a connection; an error is a fault of the network or of what the worker said."""
+"""Which side closed a connection. `ERROR` is a network fault or a malformed response."""
 
 AGES: Final = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds: bounds of the histogram of idle ages; one more class is for what is longer."""
+"""Bounds, in seconds, of the histogram of idle times that ended with a close by the worker; one more class holds longer
+ones."""
 
 
 def ended_by(error: Exception | None) -> str:
-    """Who has, where the transport says that the connection is lost and with which error."""
+    """Which side closed a connection, from the error that the transport reports to `connection_lost`."""
     return ERROR if isinstance(error, OSError) and not isinstance(error, ConnectionError) else WORKER
 
 
 @dataclass(slots=True)
 class PoolCounts:
-    """Connections opened, leased again (`reused`), not opened (`failed`), not even tried because others had just failed
-    (`spared`), and `closed`; of those, by the worker and by an error, the others by us. `lost_idle` were closed by the
-    worker while they served nobody, `lost_ages` says at which age; `died` were leased and broke before a byte of the
-    response: the race between its closing and our request. `cold`: times that somebody had to wait for a connection."""
+    """Connection counters of one pool.
+
+    `opened`, `failed` and `closed` count connections; `reused` counts leases of an idle one. `spared`: connects not
+    attempted because of the backoff. `closed_by_worker` and `closed_by_error` are parts of `closed`. `lost_idle`:
+    closed by the worker while idle, with idle times in `lost_ages` and their sum in `lost_seconds`. `died`: leased and
+    closed before any byte of the response, the race between the worker's close and our request. `cold`: requests that
+    had to wait for a connection. `namelookup`, `connect` and `appconnect` are sums of connect phases in seconds.
+    """
 
     opened: int = 0
     reused: int = 0
@@ -52,11 +57,11 @@ class PoolCounts:
 
     @property
     def closed_by_us(self) -> int:
-        """The rest."""
+        """Connections that the balancer closed."""
         return self.closed - self.closed_by_worker - self.closed_by_error
 
     def count_closed(self, by: str) -> None:
-        """A connection has ended."""
+        """Count a closed connection."""
         self.closed += 1
         if by == WORKER:
             self.closed_by_worker += 1
@@ -64,13 +69,13 @@ class PoolCounts:
             self.closed_by_error += 1
 
     def count_lost(self, age: float) -> None:
-        """The worker has closed one that was idle for so many seconds."""
+        """Count a connection that the worker closed after `age` idle seconds."""
         self.lost_idle += 1
         self.lost_ages[bisect_left(AGES, age)] += 1
         self.lost_seconds += age
 
     def count_opened(self, phases: Phases) -> None:
-        """One stands; the phases are summed up, in seconds."""
+        """Count an opened connection and add up its connect phases, in seconds."""
         self.opened += 1
         self.namelookup += phases.namelookup
         self.connect += phases.connect

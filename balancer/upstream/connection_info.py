@@ -1,7 +1,4 @@
-"""A connection as the status tells of it, whatever its transport.
-
-Rule of this file: plain values, read at the moment of asking.
-"""
+"""Snapshot of one connection for the status output, the same for all transports."""
 
 from __future__ import annotations
 
@@ -18,8 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionInfo:
-    """By our end's address. `opened_at`, and `idle_since`, None while it serves, in seconds; `requests` have been given
-    to it, or have ended where it serves one at a time; `streams` are under way."""
+    """State of one connection. `name`: local address and port; `opened_at` and `idle_since` in seconds, `idle_since`
+    None while in use; `requests`: requests begun on it, or completed where it serves one at a time; `streams`: requests
+    in flight."""
 
     name: str
     opened_at: float
@@ -30,7 +28,7 @@ class ConnectionInfo:
 
 
 def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
-    """One that serves one request at a time."""
+    """Snapshot of an HTTP/1.1 connection."""
     is_idle = upstream.is_reusable and upstream.idle_since > 0
     return ConnectionInfo(
         our_end(upstream.transport),
@@ -43,12 +41,12 @@ def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
 
 
 def listed_carrier(carrier: MultiplexedConnection) -> ConnectionInfo:
-    """One that serves many."""
+    """Snapshot of a multiplexed connection."""
     life = carrier.life
     idle_since = None if carrier.leased else life.idle_since
     return ConnectionInfo(life.name, life.opened_at, idle_since, life.requests, carrier.leased, life.phases)
 
 
 def our_end(transport: asyncio.BaseTransport) -> str:
-    """Address and port."""
+    """Local address and port of a transport, as `address:port`."""
     return ":".join(map(str, transport.get_extra_info("sockname", ("", ""))[:2]))
