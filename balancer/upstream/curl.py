@@ -1,6 +1,6 @@
-"""libcurl, driven by the event loop: its sockets are watched here and its timer is kept here, so that nothing blocks.
+"""Upstream transport over libcurl's multi interface, driven by the event loop's socket events and timers.
 
-Rule of this file: libcurl keeps the connections, one set for all endpoints; a pool here only counts them. It is never
+libcurl owns the connections, one set for all endpoints; the pool of an endpoint only counts them. libcurl must not be
 called from within its own callbacks.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from balancer.upstream.stream import UpstreamStream
 
 SPARE = 64
-"""Handles that are kept for the next requests."""
+"""Unused curl handles that are kept for reuse."""
 
 
 class CurlClient:
-    """libcurl's multi interface, once for all endpoints."""
+    """libcurl multi handle shared by all endpoints."""
 
     def __init__(self, limit: int | None) -> None:
-        """`limit`: connections at once; None: as many as are needed."""
+        """Create the multi handle. `limit`: maximum number of connections, None: unlimited."""
         self._loop = asyncio.get_running_loop()
         self._multi: Any = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
@@ -43,11 +43,11 @@ class CurlClient:
         self._touched: dict[CurlTransfer, None] = {}
         self._spare: list[Any] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._watched: dict[int, int] = {}  # descriptor → for what
+        self._watched: dict[int, int] = {}  # descriptor → POLL_IN, POLL_OUT or both
         self._is_settling_due = False
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Fail all transfers and close all connections."""
         for transfer in list(self._transfers.values()):
             self.forget(transfer)
             transfer.errand.fail(ConnectionBroken("the connection was closed"))
@@ -60,25 +60,25 @@ class CurlClient:
     # --- transfers
 
     def begin(self, transfer: CurlTransfer) -> None:
-        """`transfer` has been described."""
+        """Start a transfer whose options are set."""
         self._transfers[transfer.handle] = transfer
         self._multi.add_handle(transfer.handle)
 
     def handle(self) -> Any:
-        """For a transfer."""
+        """Return an unused curl handle."""
         return self._spare.pop() if self._spare else pycurl.Curl()
 
     def go_on(self, transfer: CurlTransfer) -> None:
-        """Something that libcurl waited for is here; it may call back at once."""
+        """Unpause a transfer. libcurl may call its callbacks from within this call."""
         transfer.handle.pause(pycurl.PAUSE_CONT)
         self._settle_soon()
 
     def touch(self, transfer: CurlTransfer) -> None:
-        """It has something to pass on."""
+        """Mark a transfer that has events to pass on."""
         self._touched[transfer] = None
 
     def forget(self, transfer: CurlTransfer) -> None:
-        """Its connection is closed, unless it has ended well or carries others."""
+        """Remove a transfer. If it is incomplete, libcurl closes its connection unless other transfers share it."""
         handle, transfer.handle = transfer.handle, None
         if handle is None:
             return
@@ -129,7 +129,7 @@ class CurlClient:
             self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
-        """What came is passed on, and what has ended is over."""
+        """Pass on the events of marked transfers, then finish the transfers that libcurl has completed."""
         self._is_settling_due = False
         ended = self._ended()
         touched, self._touched = self._touched, {}
@@ -159,7 +159,7 @@ class CurlClient:
 
 
 class CurlConnection(LibraryConnection):
-    """A `MultiplexedConnection`: what of libcurl is for one endpoint."""
+    """`MultiplexedConnection` that represents libcurl for one endpoint."""
 
     def __init__(self, pool: MultiplexedPool, tls: ClientTls | None) -> None:
         super().__init__(pool)
@@ -176,12 +176,12 @@ class CurlConnection(LibraryConnection):
         return transfer
 
     def touch(self, transfer: CurlTransfer) -> None:
-        """It has something to pass on."""
+        """Mark a transfer that has events to pass on."""
         self.client.touch(transfer)
 
 
 def client_of(pools: Pools) -> CurlClient:
-    """The one of all endpoints."""
+    """Return the libcurl client shared by all endpoints; create it on first use."""
     client = pools.clients.get("curl")
     if client is None:
         client = pools.clients["curl"] = CurlClient(pools.limit)

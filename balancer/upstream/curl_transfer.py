@@ -1,8 +1,8 @@
-"""One request by libcurl: what it is told of the request, and what it tells of the response.
+"""One request through libcurl: sets its options and converts its callbacks to stream events.
 
-Rule of this file: libcurl calls back from within its own work, where nothing of it may be called. So what it brings is
-kept and passed on by `settle`, when it has returned. It adds nothing of its own to a request, follows nothing, decodes
-nothing but chunks.
+libcurl runs its callbacks from within its own calls, where it must not be called. Callbacks therefore only collect
+data, and `settle` passes it on after libcurl has returned. libcurl is configured to add no header fields, follow no
+redirects, and decode nothing but chunked transfer coding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from balancer.upstream.stream import UpstreamStream
 
 ITS_OWN = (b"accept", b"user-agent", b"expect", b"content-type")
-"""Fields that libcurl adds where they are missing."""
+"""Header fields that libcurl adds to a request that lacks them."""
 
 UNREACHABLE = {
     pycurl.E_COULDNT_CONNECT,
@@ -49,24 +49,25 @@ UNTRUSTED = {
     pycurl.E_SSL_ISSUER_ERROR,
 }
 NOTHING_WRONG = (0, 1)
-"""OpenSSL's verdict where it found no fault: X509_V_OK, and X509_V_ERR_UNSPECIFIED, which it begins with."""
+"""Certificate verification results that name no fault: X509_V_OK, and X509_V_ERR_UNSPECIFIED, OpenSSL's initial
+value."""
 
 TOO_LARGE = 100
-"""A head that is; pycurl has no name for it."""
+"""CURLE_TOO_LARGE, for a response head that is too large; pycurl has no name for it."""
 
 MALFORMED = {
     TOO_LARGE,
-    pycurl.E_UNSUPPORTED_PROTOCOL,  # HTTP/0.9, which is whatever does not begin with HTTP/
+    pycurl.E_UNSUPPORTED_PROTOCOL,  # HTTP/0.9: any response that does not begin with HTTP/
     pycurl.E_FTP_WEIRD_SERVER_REPLY,
     pycurl.E_HTTP2,
 }
 
 PHASES = (pycurl.NAMELOOKUP_TIME, pycurl.CONNECT_TIME, pycurl.APPCONNECT_TIME)
-"""The last is 0 without TLS."""
+"""libcurl's connect phases; the last is 0 without TLS."""
 
 
 def error_of(handle: Any, code: int, message: str) -> UpstreamError:
-    """libcurl's error as one of ours."""
+    """Convert a libcurl error code and message to an `UpstreamError`."""
     line = " ".join(message.split()) or f"libcurl: error {code}"
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return ConnectTimeout(line)
@@ -81,7 +82,8 @@ def error_of(handle: Any, code: int, message: str) -> UpstreamError:
 
 
 def _kind_of_mistrust(handle: Any, code: int) -> str | None:
-    """By what OpenSSL said of the certificate; of the name it says nothing, for libcurl compares that by itself."""
+    """Kind of certificate fault by OpenSSL's verification result. libcurl compares the host name itself, so a failed
+    verification without a result is a wrong name."""
     if code != pycurl.E_PEER_FAILED_VERIFICATION:
         return None
     verdict = handle.getinfo(pycurl.SSL_VERIFYRESULT)
@@ -89,7 +91,7 @@ def _kind_of_mistrust(handle: Any, code: int) -> str | None:
 
 
 class CurlTransfer:
-    """A `Stream`. `handle` is libcurl's, None when it is over."""
+    """`Stream` of one request through libcurl. `handle` is its curl handle, None once it has ended."""
 
     def __init__(self, carrier: CurlConnection, errand: UpstreamStream, handle: Any) -> None:
         self.errand = errand
@@ -97,20 +99,20 @@ class CurlTransfer:
         self.unsent = 0
         self._carrier = carrier
         self._pending: deque[bytes] = deque()
-        self._is_ending = False  # the body has come whole
-        self._is_held = False  # whoever sends it was told to wait
-        self._is_starved = False  # libcurl waits for more of it
+        self._is_ending = False  # the request's body is complete
+        self._is_held = False  # the sender of the body is paused
+        self._is_starved = False  # libcurl waits for more of the body
         self._is_paused = False
-        self._is_full = False  # libcurl holds what we would not take
+        self._is_full = False  # libcurl holds data that was refused
         self._line: tuple[int, bytes] = (0, b"")
         self._fields: Fields = []
         self._has_head = False
-        self._came: list[tuple[bool, bytes]] = []  # heads (True) and pieces of the body
+        self._came: list[tuple[bool, bytes]] = []  # (True, head) or (False, bytes of the body)
 
     # --- set up
 
     def describe(self, outline: FieldList) -> None:
-        """Tell libcurl of the request."""
+        """Set the options of the curl handle for the request."""
         handle, carrier = self.handle, self._carrier
         handle.setopt(pycurl.URL, carrier.url)
         handle.setopt(pycurl.REQUEST_TARGET, outline.target)
@@ -183,7 +185,7 @@ class CurlTransfer:
         return None
 
     def _header(self, line: bytes) -> None:
-        """A line of a head, its empty line, or, behind the head, of trailers."""
+        """Handle a line from libcurl: of a head, its empty line, or of trailers behind the head."""
         text = line.rstrip(b"\r\n")
         if not text:
             self._head_ended()
@@ -211,7 +213,7 @@ class CurlTransfer:
     # --- when libcurl has returned
 
     def settle(self) -> None:
-        """Pass on what it has brought."""
+        """Pass on collected events; called when libcurl has returned."""
         if self._came:
             self._tell_errand()
             self.errand.tell()
@@ -228,7 +230,7 @@ class CurlTransfer:
                 self.errand.took_body(data)
 
     def ended(self, error: UpstreamError | None) -> None:
-        """It is over; None: well."""
+        """Finish the stream; `error` is None on success."""
         if error is not None:
             self.settle()
             self.errand.fail(self._carrier.pool.library_failed(error))
@@ -241,7 +243,7 @@ class CurlTransfer:
         self.errand.tell()
 
     def count(self, connected: int) -> None:
-        """Connections that libcurl has made for it; none: it has used one that was there."""
+        """Count the connections that libcurl opened for this transfer; 0 means that it reused one."""
         counts = self._carrier.pool.counts
         if not connected:
             counts.reused += 1
@@ -261,7 +263,8 @@ class CurlTransfer:
             self.errand.paused()
 
     def send_end(self, trailers: bytes) -> None:
-        """Trailers are not passed on: libcurl has a way to send them, pycurl does not show it."""
+        """Mark the end of the request's body. Trailers are dropped: pycurl does not expose libcurl's option for
+        them."""
         self._is_ending = True
         self._feed()
 
@@ -286,7 +289,7 @@ class CurlTransfer:
 
 
 def _lines(outline: FieldList) -> list[bytes]:
-    """A field without a value is written with a semicolon, one that must not be sent with nothing behind its colon."""
+    """Header lines in libcurl's syntax: "Name;" sends a field with an empty value, "Name:" suppresses a field."""
     fields = [(name, value) for name, value in outline.fields if name.lower() != b"content-length"]
     if outline.length == 0 and len(fields) < len(outline.fields):
         fields.append((b"Content-Length", b"0"))

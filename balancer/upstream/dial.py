@@ -1,8 +1,7 @@
-"""How a connection to a worker is made: its name looked up, TCP, then TLS, all within the caller's time.
+"""Dial a worker: resolve its name, connect TCP with Happy Eyeballs, do the TLS handshake, all within one timeout.
 
-Rule of this file: every failure becomes a `ConnectFailed`, here. What the system or OpenSSL says of a worker, and which
-addresses were tried, is for whoever runs the unit; the client is told that it failed. Who is cancelled leaves nothing
-open.
+Every failure is converted to a `ConnectFailed` here. Its message is what the client sees; system and OpenSSL errors and
+the addresses that were tried are in its detail, for the log. A cancelled dial leaves no connection open.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
 
 FAILED = "no TLS connection with the worker"
 UNRESOLVED = "the worker's name has no address"
-"""What the client is told."""
+"""Messages for the client."""
 
 CERTIFICATE_KINDS = {
-    **dict.fromkeys((9, 10), "certificate_expired"),  # or not valid yet
+    **dict.fromkeys((9, 10), "certificate_expired"),  # or not yet valid
     **dict.fromkeys((18, 19), "certificate_self_signed"),
     **dict.fromkeys((2, 20, 21), "certificate_authority"),
     **dict.fromkeys((62, 63, 64), "certificate_name"),
 }
-"""By X509_V_ERR_…, of OpenSSL's x509_vfy.h."""
+"""Kind of certificate fault by X509_V_ERR_… of OpenSSL's x509_vfy.h."""
 
 SYSTEM_KINDS = {
     errno.ECONNREFUSED: "refused",
@@ -58,9 +57,9 @@ async def dial(
     tls: ClientTls | None = None,
     route: Route | None = None,
 ) -> tuple[P, Phases]:
-    """A protocol of `make` that is connected and ready to write, within `timeout` seconds, and how long that took.
+    """Open a connection within `timeout` seconds; returns a connected protocol from `make`, and the connect phases.
 
-    Raises `ConnectFailed`. `make` is called once for each address that is tried.
+    `make` is called once for each address that is tried. Raises `ConnectFailed`.
     """
     tried = Tried()
     try:
@@ -72,7 +71,7 @@ async def dial(
         fault = NameUnresolved(UNRESOLVED, str(error))
     except OSError as error:
         fault = _failed(error, host, tried)
-    except UnicodeError as error:  # a host that no name can have
+    except UnicodeError as error:  # not a valid host name
         fault = NameUnresolved(UNRESOLVED, f"{host}: {error}")
     except ConnectFailed as error:
         fault = error
@@ -106,7 +105,7 @@ async def _dial(
 
 
 class _Line(Generic[P]):
-    """One attempt: `protocol` upon TLS, if that is asked for, upon TCP."""
+    """One connection attempt: TCP to one address, with the TLS layer below `protocol` if `tls` is given."""
 
     def __init__(self, protocol: P, tls: ClientTls | None, session: ssl.SSLSession | None) -> None:
         self.protocol = protocol
@@ -118,23 +117,23 @@ class _Line(Generic[P]):
         self._handshake = asyncio.get_running_loop().create_future()
         try:
             self._lowest = TlsTransport(tls.context, protocol, self._on_handshake, tls.name, session)
-        except ValueError as error:  # a name that none can have
+        except ValueError as error:  # not a valid server name
             raise WorkerUntrusted(FAILED, f"not a name for TLS: {error}") from None
 
     @property
     def tls_object(self) -> ssl.SSLObject:
-        """OpenSSL's side of it."""
+        """OpenSSL object of the connection."""
         return cast(ssl.SSLObject, cast(TlsTransport, self._lowest).get_extra_info("ssl_object"))
 
     async def connect(self, address: str, port: int) -> _Line[P]:
-        """TCP. Raises OSError."""
+        """Connect TCP. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: self._lowest, address, port)
         self._transport = transport
         return self
 
     async def shaken(self, now: Callable[[], float]) -> float:
-        """Wait for TLS; returns when it was there. Raises `WorkerUntrusted`."""
+        """Wait for the TLS handshake; returns the time at which it was done. Raises `WorkerUntrusted`."""
         assert self._handshake is not None
         try:
             fault = await self._handshake
@@ -147,7 +146,7 @@ class _Line(Generic[P]):
         return now()
 
     def abort(self) -> None:
-        """It is not wanted."""
+        """Abort the connection attempt."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -157,7 +156,8 @@ class _Line(Generic[P]):
 
 
 def untrusted(error: Exception) -> WorkerUntrusted:
-    """What a failed handshake is, in one line, by the name that OpenSSL gives it where it gives one."""
+    """Convert an error of the TLS handshake to a `WorkerUntrusted`, in one line with OpenSSL's reason if it gives
+    one."""
     if isinstance(error, ssl.SSLCertVerificationError):
         kind = CERTIFICATE_KINDS.get(error.verify_code, "certificate")
         return WorkerUntrusted(FAILED, f"certificate refused: {error.verify_message}", kind)
@@ -167,7 +167,7 @@ def untrusted(error: Exception) -> WorkerUntrusted:
 
 
 def unforeseen(error: Exception) -> ConnectFailed:
-    """What is no failure of the network or of TLS but a fault here, for those who wait for the connection."""
+    """Convert an unexpected exception, a fault of the balancer itself, to a `ConnectFailed` for the lease waiters."""
     return ConnectFailed("the connection could not be opened", f"{type(error).__name__}: {error}")
 
 
@@ -184,11 +184,11 @@ def _failed(error: OSError, host: str, tried: Tried) -> ConnectFailed:
 
 
 def kind_of(error: OSError) -> str:
-    """What a connection that the system could not make is counted by."""
+    """Kind of connect failure by `errno`, as counted in `Route.faults`."""
     kind = SYSTEM_KINDS.get(error.errno or 0, "other")
     return "reset" if kind == "other" and isinstance(error, ConnectionError) else kind
 
 
 def _told(host: str, tried: Tried) -> str:
-    """Which addresses were tried, unless the host is the only one."""
+    """The addresses that were tried, for the detail of an error; empty if the host is the only one."""
     return "" if list(tried.by_address) in ([], [host]) else f" ({host}: {tried})"

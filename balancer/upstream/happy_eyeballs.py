@@ -1,7 +1,7 @@
-"""Several addresses tried one after the other, without waiting for the first to fail (RFC 8305).
+"""Happy Eyeballs: staggered connection attempts to several addresses (RFC 8305).
 
-Rule of this file: it knows no sockets. Attempts begin `STAGGER` seconds after each other, or as soon as one has failed;
-the first that stands wins, and all others are given up. Whatever ends the race, nothing is left open.
+An attempt begins `STAGGER` seconds after the previous one, or as soon as an attempt has failed. The first to connect
+wins and all others are cancelled; no connection stays open when the race ends, however it ends. Independent of sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 def interleaved(hosts: Sequence[str], first: str | None = None) -> list[str]:
-    """The families by turns, beginning with that of the first address (§ 4), and `first` before all if it is there."""
+    """Addresses with alternating families, beginning with the family of the first (§ 4); `first` is moved to the front
+    if present."""
     is_six = bool(hosts) and ":" in hosts[0]
     same = [host for host in hosts if (":" in host) is is_six]
     other = [host for host in hosts if (":" in host) is not is_six]
@@ -31,7 +32,7 @@ def interleaved(hosts: Sequence[str], first: str | None = None) -> list[str]:
 
 
 class Tried:
-    """What became of each address, in the order of trying. None: nothing yet."""
+    """Result of each attempted address, in order of attempts; None while an attempt is pending."""
 
     def __init__(self) -> None:
         self.by_address: dict[str, OSError | None] = {}
@@ -41,7 +42,8 @@ class Tried:
 
     @property
     def fault(self) -> OSError:
-        """The one that says most: who refuses is there, who is unreachable may be of a family that we do not have."""
+        """Most informative error: a refused or reset connection comes before an unreachable network, which may be of an
+        address family that this host lacks."""
         faults = [error for error in self.by_address.values() if error is not None]
         return next((error for error in faults if isinstance(error, ConnectionError)), faults[0])
 
@@ -53,7 +55,11 @@ def _words(error: OSError | None) -> str:
 async def first_of(
     addresses: Sequence[str], begin: Callable[[str], Awaitable[T]], discard: Callable[[T], None], tried: Tried
 ) -> tuple[str, T]:
-    """The first of `addresses` that `begin` succeeds with. Raises OSError where none does; `tried` says more."""
+    """Connect to the first of `addresses` that `begin` succeeds with; returns the address and the result.
+
+    `discard` receives connections that are not needed. Raises `OSError` if all attempts fail; `tried` holds the
+    details.
+    """
     if len(addresses) > 1:
         return await _race(addresses, begin, discard, tried)
     (address,) = addresses
@@ -95,6 +101,6 @@ async def _race(
 
 
 def _given_up(task: asyncio.Future[T], discard: Callable[[T], None]) -> None:
-    """It has lost, or nobody wants the race any more; it may have stood all the same."""
+    """Discard the result of a cancelled attempt that had succeeded nevertheless."""
     if not task.cancelled() and task.exception() is None:
         discard(task.result())

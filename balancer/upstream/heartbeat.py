@@ -1,7 +1,7 @@
-"""A request of our own on an idle connection, so that the worker goes on keeping it.
+"""Heartbeat: a request on an idle connection that resets the worker's idle timeout.
 
-Rule of this file: it is nobody's request: it passes neither the router nor the counters of requests. Whatever the
-answer says, it was one: only a connection that breaks, or is silent, has failed.
+It bypasses the router and the request counters. Any complete response counts as success, whatever its status; only a
+broken connection, a missed deadline, a 101 or a body over `BODY_LIMIT` is a failure.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from balancer.upstream.connection import Response, UpstreamConnection
 from policies.routing.facts import Endpoint
 
 BODY_LIMIT: Final = 65_536
-"""Bytes of an answer that are read so that the connection can be kept."""
+"""Bytes of a response that are read so that the connection can be kept."""
 
 
 class HeartbeatOwner(Protocol):
-    """Who is told how it ended."""
+    """Receiver of a heartbeat's result."""
 
     def heartbeat_ended(self, heartbeat: Heartbeat, *, is_good: bool) -> None: ...
 
 
 def heartbeat_request(endpoint: Endpoint, method: str, path: str) -> bytes:
-    """The request to `endpoint`."""
+    """Heartbeat request to `endpoint`, as bytes of HTTP/1.1."""
     return (
         f"{method} {path} HTTP/1.1\r\nHost: {urlsplit(endpoint.address).netloc}\r\n"
         "User-Agent: steelyard-heartbeat\r\nAccept: */*\r\n\r\n"
@@ -32,7 +32,7 @@ def heartbeat_request(endpoint: Endpoint, method: str, path: str) -> bytes:
 
 
 class Heartbeat:
-    """The sink of one response, which must have ended by `deadline`, in seconds."""
+    """Response sink of one heartbeat, which must end by `deadline`, in seconds."""
 
     def __init__(self, owner: HeartbeatOwner, upstream: UpstreamConnection, deadline: float) -> None:
         self._owner = owner
@@ -42,7 +42,7 @@ class Heartbeat:
         self.deadline = deadline
 
     def end(self, *, is_good: bool) -> None:
-        """It is over, one way or the other; the second time is none."""
+        """End the heartbeat: release the connection on success, else close it. Further calls do nothing."""
         if self._is_over:
             return
         self._is_over = True
@@ -67,7 +67,7 @@ class Heartbeat:
             self.end(is_good=False)
 
     def response_paused(self) -> None:
-        """There is more to come, or the deadline."""
+        """Do nothing: more of the response, or the deadline, will follow."""
 
     def response_ended(self, trailers: bytes) -> None:
         self.end(is_good=True)
@@ -76,7 +76,7 @@ class Heartbeat:
         self.end(is_good=False)
 
     def upstream_paused(self) -> None:
-        """A request of some hundred bytes is taken in one go."""
+        """Do nothing: the whole request is written at once."""
 
     def upstream_resumed(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: the request has no body to resume."""

@@ -1,7 +1,8 @@
-"""Connections that have been idle for longer than a moment: which may still be leased, and which are given up.
+"""Connections that have been idle for longer than `REST`: which ones may still be leased, and which are closed.
 
-Rule of this file: nothing is leased past the horizon. Of what passes it, one stays as a lookout: it is never leased,
-and its end tells whether the worker still closes where it did. Whoever is in here is older than whoever is not.
+No connection is leased past the idle-timeout estimate. Of those that pass it, one stays open as an idle-timeout probe:
+it is never leased, and the age at which the worker closes it shows whether the estimate still holds. Every connection
+here has been idle for longer than those in `Pool._idle`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.idle_timeout import REST, IdleTimeout
 
 JUDGED_EVERY: Final = 1.0
-"""Seconds between two judgements of a horizon."""
+"""Seconds between two updates of the idle-timeout estimate."""
 
 
 class IdleConnections:
-    """One endpoint's. `limit` and `strict_limit` are the greatest idle ages, in seconds, for requests that may be
-    repeated and that may not."""
+    """Idle connections of one endpoint. `limit` and `strict_limit`: maximum idle time in seconds for requests that may
+    be retried and for those that may not."""
 
     def __init__(self, horizon: IdleTimeout, now: Callable[[], float], limit: float) -> None:
         self.horizon = horizon
@@ -27,28 +28,28 @@ class IdleConnections:
         self._now = now
         self._judged_at = now()
         self._lost_at = -REST
-        self._leases = 0  # from here
-        self._young = 0  # and before a rest, as far as the horizon has been told
-        self._waiting: dict[UpstreamConnection, None] = {}  # the newest is last
+        self._leases = 0  # leases of connections in here
+        self._young = 0  # leases before `REST` that are reported to the estimate
+        self._waiting: dict[UpstreamConnection, None] = {}  # oldest first
 
     def __len__(self) -> int:
         return len(self._waiting) + (self.lookout is not None)
 
     @property
     def has_young(self) -> bool:
-        """Whether there is one that may be leased."""
+        """Whether a connection may be leased."""
         if not self._waiting:
             return False
         return self._now() - next(reversed(self._waiting)).idle_since <= self.limit
 
     def add(self, upstream: UpstreamConnection) -> None:
-        """It is older than a moment now, and younger than all that are here."""
+        """Add a connection that has been idle for `REST`; it must be younger than all others here."""
         self._waiting[upstream] = None
         if upstream.announced > 0:
             self.horizon.announce(upstream.announced)
 
     def lease(self, limit: float) -> UpstreamConnection | None:
-        """The newest, if it is no older than so many seconds."""
+        """Lease the newest connection if it has been idle for at most `limit` seconds, else None."""
         if not self._waiting:
             return None
         upstream = self._waiting.popitem()[0]
@@ -60,12 +61,12 @@ class IdleConnections:
         return upstream
 
     def take(self, upstream: UpstreamConnection) -> None:
-        """This one, for a use of our own."""
+        """Remove this connection for a heartbeat."""
         del self._waiting[upstream]
         self._note_stood(upstream)
 
     def ending(self, now: float, lead: float) -> list[UpstreamConnection]:
-        """Those that will be past the limit within `lead` seconds, the oldest first."""
+        """Connections that reach `limit` within `lead` seconds, oldest first."""
         found = []
         for upstream in self._waiting:
             if now - upstream.idle_since < self.limit - lead:
@@ -74,7 +75,7 @@ class IdleConnections:
         return found
 
     def discard(self, upstream: UpstreamConnection) -> bool:
-        """It has closed. Returns whether it was here."""
+        """Remove a closed connection; returns whether it was here."""
         if upstream is self.lookout:
             self.lookout = None
         elif upstream in self._waiting:
@@ -84,13 +85,14 @@ class IdleConnections:
         return True
 
     def close_oldest(self) -> None:
-        """Give up the one that has waited longest. Not to be called when there is none."""
+        """Close the connection that has been idle longest. Must not be called when there is none."""
         oldest = self.lookout if self.lookout is not None else next(iter(self._waiting))
         self.discard(oldest)
         self._give_up(oldest, self._now())
 
     def expire(self, now: float, longest: float) -> None:
-        """Give up what is past the limit, but for a lookout, which may grow `longest` seconds old."""
+        """Close connections past `limit`, except for one idle-timeout probe, which is closed at `longest` idle
+        seconds."""
         while self._waiting:
             oldest = next(iter(self._waiting))
             if now - oldest.idle_since < self.limit:
@@ -106,26 +108,28 @@ class IdleConnections:
             self._give_up(lookout, now)
 
     def lost(self, upstream: UpstreamConnection) -> float:
-        """The worker has closed one that was idle, here or not yet. Returns its age, in seconds: that of the last sweep
-        before it became so, and it may be younger by a `REST`."""
+        """Record that the worker closed an idle connection, here or in `Pool._idle`; returns its idle time in seconds.
+
+        Idle connections begin their idle time on the cached time of the last sweep, so the real one may be shorter by
+        up to `REST`.
+        """
         now = self._now()
         age = now - upstream.idle_since
         if now - self._lost_at < REST:
-            self.horizon.stood(
-                age - REST
-            )  # they go together: it restarts, or they were idle together; that says no more
+            # Closed together: the worker restarts, or they became idle together, so this is no further evidence.
+            self.horizon.stood(age - REST)
         else:
             self._lost_at = now
             self.horizon.closed(max(0.0, age - REST))
         return age
 
     def died(self, upstream: UpstreamConnection) -> None:
-        """One that was leased was gone: it had been idle for too long, or as good as."""
+        """Record that a leased connection turned out to be closed: it had been idle for too long."""
         has_rested = upstream.rested_since == upstream.idle_since
         self.horizon.died(upstream.rested_for - REST if has_rested else 0.0)
 
     def judge(self, now: float, leases: int) -> None:
-        """Every second: `leases` there have been, here and before a rest."""
+        """Update the idle-timeout estimate, once per `JUDGED_EVERY`. `leases`: all reuses so far, of the whole pool."""
         if now - self._judged_at >= JUDGED_EVERY:
             self._judged_at = now
             self.horizon.stood_young(leases - self._leases - self._young)
@@ -133,8 +137,11 @@ class IdleConnections:
             self.horizon.judge(now)
 
     def go_by(self, longest: float, margin: float) -> None:
-        """Take the limits from the horizon. What the worker closes is known here, and a request known there, half a
-        round trip late each: `margin` is the whole of it, in seconds."""
+        """Set `limit` and `strict_limit` from the idle-timeout estimate and the configured maximum `longest`.
+
+        `margin`: one round trip in seconds. The worker's close reaches the balancer, and a request reaches the worker,
+        half a round trip late each.
+        """
         horizon = self.horizon
         if not horizon.rules.risk:
             self.limit = self.strict_limit = longest

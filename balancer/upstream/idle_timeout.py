@@ -1,9 +1,10 @@
-"""How long a worker keeps an idle connection, learned from how idle times have ended.
+"""Idle-timeout estimate: how long a worker keeps an idle connection open, learned from how idle times end.
 
-Rule of this file: pure and clocked. Every idle time ends with the worker's close, an event, or with a lease or a close
-of ours, and then it is only known to have lasted so long: it is censored. From both, the product-limit estimator
-(Kaplan and Meier, JASA 53, 1958) tells the chance of standing still at each age, here over logarithmic classes of age.
-Old evidence fades. What ended before `REST` is one class: it is leased without a look at the clock.
+Each idle time ends either with a close by the worker, an event, or with a lease or a close by the balancer, which only
+shows that the connection was kept for that long: a censored observation. The product-limit estimator (Kaplan and Meier,
+JASA 53, 1958) gives from both the probability that a connection is still open at each age, here over logarithmic
+classes of age. Old evidence decays. Idle times below `REST` form one class, because such connections are leased without
+reading the clock. Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -13,32 +14,37 @@ from math import inf, log2
 from typing import Final
 
 REST: Final = 0.25
-"""Seconds below which ages are not told apart: a period of the sweep."""
+"""Seconds of idle time below which ages are not distinguished: the period of the sweep."""
 
 PER_DOUBLING: Final = 8
-"""Classes of age, so each is 9 % wide."""
+"""Classes per doubling of age: each is 9 % wide."""
 
 CLASSES: Final = 2 + PER_DOUBLING * 14
-"""Of which the last is for more than an hour."""
+"""Number of classes; the last holds ages over an hour."""
 
 TRUSTED: Final = 4.0
-"""Seconds that an unknown worker is trusted to keep a connection for: the shortest usual time is 5 s, of Node and
-gunicorn's kin, and a request takes its time to get there."""
+"""Estimate in seconds for a worker without evidence. The shortest common idle timeout is 5 s (Node, gunicorn and
+similar), and a request takes time to arrive."""
 
 ENOUGH: Final = 0.5
-"""Idle times, faded, that must have come so far for an age to be judged at all."""
+"""Decayed number of idle times that must have reached an age for that age to be judged."""
 
 NEARLY: Final = 1.1
-"""What is known of an age is no nearer than this: a class, and a period of the sweep."""
+"""Relative precision of an age: the width of a class plus a period of the sweep."""
 
 LONGER: Final = 2.0
-"""A timer has closed nearly everything at so many times the age at which it begins to."""
+"""A worker with an idle timer has closed nearly all connections at this multiple of the age at which it begins to close
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleTimeoutRules:
-    """`risk`: the chance of having been closed that is run with a request that may be repeated, and `strict_risk` with
-    one that may not; 0: nothing is learned. Evidence has half its weight after `half_life` seconds."""
+    """Parameters of the estimate.
+
+    `risk` and `strict_risk`: accepted probability that a leased connection is already closed, for requests that may be
+    retried and for those that may not; `risk` 0 turns learning off. `half_life`: seconds after which evidence has half
+    its weight.
+    """
 
     risk: float = 0.01
     strict_risk: float = 0.001
@@ -46,9 +52,12 @@ class IdleTimeoutRules:
 
 
 class IdleTimeout:
-    """One endpoint's. `age` and `strict_age` are the greatest ages, in seconds, at which a connection should be leased
-    for a request that may be repeated and for one that may not, as of the last `judge`; `announced` is what the worker
-    itself says, None: nothing. `is_learned`: there is evidence, or a word of the worker's."""
+    """Idle-timeout estimate of one endpoint.
+
+    `age` and `strict_age`: maximum idle time in seconds at which a connection should be leased, for requests that may
+    be retried and for those that may not, as of the last `judge`. `announced`: keep-alive timeout that the worker
+    states, None: none. `is_learned`: whether the estimate rests on evidence or on `announced`.
+    """
 
     def __init__(self, rules: IdleTimeoutRules, now: float) -> None:
         self.rules = rules
@@ -58,33 +67,34 @@ class IdleTimeout:
         self._is_new = False
         self._faded_at = now
         self._events = [0.0] * CLASSES
-        self._ends = [0.0] * CLASSES  # events and censored ones
+        self._ends = [0.0] * CLASSES  # events and censored observations
 
     # --- evidence
 
     def closed(self, age: float) -> None:
-        """The worker has closed a connection that was idle so long, at least."""
+        """Record that the worker closed a connection after at least `age` idle seconds."""
         at = class_of(age)
         self._events[at] += 1.0
         self._ends[at] += 1.0
         self._is_new = True
 
     def stood(self, age: float) -> None:
-        """It was leased, or closed by us, at this age, and stood till then."""
+        """Record a censored observation: the connection was open at `age`, when it was leased or closed by the
+        balancer."""
         self._ends[class_of(age)] += 1.0
         self._is_new = True
 
     def died(self, age: float) -> None:
-        """It was leased at this age, which was told with `stood`, and had been closed after all."""
+        """Record that a connection leased at `age`, already counted by `stood`, had been closed by the worker."""
         self._events[class_of(age)] += 1.0
         self._is_new = True
 
     def stood_young(self, times: int) -> None:
-        """So many were leased before the age of `REST`."""
+        """Record leases before an idle time of `REST`."""
         self._ends[0] += times
 
     def announce(self, seconds: float) -> None:
-        """The worker says that it keeps connections for so long."""
+        """Record the keep-alive timeout in seconds that the worker states."""
         if seconds != self.announced:
             self.announced = seconds
             self._is_new = True
@@ -92,7 +102,7 @@ class IdleTimeout:
     # --- judgement
 
     def judge(self, now: float) -> None:
-        """Draw the conclusions. Costs nothing where nothing has happened since the last time."""
+        """Update the estimate. Returns at once if there is no new evidence."""
         if not self._is_new:
             return
         self._is_new = False
@@ -101,7 +111,7 @@ class IdleTimeout:
         base = max(reached, self.announced or TRUSTED)
         bound = self.announced or inf
         if self.announced is not None and likely >= self.announced / NEARLY - REST:
-            likely = inf  # it closes when it says so, as far as can be told
+            likely = inf  # consistent with the stated timeout
             sure = sure if sure < self.announced / NEARLY - REST else inf
         self.is_learned = self.announced is not None or likely < inf or reached > TRUSTED
         self.strict_age = min(bound, sure if sure < inf else base)
@@ -109,8 +119,12 @@ class IdleTimeout:
         self.age = max(self.age, REST)
 
     def _tolerant(self, likely: float, half: float, base: float) -> float:
-        """The age at which a timer begins to close. Where half still stand at twice that age there is no timer: the
-        worker closes at random, so a young connection is hardly safer than an old one, and what is lost is a retry."""
+        """Age at which the worker's idle timer begins to close connections.
+
+        If half of the connections are still open at `LONGER` times that age, there is no timer: the worker closes at
+        random, a young connection is hardly safer than an old one, and a loss costs only a retry. The limit is then the
+        median.
+        """
         if likely == inf:
             return base
         if half >= LONGER * max(likely, REST):
@@ -118,8 +132,8 @@ class IdleTimeout:
         return likely
 
     def _ages(self) -> tuple[float, float, float, float]:
-        """Where the chance of standing falls below 1 - strict_risk, 1 - risk and 1/2, inf: nowhere; and the age that
-        enough have reached."""
+        """Ages at which survival falls below 1 - strict_risk, 1 - risk and 1/2, inf if it never does; and the greatest
+        age with enough evidence. O(`CLASSES`)."""
         standing, at_risk, reached = 1.0, sum(self._ends), 0.0
         found = [inf, inf, inf]
         bounds = (1.0 - self.rules.strict_risk, 1.0 - self.rules.risk, 0.5)
@@ -142,12 +156,12 @@ class IdleTimeout:
 
 
 def class_of(age: float) -> int:
-    """The class that an age in seconds belongs to."""
+    """Index of the class that holds an age in seconds."""
     if age < REST:
         return 0
     return min(CLASSES - 1, 1 + int(PER_DOUBLING * log2(age / REST)))
 
 
 def beginning(at: int) -> float:
-    """The least age in a class, in seconds."""
+    """Lower bound of a class, in seconds."""
     return float(REST * 2.0 ** ((at - 1) / PER_DOUBLING)) if at else 0.0

@@ -1,6 +1,6 @@
-"""What of a library's HTTP client is for one endpoint: a `MultiplexedConnection` of as many requests as there are.
+"""Adapter that represents an HTTP client library for one endpoint as a `MultiplexedConnection` without a stream limit.
 
-Rule of this file: the library keeps the connections, ages and closes them. Here is only whether it is still asked.
+The library opens, ages and closes its connections; this object only tracks whether it still takes requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENDLESS = 1 << 30
 
 
 class LibraryConnection(ABC):
-    """All of a `MultiplexedConnection` but how a request begins."""
+    """Base class: all of a `MultiplexedConnection` except `begin`."""
 
     is_library = True
 
@@ -35,7 +35,7 @@ class LibraryConnection(ABC):
 
     @property
     def limits(self) -> PoolLimits:
-        """As they are now."""
+        """Current limits of the pools."""
         return self.pool.pools.limits
 
     @property
@@ -58,9 +58,9 @@ class LibraryConnection(ABC):
         self.pool.carrier_lost(self)
 
     def prune(self, now: float, limits: PoolLimits) -> None:  # noqa: B027 there is nothing to do
-        """The library ages its connections itself."""
+        """Do nothing: the library ages its own connections."""
 
 
 def address_of(host: str, port: int, tls: ClientTls | None) -> str:
-    """Scheme, host and port as a URL has them."""
+    """Scheme, host and port as a URL, without a path."""
     return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
