@@ -225,7 +225,7 @@ class Check:
         else:
             upstream.close()
 
-    # --- Lessee
+    # --- LeaseWaiter
 
     def connected(self, upstream: UpstreamConnection) -> None:
         if self._is_over:

@@ -1,9 +1,9 @@
-"""Questions of a policy's to workers, out of band: how loaded are you?
+"""Load probes: out-of-band requests by which a routing policy asks workers for their load.
 
-Rule of this file: no request ever waits for one. A probe is sent when the request that gave rise to it is on its way,
-over a connection that nobody needs or a new one that the pool keeps; one at a time to an endpoint, and so many in all.
-What cannot be asked within these bounds is not asked, and counted. A worker answers with the fields of
-`load_report.py`; any request has them, so the path should be one that costs it little.
+No request waits for a load probe. A probe is sent after the request that triggered it, over an idle connection or a new
+one that the pool keeps, one at a time per endpoint and at most `ProbePlan.most` in all. Probes beyond these bounds are
+skipped and counted. A worker answers with the fields of `http1/load_report.py` on any response, so `path` should be
+cheap for it.
 
     policy.probes(now) -> router.on_probe(state) -> probe ... answer -> router.probed(...) -> policy.observe_probe(...)
 """
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from policies.routing.router import Router
 
 BODY_LIMIT: Final = 65_536
-"""Bytes of an answer that are read so that the connection can be kept; a longer one costs its connection."""
+"""Bytes of a response that are read so that the connection can be kept; a longer one closes its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbePlan:
-    """GET `path` of the worker; None: nobody is asked. `timeout` in seconds, from before the connection to the last
-    byte; `most` may be under way at once."""
+    """Configuration of load probes. `path`: target of the GET, None: no probes. `timeout`: seconds from before the
+    connect to the last byte. `most`: maximum number of probes in flight."""
 
     path: str | None = None
     timeout: float = 1.0
@@ -43,8 +43,8 @@ class ProbePlan:
 
 @dataclass(slots=True)
 class ProbeCounts:
-    """Since the start. Of those `sent`, some were `answered` with a load, some `silent` about it, some `failed`; those
-    `skipped` were asked for and not sent."""
+    """Totals since the start. Of the probes `sent`, some were `answered` with a load, `silent` (a response without a
+    load report) or `failed`. `skipped`: requested by the policy and not sent."""
 
     sent: int = 0
     answered: int = 0
@@ -54,7 +54,7 @@ class ProbeCounts:
 
 
 class LoadProbes:
-    """All probes of a unit. `under_way` has one of an endpoint, by its id."""
+    """All load probes of the balancer. `under_way`: probes in flight by endpoint id."""
 
     def __init__(self, router: Router, pools: Pools, now: Callable[[], float]) -> None:
         self.plan = ProbePlan()
@@ -65,12 +65,13 @@ class LoadProbes:
         self.now = now
 
     def use(self, plan: ProbePlan) -> None:
-        """Ask by this plan from now on."""
+        """Apply a configuration."""
         self.plan = plan
         self._router.on_probe = self.ask if plan.path is not None else None
 
     def ask(self, state: EndpointState) -> None:
-        """The policy would like to know. Called while a request is being routed, so it is only noted here."""
+        """Request a probe of an endpoint, on behalf of the policy. Called while a request is being routed, so sending
+        is deferred to the next loop iteration."""
         if state.id in self.under_way or len(self.under_way) >= self.plan.most:
             self.counts.skipped += 1
             return
@@ -78,7 +79,8 @@ class LoadProbes:
         asyncio.get_running_loop().call_soon(self._send, probe)
 
     def _send(self, probe: LoadProbe) -> None:
-        """The request has taken its connection by now; what lies idle yet is to spare."""
+        """Send the probe: the triggering request has leased its connection by now, so any idle connection is free to
+        use."""
         pool = self._pools.by_id.get(probe.state.id)
         if pool is None or probe.is_over:
             probe.end(None)
@@ -87,19 +89,19 @@ class LoadProbes:
         probe.begin(pool)
 
     def sweep(self, now: float) -> None:
-        """End what is overdue."""
+        """Fail probes that have timed out."""
         for probe in list(self.under_way.values()):
             if now - probe.asked_at >= self.plan.timeout:
                 probe.fail()
 
     def stop(self) -> None:
-        """Ask nobody, and wait for no answer."""
+        """Send no more probes and cancel those in flight."""
         self._router.on_probe = None
         for probe in list(self.under_way.values()):
             probe.end(None)
 
     def answered(self, probe: LoadProbe, load: ReportedLoad | None) -> None:
-        """It has its answer; None: which says nothing of load."""
+        """Report a probe's result to the router. `load`: None if the response has no load report."""
         if load is None:
             self.counts.silent += 1
             return
@@ -109,13 +111,13 @@ class LoadProbes:
 
 
 class LoadProbe:
-    """One question: a lessee that waits for a connection, then the sink of one response. Instants in seconds."""
+    """One load probe: a `LeaseWaiter`, then the sink of one response. Times in seconds."""
 
     def __init__(self, probes: LoadProbes, state: EndpointState) -> None:
         self._probes = probes
         self._pool: Pool | None = None
         self._upstream: UpstreamConnection | None = None
-        self._is_fresh = False  # the connection has served nobody before
+        self._is_fresh = False  # the connection was opened for this probe
         self._load: ReportedLoad | None = None
         self._size = 0
         self.state = state
@@ -123,7 +125,7 @@ class LoadProbe:
         self.is_over = False
 
     def begin(self, pool: Pool) -> None:
-        """Over a connection that stands, if one is to spare."""
+        """Send the probe over an idle connection, or open one."""
         self._pool = pool
         upstream = pool.lease_quiet()
         if upstream is None:
@@ -146,13 +148,13 @@ class LoadProbe:
         upstream.send(head.encode(), self, b"GET")
 
     def fail(self) -> None:
-        """There is no answer, or none in time."""
+        """Count the probe as failed and end it."""
         if not self.is_over:
             self._probes.counts.failed += 1
             self.end(None)
 
     def end(self, kept: UpstreamConnection | None) -> None:
-        """It is over; `kept` is the connection, if it can serve again."""
+        """End the probe. `kept`: its connection if it can be reused, which is then released; else it is closed."""
         if not self.is_over:
             self.is_over = True
             self._probes.under_way.pop(self.state.id, None)
@@ -168,7 +170,7 @@ class LoadProbe:
             self.end(self._upstream)
             self._probes.answered(self, self._load)
 
-    # --- Lessee
+    # --- LeaseWaiter
 
     def connected(self, upstream: UpstreamConnection) -> None:
         if self.is_over:
@@ -197,7 +199,7 @@ class LoadProbe:
             self.fail()
 
     def response_paused(self) -> None:
-        """There is more to come, or the deadline."""
+        """Do nothing: more of the response, or the timeout, will follow."""
 
     def response_ended(self, trailers: bytes) -> None:
         self._answered()
@@ -207,12 +209,12 @@ class LoadProbe:
         if upstream is not None:
             upstream.close()
         if not self._is_fresh and not self.is_over and self._pool is not None and not self._size:
-            self._open(self._pool)  # the worker had closed a connection that was idle: that is its right
+            self._open(self._pool)  # retry: the worker may close an idle connection at any time
         else:
             self.fail()
 
     def upstream_paused(self) -> None:
-        """A request of some hundred bytes is taken in one go."""
+        """Do nothing: the whole request is written at once."""
 
     def upstream_resumed(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: the request has no body to resume."""

@@ -1,6 +1,6 @@
-"""The two ways to learn a name's addresses: from this machine, or from the DNS itself.
+"""Name lookup by the system resolver (getaddrinfo) or by DNS queries (c-ares).
 
-Rule of this file: whatever goes wrong is `LookupFailed`, in one line, within the time that it was given.
+Every failure, a timeout included, is raised as a one-line `LookupFailed`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from ipaddress import ip_address
 from balancer.upstream.resolver import Addresses, LookupFailed, Resolver
 
 Look = Callable[[str], Awaitable[Addresses]]
-"""Asks for a name. Raises `LookupFailed`."""
+"""Resolves a name. Raises `LookupFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemLook:
-    """getaddrinfo(3) in a thread: hosts file, search domains and all, in the order of RFC 6724. It tells no TTL, so an
-    answer holds for `ttl` seconds."""
+    """Lookup by getaddrinfo(3) in a thread: hosts file and search domains included, addresses in the order of RFC 6724.
+
+    It returns no TTL, so `ttl` seconds are assumed. `timeout` in seconds.
+    """
 
     ttl: float
     timeout: float
 
     async def __call__(self, name: str) -> Addresses:
-        """Raises `LookupFailed`."""
+        """Resolve `name`. Raises `LookupFailed`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout):
@@ -45,13 +47,14 @@ class SystemLook:
 
 @dataclass(frozen=True, slots=True)
 class DnsLook:
-    """c-ares, with the TTLs of the zone; IPv6 first (RFC 8305 § 4). Names are absolute, and no hosts file is read."""
+    """Lookup by c-ares with the TTLs of the zone; IPv6 addresses first (RFC 8305 § 4). Names are absolute, the hosts
+    file is ignored."""
 
     servers: tuple[str, ...]
     timeout: float
 
     async def __call__(self, name: str) -> Addresses:
-        """Raises `LookupFailed`."""
+        """Resolve `name`. Raises `LookupFailed`."""
         resolver = Resolver(self.servers, self.timeout)
         try:
             found = await resolver.addresses(name, is_half_enough=True)
@@ -61,7 +64,7 @@ class DnsLook:
 
 
 def is_literal(host: str) -> bool:
-    """Whether it is an address, which nobody has to look up."""
+    """Whether `host` is an IP address, which needs no lookup."""
     try:
         ip_address(host)
     except ValueError:

@@ -1,9 +1,10 @@
-"""What a pool is where connections carry many requests at once: carriers, and errands that they are given.
+"""Pool of multiplexed connections to one endpoint: leases upstream streams instead of connections.
 
-Rule of this file: as in `pool.py`, every decision is synchronous and only opening is a task, and there is one at a
-time: whoever waits meanwhile gets a place on what it opens. A second carrier is opened when the first has no room.
-Nothing is learned of how long a worker keeps an idle one: it says so when it goes (RFC 9113 § 6.8), and what it has not
-looked at is sent again.
+As in `pool.py`, all decisions are synchronous and only connecting is a task. One connection is opened at a time, and
+the lease waiters that arrive meanwhile share it. Another one is opened when no connection has room for a stream.
+
+No idle timeout is estimated: the worker announces its close (GOAWAY, RFC 9113 § 6.8), and requests that it has not
+processed are retried.
 """
 
 from __future__ import annotations
@@ -30,23 +31,24 @@ if TYPE_CHECKING:
     from balancer.upstream.pools import Pools
 
 Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[MultiplexedConnection]]
-"""Opens a carrier; raises `ConnectFailed`."""
+"""Opens a multiplexed connection. Raises `ConnectFailed`."""
 
 
 UNLEARNED: Final = IdleTimeoutRules(risk=0.0)
 
 
 class MultiplexedPool(Pool):
-    """The carriers to one endpoint; `idle` and `leased` count carriers without and with errands."""
+    """Pool of multiplexed connections to one endpoint. `idle` and `leased` count connections without and with
+    streams."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools, transport: str, opener: Opener) -> None:
         super().__init__(endpoint, pools)
         self.transport = transport
         self.alpn = HTTP2 if transport == "http2" else HTTP1
-        self.stream_limit = 0  # that the last carrier was told of; 0: none was
+        self.stream_limit = 0  # announced to the last connection; 0: none was
         self.go_by(pools.limits)
         self._opener = opener
-        self._carriers: list[MultiplexedConnection] = []  # that stand; the last to be opened is last
+        self._carriers: list[MultiplexedConnection] = []  # open ones, in order of opening
 
     @property
     def idle(self) -> int:
@@ -78,13 +80,13 @@ class MultiplexedPool(Pool):
 
     @property
     def origin(self) -> tuple[str, int]:
-        """Host and port."""
+        """Host and port of the endpoint."""
         return self.route.host, self.route.port
 
     # --- leasing
 
     def lease(self) -> UpstreamConnection | None:
-        """A place on a carrier that has room."""
+        """Lease a stream on a connection that has room, else None."""
         for carrier in self._carriers:
             if may_carry(carrier):
                 if (carrier.leased or carrier.life.idle_since) and not carrier.is_library:
@@ -107,12 +109,15 @@ class MultiplexedPool(Pool):
         return errand
 
     def wait(self, lessee: LeaseWaiter) -> None:
-        """The lessee gets a place as soon as there is one. While the endpoint is in trouble it hears soon that there is
-        none."""
+        """Queue a lease waiter, as `open` does."""
         self.open(lessee)
 
     def open(self, lessee: LeaseWaiter, *, is_trial: bool = False) -> None:
-        """As `wait`: what has broken is not among the carriers any more."""
+        """Queue a lease waiter and serve it as soon as a connection has room; open a connection if none has.
+
+        During a backoff the waiter fails instead. A trial connects in spite of the backoff. A broken connection is not
+        in the pool any more, so a retry cannot get it again.
+        """
         if not any(may_carry(carrier) for carrier in self._carriers):
             self.counts.cold += not is_trial
             if is_trial and not self.opening:
@@ -124,7 +129,7 @@ class MultiplexedPool(Pool):
         self._serve()
 
     def give_back(self, upstream: UpstreamConnection) -> None:
-        """The errand is over."""
+        """Take back a stream that has ended."""
         carrier = cast(UpstreamStream, upstream).carrier
         carrier.leased -= 1
         carrier.life.idle_since = self._pools.coarse_now
@@ -134,12 +139,12 @@ class MultiplexedPool(Pool):
             self._serve()
 
     def room_changed(self) -> None:
-        """A carrier may have room now that it had not."""
+        """Serve the lease waiters: a connection may have room for more streams."""
         if self._lessees:
             self._serve()
 
     def _serve(self) -> None:
-        """One after the other: what a lessee does at once may end here again."""
+        """Serve lease waiters one at a time. Not re-entrant: a waiter may call back into the pool at once."""
         if self._is_serving:
             return
         self._is_serving = True
@@ -164,7 +169,7 @@ class MultiplexedPool(Pool):
             carrier = await self._opener(self, tls)
         except ConnectFailed as error:
             self._opening_failed(error, None)
-        except Exception as error:  # as with a connection
+        except Exception as error:  # a fault of the balancer, as in `Pool._open`
             self.route.failed(fault := unforeseen(error))
             self._opening_failed(fault, None)
             raise
@@ -180,11 +185,11 @@ class MultiplexedPool(Pool):
         self._none_opened(error)
 
     def _none_opened(self, error: ConnectFailed) -> None:
-        """Whoever waits has waited for this one, and would wait as long for the next, unless each has its own."""
+        """Fail all lease waiters, which shared one connect; without reuse, only the one whose connect failed."""
         self.counts.failed += 1
         self.last_error = bare(error)
         for _ in range(len(self._lessees) if self.keeps_alive else 1):
-            if self._lessees:  # those who try again at once wait for the next one
+            if self._lessees:  # waiters added meanwhile wait for the next connect
                 self._lessees.popleft().connect_failed(error)
 
     def _carrier_opened(self, carrier: MultiplexedConnection) -> None:
@@ -194,7 +199,7 @@ class MultiplexedPool(Pool):
         self._equip_carrier(carrier)
         if self.is_retired and not self._lessees:
             carrier.retire()
-        elif carrier.room <= 0:  # gone between the handshake and now
+        elif carrier.room <= 0:  # closed since the handshake
             self._none_opened(ConnectFailed("the worker closed the connection at once"))
         else:
             self._serve()
@@ -214,7 +219,7 @@ class MultiplexedPool(Pool):
         life.granted = limits.grant(rng) if self.keeps_alive else 1
 
     def carrier_lost(self, carrier: MultiplexedConnection, by: str = US) -> None:
-        """It is gone, whoever had places on it."""
+        """Remove a closed connection. `by`: which side closed it."""
         if carrier in self._carriers:
             self._carriers.remove(carrier)
             self._pools.open_connections -= 1
@@ -224,7 +229,7 @@ class MultiplexedPool(Pool):
             self._serve()
 
     def library_failed(self, error: UpstreamError) -> UpstreamError:
-        """A library that connects by itself brought a request to this end; returns the same."""
+        """Record a failed connect of a library that connects by itself; returns `error`."""
         if isinstance(error, ConnectFailed):
             self.counts.failed += 1
             self.last_error = bare(error)
@@ -239,8 +244,8 @@ class MultiplexedPool(Pool):
     # --- ageing
 
     def prune(self, now: float) -> None:
-        """Retire what is old, close what has been idle too long, and let the others look after themselves. A warm pool
-        keeps one."""
+        """Retire connections past their maximum age or idle time, and let the others age their streams. With `warm`,
+        the newest idle connection is kept and a missing one is opened."""
         limits = self._pools.limits
         for carrier in list(self._carriers):
             if not carrier.is_library and (now > carrier.life.retire_at or self._is_spare(carrier, now)):
@@ -282,7 +287,7 @@ class MultiplexedPool(Pool):
             carrier.retire()
 
     def close(self) -> list[asyncio.Task[None]]:
-        """Cancel what is being opened, close what stands."""
+        """Close all connections and cancel connects; returns the tasks to wait for."""
         tasks = super().close()
         for carrier in list(self._carriers):
             carrier.close()
@@ -290,5 +295,5 @@ class MultiplexedPool(Pool):
 
 
 def may_carry(carrier: MultiplexedConnection) -> bool:
-    """Whether it may be given one errand more."""
+    """Whether the connection may take one more stream."""
     return carrier.room > 0 and carrier.life.requests < carrier.life.granted

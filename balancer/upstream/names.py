@@ -1,8 +1,8 @@
-"""The addresses of names, looked up in the background: no request waits for a name that was known.
+"""Cache of resolved names, refreshed in the background, so that no request waits for a name that was resolved before.
 
-Rule of this file: the sweep starts look-ups, one at a time for each name; a request starts one only for a name that
-nobody has ever resolved, or too long ago, and all that ask meanwhile wait for the same. What serves, and for how long,
-is `known_name.py`'s to say.
+The sweep starts lookups, at most one at a time per name. A request starts one only for a name that was never resolved
+or whose answer is too old to serve stale; concurrent requests for it share the lookup. Freshness is decided in
+`resolved_name.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from balancer.upstream.resolved_name import KnownName, NameRules, Worth
 from balancer.upstream.resolver import LookupFailed
 
 AT_ONCE = 16
-"""Look-ups under way; a thousand names at the start take turns."""
+"""Maximum number of concurrent lookups; with a thousand names at the start, the others queue."""
 
 Heard = Callable[[str, tuple[str, ...], float], None]
-"""Told of each answer: name, addresses, seconds."""
+"""Callback for each answer: name, addresses, time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamesPlan:
-    """How names are looked up. `resolver` is for people; `is_ahead`: the sweep looks them up, too."""
+    """Configuration of name lookups. `resolver`: name of the resolver for display. `is_ahead`: whether the sweep
+    refreshes names."""
 
     rules: NameRules = field(default_factory=NameRules)
     look: Look = field(default_factory=lambda: SystemLook(ttl=30.0, timeout=5.0))
@@ -34,8 +35,8 @@ class NamesPlan:
 
 @dataclass(slots=True)
 class NameCounts:
-    """Totals since the start. Askers: `fresh` and `stale` were answered at once, `waited` had to wait, `refused` were
-    told at once that there is no answer. Look-ups: `answered` and `failed`."""
+    """Totals since the start. Requests for addresses: `fresh` and `stale` were answered from the cache, `waited` waited
+    for a lookup, `refused` failed at once because of a cached failure. Lookups: `answered` and `failed`."""
 
     fresh: int = 0
     stale: int = 0
@@ -46,7 +47,7 @@ class NameCounts:
 
 
 class Names:
-    """All names that the endpoints have. `now` is the clock."""
+    """Cache of the names of all endpoints. `now`: clock in seconds."""
 
     def __init__(self, plan: NamesPlan, now: Callable[[], float], on_answer: Heard | None = None) -> None:
         self.plan = plan
@@ -59,29 +60,29 @@ class Names:
 
     @property
     def is_looking(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether a lookup is in progress."""
         return bool(self._tasks)
 
     def follow(self, hosts: Iterable[str]) -> None:
-        """These are the endpoints' hosts from now on; forget the others."""
+        """Replace the set of host names; cached names outside it are dropped and their lookups cancelled."""
         wanted = dict.fromkeys(host for host in hosts if not is_literal(host))
         self.known = {host: self.known.get(host) or KnownName() for host in wanted}
         for host in self._tasks.keys() - wanted.keys():
             self._tasks[host].cancel()
 
     def add(self, host: str) -> None:
-        """One more endpoint has this host."""
+        """Add the host of an endpoint."""
         if not is_literal(host):
             self.known.setdefault(host, KnownName())
 
     def forget(self, host: str) -> None:
-        """No endpoint has this host any more."""
+        """Drop a host that no endpoint uses any more."""
         self.known.pop(host, None)
         if host in self._tasks:
             self._tasks[host].cancel()
 
     def sweep(self, now: float) -> None:
-        """Look up whatever is due."""
+        """Start the lookups that are due."""
         if not self.plan.is_ahead:
             return
         for host, known in self.known.items():
@@ -89,7 +90,7 @@ class Names:
                 self._start(host, known)
 
     async def addresses(self, host: str) -> tuple[str, ...]:
-        """Where `host` is, at once if that is known. Raises `LookupFailed`."""
+        """Addresses of `host`, from the cache if possible. Raises `LookupFailed`."""
         if is_literal(host):
             return (host,)
         known = self.known.get(host) or self.known.setdefault(host, KnownName())
@@ -109,19 +110,22 @@ class Names:
         return known.hosts
 
     async def settled(self) -> None:
-        """Wait for all look-ups that are under way."""
+        """Wait for all lookups in progress."""
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        """Look up no more."""
+        """Cancel all lookups."""
         for task in self._tasks.values():
             task.cancel()
         await self.settled()
 
     async def _answer(self, host: str, known: KnownName) -> None:
-        """Raises `LookupFailed`. Who stops waiting does not stop the look-up: others may wait, too. An answer serves
-        who has waited for it, however short a time it holds."""
+        """Wait for a lookup of `host`, starting it if necessary.
+
+        Cancelling the wait does not cancel the lookup, which others may share. The answer is used whatever its TTL.
+        Raises `LookupFailed`.
+        """
         look = self._start(host, known)
         await asyncio.wait([look])
         if look.cancelled() or look.exception() is not None or known.fault is not None:

@@ -1,6 +1,7 @@
-"""The most that were in use at once of late.
+"""Recent maximum of a gauge, such as the connections in use.
 
-Rule of this file: pure and clocked. Two windows, this one and the last, so a peak is kept for one to two of them.
+It spans the current window and the one before, so a peak is kept for one to two windows. Pure: the caller passes the
+time.
 """
 
 from __future__ import annotations
@@ -8,18 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 WINDOW: Final = 60.0
-"""Seconds."""
+"""Length of a window in seconds."""
 
 
 class Peak:
-    """The greatest of what was noted."""
+    """Maximum of the values noted in the last two windows."""
 
     def __init__(self) -> None:
         self._this = self._last = 0
         self._began_at = 0.0
 
     def note(self, number: int, now: float) -> None:
-        """So many are in use now."""
+        """Record the gauge's value."""
         if now - self._began_at >= WINDOW:
             self._last = self._this if now - self._began_at < 2 * WINDOW else 0
             self._this, self._began_at = 0, now
@@ -28,5 +29,5 @@ class Peak:
 
     @property
     def value(self) -> int:
-        """As of the last note."""
+        """Recent maximum, as of the last `note`."""
         return max(self._this, self._last)

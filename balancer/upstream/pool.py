@@ -1,10 +1,11 @@
-"""A worker's connections: lease, give back, age, count.
+"""Connection pool of one endpoint: leases connections, takes them back, ages and counts them.
 
-Rule of this file: every decision is synchronous; only opening a connection is a task. A connection is idle,
-leased or gone, and it leaves by one door, `connection_closed`, so the counts always add up. The newest idle
-connection is leased first: it is the least likely to have been closed by the worker (RFC 9112 § 9.3.1), and
-the oldest are left to age out. Who has just been given back is leased without a look at any clock; the sweep moves who
-was not needed soon to `rested.py`, where ages are looked at.
+All decisions are synchronous; only connecting is a task. A connection is idle, leased or closed, and leaves the pool
+only through `connection_closed`, so that the counts add up.
+
+The newest idle connection is leased first, because the worker is least likely to have closed it (RFC 9112 § 9.3.1); the
+oldest age out. A connection given back since the last sweep is leased without reading the clock. The sweep moves those
+that stay idle for `REST` to `IdleConnections`, which checks their idle time.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ if TYPE_CHECKING:
     from policies.routing.facts import Endpoint
 
 NATIVE: Final = "native"
-"""The transport of this file: one request at a time on a connection, in HTTP/1.1."""
+"""Name of the transport of this module: HTTP/1.1, one request at a time per connection."""
 
 
 FRESH: Final = 0.3
-"""What the last connection counts in the time that connecting takes: a repeated SYN alone is a second."""
+"""Weight of the last connect in `connect_time`. It is small, because one repeated SYN takes a second."""
 
 
 class LeaseWaiter(Protocol):
-    """Who asked for a connection and had to wait."""
+    """Receiver of a connection that `Pool.wait` or `Pool.open` obtains."""
 
     def connected(self, upstream: UpstreamConnection) -> None: ...
     def connect_failed(self, error: ConnectFailed) -> None: ...
 
 
 class Pool:
-    """The connections to one endpoint. In seconds: `trip` is how long connecting took the last time, `connect_time`
-    what it takes of late until a request can be sent, TLS included."""
+    """Connections to one endpoint. `trip`: seconds of the last TCP connect. `connect_time`: moving average of the
+    seconds until a request can be sent, TLS included."""
 
     def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
         self.endpoint = endpoint
@@ -66,67 +67,63 @@ class Pool:
         self.rested.go_by(pools.limits.idle, 0.0)
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
         self.warmth = Preconnect(self)
-        self.last_error: ConnectFailed | None = None  # why a connection could not be opened, the last time
+        self.last_error: ConnectFailed | None = None  # of the last failed connect
         self._pools = pools
-        self.connections: dict[
-            UpstreamConnection, None
-        ] = {}  # that stand, idle or leased, in order of opening
-        self._idle: dict[
-            UpstreamConnection, None
-        ] = {}  # given back just now, in this order: the newest is last
+        self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
+        self._idle: dict[UpstreamConnection, None] = {}  # given back since the last sweep, oldest first
         self._takes_back = True
         self._lessees: deque[LeaseWaiter] = deque()
         self._is_serving = False
-        self._unclaimed = 0  # being opened for whoever waits then, or for nobody
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of beginning
+        self._unclaimed = 0  # connects that are not bound to a lease waiter
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of start
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
 
     @property
     def idle(self) -> int:
-        """Connections that wait for a request."""
+        """Number of idle connections."""
         return len(self._idle) + len(self.rested)
 
     @property
     def is_warm(self) -> bool:
-        """Whether a request that is sent now finds one."""
+        """Whether a request would get an idle connection now."""
         return bool(self._idle) or self.rested.has_young
 
     @property
     def standing(self) -> int:
-        """Connections, idle or leased."""
+        """Number of open connections, idle or leased."""
         return len(self.connections)
 
     @property
     def leased(self) -> int:
-        """Connections that serve a request."""
+        """Number of connections that serve a request."""
         return len(self.connections) - self.idle
 
     @property
     def last_fault(self) -> str | None:
-        """Why a connection could not be opened, the last time."""
+        """Detail of the last failed connect, None if there was none."""
         return self.last_error.inside if self.last_error is not None else None
 
     @property
     def streams(self) -> int:
-        """Requests under way; here a connection has one."""
+        """Number of requests in flight; here equal to `leased`."""
         return self.leased
 
     def listed(self, most: int) -> list[ConnectionInfo]:
-        """So many connections, the oldest, as they are told of."""
+        """Snapshots of the `most` oldest connections."""
         return [listed_upstream(upstream) for upstream in islice(self.connections, most)]
 
     def lease(self) -> UpstreamConnection | None:
-        """The newest idle connection, if there is one that the worker keeps still."""
+        """Lease the newest idle connection whose idle time is within the estimate, else None."""
         if not self._idle:
             return self._lease_rested(self.rested.limit)
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
     def lease_quiet(self) -> UpstreamConnection | None:
-        """Like `lease`, for requests that cannot be repeated: a stricter horizon, and the kernel is asked whether a
-        close has arrived."""
+        """Lease a connection for a request that cannot be retried: with the strict idle limit, and only if the kernel
+        has received no close for it."""
         while (upstream := self._lease_strict()) is not None:
             if upstream.is_quiet():
                 return upstream
@@ -138,7 +135,7 @@ class Pool:
         limit = self.rested.strict_limit
         if not self._idle:
             return self._lease_rested(limit)
-        if limit < 2 * REST:  # as old as one may be that has not been told to rest
+        if limit < 2 * REST:  # greatest idle time of a connection in `_idle`
             return None
         self.counts.reused += 1
         return self._idle.popitem()[0]
@@ -150,8 +147,10 @@ class Pool:
         return upstream
 
     def wait(self, lessee: LeaseWaiter) -> None:
-        """Open a connection, unless one is being opened that nobody waits for any more; the lessee gets it, or one that
-        is given back sooner. While the endpoint is in trouble it hears at once, or soon, that there is none."""
+        """Queue a lease waiter and open a connection for it, unless a connect in progress is unclaimed.
+
+        The waiter gets that connection, or one that is given back sooner. During a backoff it fails instead.
+        """
         self.counts.cold += 1
         if len(self._lessees) < self._unclaimed:
             self._lessees.append(lessee)
@@ -162,8 +161,11 @@ class Pool:
             self._spare(lessee)
 
     def open(self, lessee: LeaseWaiter, *, is_trial: bool = False) -> None:
-        """Open a connection for this lessee alone: a second attempt must not meet a second stale one. A trial, to find
-        out whether it can be done, is made in trouble, too."""
+        """Open a connection for this lease waiter alone, so that a retry does not get another stale one.
+
+        During a backoff the waiter fails instead. A trial (`is_trial`), which tests whether connecting works, ignores
+        the backoff.
+        """
         self.counts.cold += not is_trial
         if is_trial or self._may_open():
             self._start_opening(lessee)
@@ -171,7 +173,7 @@ class Pool:
             self._spare(lessee)
 
     def open_ahead(self) -> bool:
-        """Open one for nobody yet. Returns whether that may be."""
+        """Preconnect: open a connection that no request waits for. Returns whether that is allowed."""
         may_open = self._may_open() and self._takes_back and not self.route.is_down
         if may_open:
             self._start_opening(None)
@@ -181,13 +183,14 @@ class Pool:
         return not self.backoff.is_in_trouble or self.backoff.may_try(self.opening, self._pools.now())
 
     def _spare(self, lessee: LeaseWaiter) -> None:
-        """It hears what became of the last one that was tried. Soon, not now: who asks is not ready to hear."""
+        """Fail a lease waiter with the last connect error. Deferred to the next loop iteration: the caller is not
+        re-entrant."""
         self.counts.spared += 1
         error = self.last_error or ConnectFailed("no connection could be opened just now")
         asyncio.get_running_loop().call_soon(lessee.connect_failed, error)
 
     def give_back(self, upstream: UpstreamConnection) -> None:
-        """The exchange is done with it: keep it if it can serve again."""
+        """Take back a leased connection: keep it if it can be reused, else close it."""
         now = self._pools.coarse_now
         upstream.requests_left = left = upstream.requests_left - 1
         if not (upstream.is_reusable and self._takes_back and left) or now > upstream.retire_at:
@@ -199,7 +202,8 @@ class Pool:
             self._serve_lessees()
 
     def _serve_lessees(self) -> None:
-        """One after the other: who has left meanwhile gives it back at once, and a thousand of them would nest."""
+        """Serve lease waiters one at a time. Not re-entrant: a cancelled waiter gives its connection back at once, and
+        a thousand of them would recurse."""
         self._is_serving = True
         try:
             while self._lessees and self._idle:
@@ -209,8 +213,8 @@ class Pool:
             self._is_serving = False
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
-        """ConnectionOwner: it is gone, whoever had it."""
-        if not upstream.is_counted:  # it was never ours: it ended, or its time did, while it was being opened
+        """Remove a closed connection, idle or leased, from the pool and count why it closed."""
+        if not upstream.is_counted:  # it closed, or timed out, while being opened
             return
         self.counts.count_closed(upstream.closed_by)
         if upstream in self._idle:
@@ -225,7 +229,7 @@ class Pool:
         self._pools.open_connections -= 1
 
     def prune(self, now: float) -> None:
-        """The sweep: close what has been idle too long, oldest first, and open ahead what will be needed."""
+        """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""
         while self._idle:
             oldest = next(iter(self._idle))
             if now - oldest.idle_since < REST:
@@ -241,7 +245,7 @@ class Pool:
             self.warmth.look(now, limits, self._pools.room)
 
     def close_oldest(self) -> None:
-        """Give up the idle connection that has waited longest."""
+        """Close the connection that has been idle longest."""
         if len(self.rested):
             self.rested.close_oldest()
             return
@@ -250,31 +254,31 @@ class Pool:
         upstream.close()
 
     def close_idle(self) -> None:
-        """Keep nothing that nobody uses."""
+        """Close all idle connections."""
         while self.idle:
             self.close_oldest()
 
     def go_by(self, limits: PoolLimits) -> None:
-        """Other limits than before; what was learned stays."""
+        """Apply changed limits; learned estimates are kept."""
         self.horizon.rules, self.backoff.longest = limits.horizon, limits.backoff
         self.rested.go_by(limits.idle, self.trip)
 
     def keep_alive(self, is_wanted: bool) -> None:
-        """Whether a connection may serve a second request."""
+        """Allow or forbid reuse of connections."""
         self.keeps_alive = is_wanted
         self._takes_back = is_wanted and not self.is_retired
         if not is_wanted:
             self.close_idle()
 
     def retire(self) -> None:
-        """The endpoint is gone: keep nothing idle, take nothing back."""
+        """Retire the pool of a removed endpoint: close idle connections and take none back."""
         self.is_retired = True
         self._takes_back = False
         self.warmth.stop()
         self.close_idle()
 
     def close(self) -> list[asyncio.Task[None]]:
-        """Retire, and cancel what is being opened; returns the tasks to wait for."""
+        """Retire the pool and cancel connects; returns the tasks to wait for."""
         self.retire()
         self._lessees.clear()
         tasks = list(self._tasks)
@@ -283,7 +287,7 @@ class Pool:
         return tasks
 
     def _start_opening(self, lessee: LeaseWaiter | None) -> None:
-        # Now: when the task begins the endpoint may have been removed, and with it how it is met.
+        # Before the task starts: by then the endpoint, and its TLS configuration, may have been removed.
         tls = self._pools.tls.of(self.endpoint, self.alpn)
         self._pools.make_room()
         self.opening += 1
@@ -301,7 +305,7 @@ class Pool:
             upstream = await connect(self, route.host, route.port, timeout, tls, route)
         except ConnectFailed as error:
             self._opening_failed(error, lessee)
-        except Exception as error:  # a fault of ours: it is told below, and is not for the lessee to wait for
+        except Exception as error:  # a fault of the balancer: fail the waiter, then re-raise
             self.route.failed(fault := unforeseen(error))
             self._opening_failed(fault, lessee)
             raise
@@ -314,7 +318,7 @@ class Pool:
             self._opened(upstream, lessee)
 
     def _took(self, seconds: float) -> None:
-        """So long for the last: one that was slow says little of the next."""
+        """Update the moving average of connect times."""
         self.connect_time += (seconds - self.connect_time) * (FRESH if self.connect_time else 1.0)
 
     def _stop_opening(self, lessee: LeaseWaiter | None) -> None:
@@ -344,15 +348,15 @@ class Pool:
         if lessee is None and self._lessees:
             lessee = self._lessees.popleft()
         if lessee is None:
-            upstream.requests_left += 1  # this was none
+            upstream.requests_left += 1  # it has served no request; `give_back` counts one
             self.give_back(upstream)
-        elif upstream.is_closed:  # between the handshake and now
+        elif upstream.is_closed:  # closed since the handshake
             lessee.connect_failed(ConnectFailed("the worker closed the connection at once"))
         else:
             lessee.connected(upstream)
 
     def _equip(self, upstream: UpstreamConnection) -> None:
-        """How old it may become, and how many requests it may serve."""
+        """Set the connection's maximum age and number of requests, with jitter."""
         limits, rng = self._pools.limits, self._pools.rng
         upstream.is_counted = True
         upstream.opened_at = self._pools.coarse_now
@@ -361,6 +365,6 @@ class Pool:
 
 
 def bare(error: ConnectFailed) -> ConnectFailed:
-    """The same without where it came from: frames would keep whoever had waited for the connection."""
+    """Strip the traceback, context and cause of a kept error; their frames would keep lease waiters alive."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error

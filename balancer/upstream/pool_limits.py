@@ -1,7 +1,4 @@
-"""What pools go by, as plain values.
-
-Rule of this file: what each bounds stands in the configuration's section `pool`, with the defaults.
-"""
+"""Limits of connection pools. Their meaning and defaults are those of the configuration section `pool`."""
 
 from __future__ import annotations
 
@@ -12,18 +9,22 @@ from typing import Final
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 
 SHORTEST: Final = 0.9
-"""Part of the greatest age, and of the most requests, that a connection has at least: not all are to end at once."""
+"""Lower bound of the jitter on a connection's maximum age and number of requests, as a fraction, so that connections do
+not all end at once."""
 
 UNBOUNDED: Final = (1 << 30) - 1
-"""Requests, where none has said how many there may be: more than a connection serves at its greatest age, and the
-largest number that Python counts down in one digit."""
+"""Value for an unlimited number of requests: more than a connection serves at its maximum age, and the largest number
+that CPython stores in one digit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Durations in seconds. `requests` per connection, None: any number. `warm` connections are kept ready, with
-    requests for the path `heartbeat` unless it is None. `backoff` is the longest pause between connects to an endpoint
-    in trouble, 0: none. `seed` is of the jitter's randomness; None: a fresh one."""
+    """Limits of a connection pool; durations in seconds.
+
+    `requests`: requests per connection, None: unlimited. `warm`: number of connections kept ready (preconnect), with
+    heartbeats on the path `heartbeat` unless it is None. `backoff`: longest pause between connects during a backoff, 0:
+    none. `seed`: seed of the jitter, None: random.
+    """
 
     idle: float = 30.0
     max_age: float = 300.0
@@ -37,11 +38,11 @@ class PoolLimits:
     seed: int | None = None
 
     def lifetime(self, rng: Random) -> float:
-        """Seconds that one connection may serve for."""
+        """Maximum age of one connection in seconds, with jitter."""
         return self.max_age * rng.uniform(SHORTEST, 1.0)
 
     def grant(self, rng: Random) -> int:
-        """Requests that one connection may serve."""
+        """Number of requests that one connection may serve, with jitter."""
         if self.requests is None:
             return UNBOUNDED
         return max(1, round(self.requests * rng.uniform(SHORTEST, 1.0)))
