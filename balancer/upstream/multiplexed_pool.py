@@ -45,7 +45,7 @@ class MultiplexedPool(Pool):
         super().__init__(endpoint, pools)
         self.transport = transport
         self.alpn = HTTP2 if transport == "http2" else HTTP1
-        self.stream_limit = 0  # announced to the last connection; 0: none was
+        self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
         self.go_by(pools.limits)
         self._opener = opener
         self._carriers: list[MultiplexedConnection] = []  # open ones, in order of opening

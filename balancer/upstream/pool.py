@@ -4,7 +4,7 @@ All decisions are synchronous; only connecting is a task. A connection is idle, 
 only through `connection_closed`, so that the counts add up.
 
 The newest idle connection is leased first, because the worker is least likely to have closed it (RFC 9112 § 9.3.1); the
-oldest age out. A connection given back since the last sweep is leased without reading the clock. The sweep moves those
+oldest age out. A connection given back recently is leased without reading the clock. The sweep moves those
 that stay idle for `REST` to `IdleConnections`, which checks their idle time.
 """
 
@@ -70,7 +70,7 @@ class Pool:
         self.last_error: ConnectFailed | None = None  # of the last failed connect
         self._pools = pools
         self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
-        self._idle: dict[UpstreamConnection, None] = {}  # given back since the last sweep, oldest first
+        self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
         self._takes_back = True
         self._lessees: deque[LeaseWaiter] = deque()
         self._is_serving = False

@@ -1,7 +1,7 @@
-"""The connections to all endpoints: a pool for each, and how many there may be together.
+"""Connection pools of all endpoints, and the limit on their total number of connections.
 
-Rule of this file: nothing here opens a connection; it says who may, and who makes way. A pool stays as long as its
-endpoint's id, address and transport do, and with it all that was learned.
+A pool is kept, with all that it has learned, as long as its endpoint's id, address and transport stay the same. Nothing
+here opens a connection.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from policies.routing.facts import Endpoint
 
 
 class Client(Protocol):
-    """What a transport has once for all endpoints."""
+    """Client of a transport that is shared by all endpoints."""
 
     async def close(self) -> None: ...
 
 
 class Pools:
-    """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit). `now` is the
-    clock; `coarse_now` was its time at the last sweep. `transports` are by endpoint id where it is not the native one,
-    and endpoints whose ids are in `without_reuse` get a new connection for each request."""
+    """Connection pools by endpoint id.
+
+    `limit`: maximum number of connections of all pools, None: unlimited. `now`: clock in seconds; `coarse_now`: cached
+    time, that of the last sweep. `transports`: transport by endpoint id, where it is not the native one.
+    `without_reuse`: ids of endpoints that get a new connection for each request.
+    """
 
     def __init__(
         self,
@@ -48,23 +51,23 @@ class Pools:
         self.tls = tls or UpstreamTls()
         self.routes = routes or Routes()
         self.transports: dict[str, str] = {}
-        self.clients: dict[str, Client] = {}  # of transports that have one for all endpoints
+        self.clients: dict[str, Client] = {}  # by transport, where all endpoints share one
         self.open_connections = 0
         self.by_id: dict[str, Pool] = {}
         self.without_reuse: frozenset[str] = frozenset()
-        self._retired: dict[Pool, None] = {}  # that have connections still
+        self._retired: dict[Pool, None] = {}  # with connections still open
 
     def go_by(self, limits: PoolLimits) -> None:
-        """Other limits than before, for connections opened from now on, and for how long those that stand are idle."""
+        """Apply changed limits. Maximum age and requests apply to new connections, idle limits also to open ones."""
         self.limits = limits
         for pool in self.by_id.values():
             pool.go_by(limits)
 
     def replace(self, endpoints: list[Endpoint]) -> None:
-        """Keep the pools of endpoints that stay as they are, retire the others."""
+        """Replace the set of endpoints: keep the pools of unchanged endpoints and retire the others."""
         kept = {endpoint.id: self._kept(endpoint) or self._new(endpoint) for endpoint in endpoints}
         for id_, pool in kept.items():
-            if id_ in self.by_id:  # under another address: what the operator has said of it still holds
+            if id_ in self.by_id:  # the admin state survives a change of address
                 pool.route.is_down = self.by_id[id_].route.is_down
         for pool in self.by_id.values():
             if kept.get(pool.endpoint.id) is not pool:
@@ -76,7 +79,8 @@ class Pools:
         self.routes.follow(pool.route for pool in kept.values())
 
     def put(self, endpoint: Endpoint) -> None:
-        """Add the pool of one endpoint, or keep the one that it has; where that does not fit any more, retire it."""
+        """Add an endpoint's pool or keep a matching one; a pool with another address or transport is replaced and
+        retired."""
         before, pool = self.by_id.get(endpoint.id), self._kept(endpoint)
         if pool is None:
             pool = self.by_id[endpoint.id] = self._new(endpoint)
@@ -88,7 +92,7 @@ class Pools:
             pool.keep_alive(not pool.keeps_alive)
 
     def drop(self, endpoint_id: str) -> None:
-        """Retire the pool of one endpoint."""
+        """Retire the pool of a removed endpoint."""
         self._retire(self.by_id.pop(endpoint_id))
         self.routes.drop(endpoint_id)
 
@@ -106,13 +110,13 @@ class Pools:
         transport = self.transports.get(endpoint.id, NATIVE)
         if transport == NATIVE:
             return Pool(endpoint, self)
-        # Here: it builds on this file, and loads more than most need.
+        # Imported here because it imports this module, and most configurations do not need it.
         from balancer.upstream.transports import pool_of
 
         return pool_of(endpoint, self, transport)
 
     def prune(self, now: float) -> None:
-        """Age every pool. Ages are of seconds, so the time of the last call serves until the next one."""
+        """Sweep: age all pools and update the cached time."""
         self.coarse_now = now
         for pool in self.by_id.values():
             pool.prune(now)
@@ -122,16 +126,16 @@ class Pools:
 
     @property
     def room(self) -> int | None:
-        """How many more connections there may be; None: any number."""
+        """Number of connections that may still be opened; None: unlimited."""
         return None if self.limit is None else max(0, self.limit - self._in_use)
 
     @property
     def _in_use(self) -> int:
-        """Descriptors: those of the pools, and what the watch has open."""
+        """Number of descriptors in use, by the pools and by the route watch."""
         return self.open_connections + self.routes.watch.under_way
 
     def make_room(self) -> None:
-        """At the limit an idle connection elsewhere makes way for one that is needed now."""
+        """At the limit, close the oldest idle connection of the pool that has most of them."""
         if self.limit is None or self._in_use < self.limit:
             return
         fullest = max(self.by_id.values(), key=lambda pool: pool.idle)
@@ -139,7 +143,7 @@ class Pools:
             fullest.close_oldest()
 
     async def close(self) -> None:
-        """Close everything and wait until nothing is being opened."""
+        """Close all pools, routes and clients, and wait for pending connects to end."""
         tasks = [task for pool in [*self.by_id.values(), *self._retired] for task in pool.close()]
         await self.routes.close()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""Connections that are kept ready ahead of need: opened before, and kept alive by heartbeats.
+"""Preconnect: keeps idle connections ready, opens missing ones ahead of need, and keeps them alive by heartbeats.
 
-Rule of this file: no task and no timer; the sweep opens what is missing and sends what is due. A floor is asked for, so
-many ready beside those in use; it follows the load, up to the most that were in use of late. What is about to pass the
-horizon does not count: its successor is opened, or its heartbeat sent, while it still serves.
+The target is `PoolLimits.warm` idle connections beside those in use, and at least the recent peak of connections in
+use. A connection that is about to reach the idle-timeout estimate does not count: its replacement is opened, or its
+heartbeat sent, while it can still be leased. It is driven by the sweep, without tasks or timers.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from balancer.upstream.pool_limits import PoolLimits
 
 TRIPS: Final = 3
-"""Times that connecting took: enough to open a successor, or to have a heartbeat answered."""
+"""Multiple of the connect time that suffices to open a replacement or to get the response to a heartbeat."""
 
 
 SHORTEST: Final = 1.0
-"""Seconds of a horizon below which a connection is gone before it is of use: none is opened ahead."""
+"""Idle limit in seconds below which nothing is opened ahead: the connection would expire before it is used."""
 
 
 class Preconnect:
-    """One endpoint's. `beating` holds the heartbeats under way, by their connections."""
+    """Preconnect of one endpoint. `beating`: heartbeats in flight by their connections."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -35,7 +35,8 @@ class Preconnect:
         self.beating: dict[UpstreamConnection, Heartbeat] = {}
 
     def look(self, now: float, limits: PoolLimits, room: int | None) -> None:
-        """The sweep: `room` is how many more connections there may be, None: any number."""
+        """Sweep: end overdue heartbeats, send due ones and open missing connections. `room`: number of connections that
+        may still be opened, None: unlimited."""
         for heartbeat in list(self.beating.values()):
             if now >= heartbeat.deadline:
                 heartbeat.end(is_good=False)
@@ -49,22 +50,22 @@ class Preconnect:
         lasting = pool.standing - len(ending) - spare + pool.opening
         missing = max(used + limits.warm, self._peak.value) - lasting
         if limits.heartbeat is not None:
-            together = max(1, (pool.idle + len(self.beating)) // 2)  # the others serve meanwhile
+            together = max(1, (pool.idle + len(self.beating)) // 2)  # keep half of them available for leases
             for upstream in ending[: max(0, missing)]:
                 if len(self.beating) < together:
                     self._beat(upstream, limits, now)
-                missing -= 1  # its turn comes
+                missing -= 1  # its heartbeat is sent now or by a later sweep
         for _ in range(missing if room is None else min(missing, room)):
             if not pool.open_ahead():
                 return
 
     def stop(self) -> None:
-        """Wait for no answer any more."""
+        """End all heartbeats in flight."""
         for heartbeat in list(self.beating.values()):
             heartbeat.end(is_good=False)
 
     def heartbeat_ended(self, heartbeat: Heartbeat, *, is_good: bool) -> None:
-        """HeartbeatOwner."""
+        """Count a failed heartbeat (`HeartbeatOwner`)."""
         self.beating.pop(heartbeat.upstream, None)
         if not is_good:
             self._pool.counts.heartbeats_failed += 1

@@ -1,8 +1,8 @@
-"""What is known of one name, and for how long it serves.
+"""Cached answer for one name: whether it is fresh, stale, failed or unknown.
 
-Rule of this file: no I/O and no clock. An answer serves while it is fresh, and a while longer while nobody knows better
-(stale-while-revalidate, RFC 8767); a failure serves, too, so that a name which does not resolve is not asked for with
-every request (RFC 2308). Whoever refreshes asks `is_due`.
+A fresh answer is used; a stale one is also used while a lookup is in progress or fails (serve-stale, RFC 8767). A
+failure is cached, too, so that a name that does not resolve is not looked up for every request (negative caching, RFC
+2308). Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from enum import Enum
 
 
 class Worth(Enum):
-    """What an asker gets now."""
+    """State of a cached name."""
 
     FRESH = "fresh"
-    STALE = "stale"  # it serves, and is being looked up again
-    FAILED = "failed"  # no answer, and it is too early to ask again
-    UNKNOWN = "unknown"  # who asks has to wait
+    STALE = "stale"  # usable, to be refreshed
+    FAILED = "failed"  # cached failure, too early for a new lookup
+    UNKNOWN = "unknown"  # needs a lookup before use
 
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """Seconds. An answer is fresh for its TTL, but for `shortest` at least and `longest` at most, then stale for
-    `stale`; after a failure nobody asks for `negative`."""
+    """Cache lifetimes in seconds. An answer is fresh for its TTL, clamped to `shortest` and `longest`, then stale for
+    `stale`. A failure is cached for `negative`."""
 
     shortest: float = 1.0
     longest: float = 300.0
@@ -32,7 +32,8 @@ class NameRules:
 
 
 class KnownName:
-    """One name. `hosts` are its addresses by the last answer, `fault` is why there was none the last time."""
+    """Cache entry of one name. `hosts`: addresses of the last answer; `fault`: reason of the last lookup's failure,
+    None if it succeeded."""
 
     def __init__(self) -> None:
         self.hosts: tuple[str, ...] = ()
@@ -42,17 +43,17 @@ class KnownName:
         self._due_at = float("-inf")
 
     def answered(self, hosts: tuple[str, ...], ttl: float, rules: NameRules, now: float) -> None:
-        """There is an answer that holds for `ttl` seconds."""
+        """Store an answer with its TTL in seconds."""
         self.hosts, self.fault, self.answered_at = hosts, None, now
         self._fresh_until = self._due_at = now + min(max(ttl, rules.shortest), rules.longest)
 
     def failed(self, fault: str, rules: NameRules, now: float) -> None:
-        """There is none; what was known goes on serving."""
+        """Store a failed lookup; the addresses of the last answer are kept."""
         self.fault = fault
         self._due_at = now + rules.negative
 
     def worth(self, rules: NameRules, now: float) -> Worth:
-        """What it is good for now."""
+        """State of the entry at `now`."""
         if self.hosts and now < self._fresh_until:
             return Worth.FRESH
         if self.hosts and now < self._fresh_until + rules.stale:
@@ -60,9 +61,9 @@ class KnownName:
         return Worth.FAILED if self.fault is not None and not self.is_due(now) else Worth.UNKNOWN
 
     def is_due(self, now: float) -> bool:
-        """Whether to ask for it again."""
+        """Whether a new lookup should start."""
         return now >= self._due_at
 
     def age(self, now: float) -> float | None:
-        """Seconds since the last answer; None: there was none."""
+        """Seconds since the last answer; None if there was none."""
         return None if self.answered_at is None else now - self.answered_at

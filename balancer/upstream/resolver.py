@@ -1,7 +1,7 @@
-"""Look-ups in the DNS, by c-ares: A and AAAA together, and SRV.
+"""DNS resolver over c-ares (aiodns): A with AAAA, and SRV queries, with TTLs.
 
-Rule of this file: it knows the library, and nobody else does. An answer says for how long it holds. Whatever is not an
-answer is `LookupFailed`, in one line: a name that does not exist says no more than a server that does not answer.
+Every failure is raised as a one-line `LookupFailed`: a name that does not exist is treated like a server that does not
+answer. Only this module imports the library.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from balancer.config.discovery import split_server
 
 TRIES = 2
-"""Times that each server is asked."""
+"""Number of tries per server."""
 
 AT_ONCE = 16
-"""Questions under way: an SRV record may lead to hundreds of names."""
+"""Maximum number of concurrent queries; an SRV record may refer to hundreds of names."""
 
 
 class LookupFailed(Exception):
-    """No answer; one line says why."""
+    """Failed lookup; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """IP addresses of a name, in order, and the seconds for which that holds."""
+    """IP addresses of a name, in order, and their TTL in seconds."""
 
     hosts: tuple[str, ...]
     ttl: float
@@ -33,7 +33,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One SRV record (RFC 2782)."""
+    """SRV record (RFC 2782)."""
 
     priority: int
     weight: int
@@ -43,31 +43,34 @@ class Service:
 
 
 class Resolver:
-    """Asks `servers`, or those of this machine where none are named; `timeout` in seconds, for all tries together.
+    """DNS resolver that queries `servers`, or those of the system if empty. `timeout`: seconds for all tries together.
 
-    Made for one look and then closed: c-ares keeps a name without addresses for an hour, whatever its zone says (RFC
-    2308), and a service that had nobody for a moment must not seem to have nobody for so long. That takes 0.2 ms.
+    Create one for each lookup and close it: c-ares caches a name without addresses for an hour, whatever its zone says
+    (RFC 2308), so an endpoint set that was empty for a moment would stay empty for as long. Creating one takes 0.2 ms.
     """
 
     def __init__(self, servers: tuple[str, ...], timeout: float) -> None:
-        import aiodns  # here: who discovers nothing by DNS need not load it
+        import aiodns  # imported here because only DNS lookups need it
 
         self._timeout = timeout
         self._places = asyncio.Semaphore(AT_ONCE)
         self._resolver = aiodns.DNSResolver(
             [f"[{host}]:{port}" for host, port in map(split_server, servers)] or None,
             asyncio.get_running_loop(),
-            timeout=timeout / (TRIES + 1),  # the second waits for twice as long
+            timeout=timeout / (TRIES + 1),  # the second try waits twice as long
             tries=TRIES,
         )
 
     async def close(self) -> None:
-        """Whoever still waits gets no answer."""
+        """Close the resolver; pending queries fail."""
         await self._resolver.close()
 
     async def addresses(self, name: str, *, is_half_enough: bool = False) -> Addresses:
-        """A and AAAA. Raises `LookupFailed`, where only one kind got an answer, too: a half is not the whole, but
-        enough for who only wants to connect."""
+        """Query A and AAAA records. Raises `LookupFailed`.
+
+        It also raises if only one of the two queries fails, unless `is_half_enough` is set and the other has records,
+        which suffices for a connect.
+        """
         answers = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"), return_exceptions=True)
         faults = [answer for answer in answers if isinstance(answer, BaseException)]
         records = [record for answer in answers if not isinstance(answer, BaseException) for record in answer]
@@ -79,7 +82,7 @@ class Resolver:
         return Addresses(tuple(sorted(hosts)), min(record.ttl for record in records))
 
     async def services(self, name: str) -> list[Service]:
-        """SRV. Raises `LookupFailed`."""
+        """Query SRV records. Raises `LookupFailed`."""
         found = [
             Service(data.priority, data.weight, data.port, data.target, record.ttl)
             for record in await self._ask(name, "SRV")
@@ -90,7 +93,8 @@ class Resolver:
         return found
 
     async def _ask(self, name: str, kind: str) -> list[Any]:
-        """The records of an answer, aliases on the way to them included; none where there are none."""
+        """Records of an answer, including the aliases (CNAME) that lead to them; empty if there are none. Raises
+        `LookupFailed`."""
         import pycares
         from aiodns.error import DNSError
 

@@ -1,7 +1,6 @@
-"""The ways to the endpoints: what a connection begins with, and what each leaves for the next one.
+"""Route to an endpoint: its resolved addresses, best address, TLS session and connect failures, for the next dial.
 
-Rule of this file: nothing here waits but for a name, and nothing fails. A route belongs to one endpoint's pool and goes
-with it, and all that was learned of it, too.
+A route lives as long as its endpoint's pool. Apart from resolving a name, nothing here waits.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from policies.routing.facts import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class RoutesPlan:
-    """What routes go by."""
+    """Configuration of name lookups and of the route watch."""
 
     names: NamesPlan = field(default_factory=NamesPlan)
     watch: WatchPlan = field(default_factory=WatchPlan)
 
 
 class Route:
-    """The way to one endpoint. `best` is the address that answered last, `faults` count by kind what became of
-    connections that could not be made. `is_down`: the operator wants nothing of it, so nobody connects unasked."""
+    """Route to one endpoint. `best`: address of the last successful connect. `faults`: connect failures by kind.
+    `is_down`: the endpoint is in maintenance, so no connection is opened ahead of need or by the route watch."""
 
     def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
         url = urlsplit(endpoint.address)
@@ -48,23 +47,23 @@ class Route:
         self._routes = routes
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where the endpoint is, at once if that is known. Raises `LookupFailed`."""
+        """Addresses of the endpoint, from the cache if possible. Raises `LookupFailed`."""
         return self._fixed or await self._routes.names.addresses(self.host)
 
     def opened(self, address: str, phases: Phases) -> None:
-        """A connection stands."""
+        """Record an opened connection."""
         self.best = address
         self._routes.watch.opened(self.watched, phases, self.now())
 
     def failed(self, error: ConnectFailed) -> None:
-        """None could be made."""
+        """Record a failed connect."""
         self.faults[error.kind] += 1
         if isinstance(error, WorkerUntrusted):
             self.resumption.forget()
 
 
 class Routes:
-    """All routes of one unit, the names that they need and who watches them. `now` is the clock."""
+    """Routes to all endpoints by id, with their names and the route watch. `now`: clock in seconds."""
 
     def __init__(self, plan: RoutesPlan | None = None, now: Callable[[], float] = monotonic) -> None:
         plan = plan or RoutesPlan()
@@ -72,17 +71,17 @@ class Routes:
         self.names = Names(plan.names, now, self._heard)
         self.watch = RouteWatch(plan.watch, now)
         self.by_id: dict[str, Route] = {}
-        self._hosts: Counter[str] = Counter()  # of how many routes each is
+        self._hosts: Counter[str] = Counter()  # number of routes by host
 
     def follow(self, routes: Iterable[Route]) -> None:
-        """These are the routes from now on."""
+        """Replace all routes."""
         self.by_id = {route.endpoint.id: route for route in routes}
         self._hosts = Counter(route.host for route in self.by_id.values())
         self.names.follow(route.host for route in self.by_id.values())
         self.watch.follow(route.watched for route in self.by_id.values())
 
     def put(self, route: Route) -> None:
-        """Add this route, instead of the one that its endpoint had."""
+        """Add a route, replacing the one that its endpoint had."""
         before = self.by_id.get(route.endpoint.id)
         self.by_id[route.endpoint.id] = route
         self._hosts[route.host] += 1
@@ -92,7 +91,7 @@ class Routes:
             self._leave(before)
 
     def drop(self, endpoint_id: str) -> None:
-        """Remove the route of that endpoint."""
+        """Remove the route of an endpoint."""
         self._leave(self.by_id.pop(endpoint_id))
 
     def _leave(self, route: Route) -> None:
@@ -103,17 +102,17 @@ class Routes:
         self.watch.remove(route.watched)
 
     def use(self, plan: RoutesPlan) -> None:
-        """Go by this plan from now on; what is known stays."""
+        """Apply a configuration; learned state is kept."""
         self.names.plan, self.watch.plan = plan.names, plan.watch
 
     def sweep(self, now: float, room: int | None = None) -> None:
-        """Look up and call upon whatever is due. `now` is the sweep's, `room` for how many connections, None: any
-        number."""
+        """Start the name lookups and route-watch connects that are due at `now`. `room`: number of connections that may
+        still be opened, None: unlimited."""
         self.names.sweep(now)
         self.watch.sweep(self.by_id.values(), now, room)
 
     async def close(self) -> None:
-        """Nothing more is looked up or called upon."""
+        """Stop name lookups and the route watch, and wait for pending ones to end."""
         await self.names.close()
         await self.watch.close()
 

@@ -1,7 +1,7 @@
-"""What is usual for a route, and whether it departs from that.
+"""Route baseline: the usual duration of a connect phase, and detection of lasting departures from it.
 
-Rule of this file: no I/O and no clock. One slow answer is chance, so a departure needs every observation of a while to
-be too high, that is the least of them: a packet that was lost now and then never makes one.
+A departure requires every observation of a period to be too high, that is, their minimum, so a packet lost now and then
+never causes one. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -12,28 +12,32 @@ from math import exp
 from statistics import median
 
 FIRST = 5
-"""Observations whose median is the first norm: the very first meets cold caches."""
+"""Number of observations whose median is the initial baseline; the very first one meets cold caches."""
 
 FEWEST = 5
-"""Observations that a change needs, however long it lasts: where one packet in ten is lost, so many in a row are lost
-once in eleven days, by one connection in ten seconds."""
+"""Minimum number of observations for a change, whatever the time they span. Where one packet in ten is lost, so many in
+a row are lost once in eleven days, with one connection per ten seconds."""
 
 MOST = 0.2
-"""Weight of one observation at most, however long ago the last one was."""
+"""Maximum weight of one observation, however long ago the previous one was."""
 
 
 class Change(Enum):
-    """What an observation has shown."""
+    """Change of state that an observation causes."""
 
     DEPARTED = "departed"
     RETURNED = "returned"
-    SETTLED = "settled"  # it has departed for so long that this is usual now
+    SETTLED = "settled"  # departed for so long that it becomes the baseline
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineRules:
-    """A departure: `factor` times the norm and `least` seconds above it, for `lasting` seconds; twice as far, for half
-    of that. The norm follows what is usual within `memory` seconds, and a departure becomes it after `settling`."""
+    """Parameters of a baseline.
+
+    A departure is at least `factor` times the baseline and `least` seconds above it for `lasting` seconds; half of that
+    time suffices at twice the distance. The baseline follows observations with a time constant of `memory` seconds. A
+    departure becomes the baseline after `settling` seconds.
+    """
 
     factor: float = 2.0
     least: float = 0.005
@@ -43,22 +47,22 @@ class BaselineRules:
 
 
 class Baseline:
-    """One measure of one route, in seconds. `norm` is None while it is being learned, `last` before anything is
-    known."""
+    """Baseline of one measure of one route, in seconds. `norm`: the baseline, None while it is being learned. `last`:
+    last observation, None before the first."""
 
     def __init__(self) -> None:
         self.norm: float | None = None
         self.last: float | None = None
         self.is_departed = False
         self._first: list[float] = []
-        self._at = 0.0  # of the last observation
-        self._turned_at = 0.0  # when the other side of the bound was first seen
-        self._turned = 0  # observations there since
+        self._at = 0.0  # time of the last observation
+        self._turned_at = 0.0  # time of the first observation across the bound
+        self._turned = 0  # consecutive observations across the bound
         self._departed_at = 0.0
-        self._lowest = 0.0  # while it was away
+        self._lowest = 0.0  # lowest observation since then
 
     def observe(self, value: float, rules: BaselineRules, now: float) -> Change | None:
-        """One more connection took `value` seconds."""
+        """Record one observation in seconds; returns the change that it causes, if any."""
         before, self._at = self._at, now
         self.last = value
         if self.norm is None:
@@ -93,7 +97,8 @@ class Baseline:
         return Change.DEPARTED if self.is_departed else Change.RETURNED
 
     def _needed(self, rules: BaselineRules) -> float:
-        """Seconds: the further it departs, the less chance there is in it."""
+        """Seconds that a change must last: fewer the further the observations depart, as chance then explains them
+        less."""
         assert self.norm is not None
         return rules.lasting if self.is_departed else rules.lasting * rules.factor * self.norm / self._lowest
 

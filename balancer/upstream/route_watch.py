@@ -1,8 +1,7 @@
-"""The routes to the endpoints, watched: what connecting takes, TLS, and the networks that a name leads to.
+"""Route watch: detects when connects or TLS handshakes become slower, or a name leads to another network.
 
-Rule of this file: every connection that is opened is looked at; where none is for a while, the watch may open one of
-its own and close it. What departs from the norm is one event: in the status, counted, and one line for whoever runs the
-unit.
+Every opened connection is observed. Where none is opened for a while, the watch may open one of its own and close it.
+Each change is an event, which is counted, kept for the status and logged in one line.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ if TYPE_CHECKING:
     from balancer.upstream.route import Route
 
 MOST_EVENTS = 50
-"""That are kept for the status."""
+"""Number of events that are kept for the status."""
 
 AT_ONCE = 8
-"""Connections of the watch's own under way."""
+"""Maximum number of concurrent connects by the watch."""
 
 NETWORKS = 64
-"""Networks that are remembered of each name: the last ones that it led to."""
+"""Number of networks remembered per name, the most recent ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPlan:
-    """How routes are watched. `every`: seconds without a connection after which the watch opens one; None: never.
-    `timeout` is its own, in seconds."""
+    """Configuration of the route watch. `every`: seconds without a connection after which the watch opens one, None:
+    never. `timeout`: connect timeout of the watch in seconds."""
 
     is_enabled: bool = True
     rules: BaselineRules = field(default_factory=BaselineRules)
@@ -47,7 +46,7 @@ class WatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something about a route has changed. `who` is an endpoint, a region or a name, `number` tells events apart."""
+    """Change of a route. `who`: an endpoint id, region or name; `number`: sequence number."""
 
     number: int
     at: float
@@ -57,22 +56,22 @@ class Event:
 
 
 class Watched:
-    """What the watch knows of one endpoint's route."""
+    """Baselines of one endpoint's route."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.trip = Baseline()
         self.tls = Baseline()
-        self.looked_at: float | None = None  # the last connection, whoever opened it
+        self.looked_at: float | None = None  # time of the last connect, by a pool or the watch
 
     @property
     def is_departed(self) -> bool:
-        """Whether connecting takes longer than it did."""
+        """Whether connects take longer than the baseline."""
         return self.trip.is_departed
 
 
 class RouteWatch:
-    """All routes of one unit. `say` tells whoever runs it; `now` is the clock."""
+    """Watch of all routes. `say`: writes a line to the log; `now`: clock in seconds."""
 
     def __init__(
         self, plan: WatchPlan, now: Callable[[], float], say: Callable[[str], None] = complain
@@ -85,24 +84,24 @@ class RouteWatch:
         self.connects = 0
         self.failed = 0
         self._now = now
-        self._networks: dict[str, dict[str, None]] = {}  # by name, the one that was seen last at the end
+        self._networks: dict[str, dict[str, None]] = {}  # by name, most recent last
         self._watched: dict[Watched, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
     def follow(self, watched: Iterable[Watched]) -> None:
-        """These are the routes from now on."""
+        """Replace all watched routes."""
         self._watched = dict.fromkeys(watched)
         for region in sorted(self.regions_departed):
             self._judge_region(region, self._now())
 
     def add(self, watched: Watched) -> None:
-        """One more route."""
+        """Watch one more route."""
         self._watched[watched] = None
         self._changed(watched.endpoint.region)
 
     def remove(self, watched: Watched) -> None:
-        """One route less."""
+        """Stop watching a route."""
         self._watched.pop(watched, None)
         self._changed(watched.endpoint.region)
 
@@ -111,7 +110,7 @@ class RouteWatch:
             self._judge_region(region, self._now())
 
     def opened(self, watched: Watched, phases: Phases, now: float) -> None:
-        """A connection stands, whoever asked for it."""
+        """Record the connect phases of an opened connection."""
         watched.looked_at = now
         if not self.plan.is_enabled:
             return
@@ -123,7 +122,7 @@ class RouteWatch:
             self._judge_region(watched.endpoint.region, now)
 
     def resolved(self, name: str, addresses: tuple[str, ...], now: float) -> None:
-        """A name leads there; to no network where it led before is another route."""
+        """Record the addresses of a name; raises an event if none is in a network seen before."""
         if not self.plan.is_enabled:
             return
         known = self._networks.setdefault(name, {})
@@ -139,12 +138,14 @@ class RouteWatch:
 
     @property
     def under_way(self) -> int:
-        """Connections of its own."""
+        """Number of connects by the watch in progress."""
         return len(self._tasks)
 
     def sweep(self, routes: Iterable[Route], now: float, room: int | None = None) -> None:
-        """Call upon endpoints that nobody has connected to for a while, but with no more than `room` connections; None:
-        any number. A visit can wait: it takes nobody's place."""
+        """Connect to endpoints without a recent connection, with at most `room` connections; None: unlimited.
+
+        The watch never closes an idle connection to make room.
+        """
         every = self.plan.every
         if every is None or self._is_stopped or not self.plan.is_enabled:
             return
@@ -159,7 +160,7 @@ class RouteWatch:
                 self._call_upon(route, now)
 
     def stop(self) -> list[asyncio.Task[None]]:
-        """Call upon nobody any more; returns the tasks to wait for."""
+        """Cancel the watch's connects and start no more; returns the tasks to wait for."""
         self._is_stopped = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -167,7 +168,7 @@ class RouteWatch:
         return tasks
 
     async def close(self) -> None:
-        """Stop, and wait until nobody is being called upon."""
+        """Stop the watch, and wait for its connects to end."""
         tasks = self.stop()
         if tasks:
             await asyncio.wait(tasks)
@@ -182,7 +183,7 @@ class RouteWatch:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, route: Route) -> None:
-        """TCP alone: TLS costs the worker more, and the trip tells the route."""
+        """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
             visit, _ = await dial(Visit, route.host, route.port, self.plan.timeout, None, route)
         except ConnectFailed:
@@ -200,7 +201,8 @@ class RouteWatch:
         return change is not None
 
     def _judge_region(self, region: str, now: float) -> None:
-        """A region departs when all of several endpoints have: then it is the way there and none of them."""
+        """Mark a region as departed if all of its endpoints are, and there are several: the common path is then the
+        cause."""
         trips = [each.trip for each in self._watched if each.endpoint.region == region]
         known = [trip for trip in trips if trip.norm is not None]
         is_away = len(known) > 1 and all(trip.is_departed for trip in known)
@@ -220,22 +222,23 @@ class RouteWatch:
 
 
 class Visit(asyncio.Protocol):
-    """A connection that asks for nothing."""
+    """Connection of the watch, which sends no request."""
 
     _transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio.Protocol."""
+        """Keep the transport."""
         self._transport = transport
 
     def leave(self) -> None:
-        """It has told what it can."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
 
 def network_of(address: str) -> str:
-    """The /24 or /48 that an address is in: what one network is given, and the least that is routed by itself."""
+    """The /24 or /48 network of an address: the usual size of an assignment, and the smallest that is routed on its
+    own."""
     bare = address.partition("%")[0]
     return str(ip_network(f"{bare}/{48 if ip_address(bare).version == 6 else 24}", strict=False))
 
