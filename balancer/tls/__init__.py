@@ -1,1 +1,1 @@
-"""TLS for clients and workers: contexts, session resumption and the transport."""
+"""TLS towards clients and workers: contexts, session resumption and the transport."""

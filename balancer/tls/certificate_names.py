@@ -1,7 +1,7 @@
-"""Whom a certificate names: the DNS names of its subjectAltName (RFC 5280 § 4.2.1.6), to choose it by SNI.
+"""DNS names of a certificate's subjectAltName (RFC 5280 § 4.2.1.6), to select certificates by SNI.
 
-Rule of this file: pure, and no more of ASN.1 than the way to that one extension. The certificate is the operator's own
-and OpenSSL judges it; here it is only read. Bytes that lead nowhere raise ValueError.
+It parses only as much ASN.1 as that extension needs and does not validate: the certificate is the operator's own, and
+OpenSSL validates it. Malformed input raises `ValueError`. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SUBJECT_ALT_NAME = bytes((0x55, 0x1D, 0x11))  # 2.5.29.17
 
 
 def dns_names(certificate: bytes) -> list[str]:
-    """The names in a certificate (DER), in lower case; wildcards as they stand. Raises ValueError."""
+    """DNS names of a certificate (DER), in lower case, wildcards unexpanded. Raises `ValueError`."""
     names: list[str] = []
     for extension in _extensions(certificate):
         parts = dict(_elements(extension))
@@ -26,7 +26,7 @@ def dns_names(certificate: bytes) -> list[str]:
 
 
 def is_named(host: str, name: str) -> bool:
-    """Whether `name`, perhaps a wildcard for one label, is that of `host` (RFC 6125 § 6.4.3)."""
+    """Whether `name`, which may be a wildcard for one label, matches `host` (RFC 6125 § 6.4.3)."""
     if name.startswith("*."):
         label, _, domain = host.partition(".")
         return bool(label) and domain == name[2:]
@@ -48,7 +48,7 @@ def _first(tag: int, data: bytes) -> bytes:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and value of each element, one after another (X.690 § 8.1)."""
+    """Tag and value of each ASN.1 element in `data` (X.690 § 8.1). Raises `ValueError`."""
     at = 0
     while at < len(data):
         if at + 2 > len(data):

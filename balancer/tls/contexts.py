@@ -1,7 +1,7 @@
-"""TLS as the configuration asks for it: contexts for clients and for workers, made at the start and made again.
+"""TLS contexts for clients and for workers, from the configuration.
 
-Rule of this file: whatever is wrong with a file is said in one line that names the field, `TlsProblem`, before a
-connection meets it. A context is never changed: reading again makes new ones, for the connections that come then.
+A fault in a file is reported as `TlsProblem`, one line that names the configuration field, before a connection meets
+it. Contexts are immutable: a reload creates new ones, which new connections use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from balancer.tls.undecodable_names import mute_undecodable_names
 from policies.routing.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption only (RFC 9325 § 4.2). Those of 1.3 are all of that kind."""
+"""Cipher suites of TLS 1.2: only with forward secrecy and authenticated encryption (RFC 9325 § 4.2). All those of TLS
+1.3 have both."""
 
 HTTP1, HTTP2 = "http/1.1", "h2"
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -28,26 +29,29 @@ _ASKING = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class TlsProblem(Exception):
-    """One line: the field, and what is wrong with the file that it names."""
+    """Fault in a TLS file; the message is one line with the configuration field and the fault."""
 
 
 # --- for clients
 
 
 class ServerHandshake(NamedTuple):
-    """The contexts of one client's handshake: it begins with `context`, and begins again with `unnamed`, which ignores
-    SNI, if the name in its SNI is not ASCII."""
+    """Contexts of one client's handshake: it begins with `context` and restarts with `unnamed`, which ignores SNI, if
+    the client's SNI is not ASCII."""
 
     context: ssl.SSLContext
     unnamed: ssl.SSLContext
 
 
 class ServerTls:
-    """What clients are met with, as the files were when it was made. `context` hands over to another where the client
-    names one of that one's names. `first` is that of the first certificate, and hands over to none."""
+    """TLS contexts towards clients, from the files as they were at construction.
+
+    `context` switches to the certificate that matches the client's SNI. `first` is the context of the first certificate
+    and never switches.
+    """
 
     def __init__(self, config: TlsConfig) -> None:
-        """Raises `TlsProblem`."""
+        """Load all certificates and keys. Raises `TlsProblem`."""
         named = _named_contexts(config)
         self.manner = _manner(config)
         self.choose = _Chooser(named)
@@ -58,25 +62,26 @@ class ServerTls:
         mute_undecodable_names()
 
     def handshake(self, front: Front | None = None) -> ServerHandshake:
-        """How a client's handshake begins, with `front` if there are several processes."""
+        """Contexts of a new handshake; `front` is given if the balancer runs several processes."""
         return ServerHandshake(self.context if front is None else front.before(self), self.first)
 
 
 class Front:
-    """With whom a handshake begins in every process of a unit: one context, made before they are forked.
+    """TLS context shared by all sibling processes, created before they are forked, so that they share ticket keys.
 
-    A context seals the tickets of resumption with keys of its own, and each process would refuse those of the others:
-    clients that come back would pay for a whole handshake. This one's keys are common to all, and stay on a reload
-    (RFC 8446 § 4.6.1, § 8.1; RFC 5077 § 5.5). It has no certificate, and hands over to a context that has.
+    A context encrypts session tickets with keys of its own, and each process would refuse the tickets of the others,
+    which costs returning clients a full handshake. These keys are common to all processes and survive a reload (RFC
+    8446 § 4.6.1, § 8.1; RFC 5077 § 5.5). The context has no certificate; it switches to one that has.
     """
 
     def __init__(self, config: TlsConfig) -> None:
-        """Raises `TlsProblem`."""
+        """Create the shared context. Raises `TlsProblem`."""
         self._manner = _manner(config)
         self._context = _bare_context(config)
 
     def before(self, tls: ServerTls) -> ssl.SSLContext:
-        """With whom to begin where `tls` is in force; that itself where it demands something else of a handshake."""
+        """Context with which a handshake begins while `tls` is in force: the shared one, or the context of `tls` if its
+        settings other than certificates differ."""
         if tls.manner != self._manner:
             return tls.context
         self._context.sni_callback = tls.choose
@@ -84,12 +89,12 @@ class Front:
 
 
 def _manner(config: TlsConfig) -> tuple[object, ...]:
-    """All but the certificates."""
+    """Settings of a context other than its certificates."""
     return config.minimum, config.client_ca, config.client_certificate
 
 
 def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]:
-    """A context for each certificate, and the names that it is for."""
+    """A context for each certificate, with the names in it. Raises `TlsProblem`."""
     named: list[tuple[list[str], ssl.SSLContext]] = []
     for field, certificate in config.by_field():
         names = _names(f"{field}certificate", certificate.certificate)
@@ -116,7 +121,8 @@ def _bare_context(config: TlsConfig) -> ssl.SSLContext:
 
 
 class _Chooser:
-    """Exact names before wildcards; whoever names nobody, or nobody we know, gets the first."""
+    """`sni_callback` that selects the context by server name: exact names before wildcards, else the first
+    certificate."""
 
     def __init__(self, named: list[tuple[list[str], ssl.SSLContext]]) -> None:
         self._first = named[0][1]
@@ -141,8 +147,8 @@ class _Chooser:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """How one worker is met: `name` is the one that it must prove, and that SNI tells it. `config` is what the context
-    was made of, for who cannot use one."""
+    """TLS settings towards one worker. `name`: server name for SNI and certificate verification. `config`: source of
+    the context, for transports that cannot use an `SSLContext`."""
 
     context: ssl.SSLContext
     name: str
@@ -150,7 +156,7 @@ class ClientTls:
 
 
 class UpstreamTls:
-    """How workers are met that speak https: as `default` says, or as the configuration of that endpoint does."""
+    """TLS contexts towards workers with https addresses, by the default configuration or by an endpoint's own."""
 
     def __init__(
         self,
@@ -158,15 +164,18 @@ class UpstreamTls:
         by_id: Mapping[str, UpstreamTlsConfig] | None = None,
         fields: Mapping[str, str] | None = None,
     ) -> None:
-        """`fields` says for messages where in the configuration an endpoint's own stands."""
+        """Create no contexts yet. `fields`: configuration field of an endpoint's own settings by id, for messages."""
         self._default = default or UpstreamTlsConfig()
         self._by_id = dict(by_id or {})
         self._fields = dict(fields or {})
         self._contexts: dict[tuple[UpstreamTlsConfig, str], ssl.SSLContext] = {}
 
     def of(self, endpoint: Endpoint, alpn: str = HTTP1) -> ClientTls | None:
-        """None for one that speaks plain http. `alpn` is all that it is offered (RFC 7301). Raises `TlsProblem` the
-        first time, if at all."""
+        """TLS settings for an endpoint, None if its address is plain http. `alpn`: the only protocol to offer (RFC
+        7301).
+
+        Raises `TlsProblem`, but only on the first call for a configuration.
+        """
         url = urlsplit(endpoint.address)
         if url.scheme != "https":
             return None
@@ -179,7 +188,7 @@ class UpstreamTls:
         return ClientTls(self._contexts[key], config.server_name or url.hostname or "", config)
 
     def of_these(self, endpoints: Iterable[EndpointConfig]) -> UpstreamTls:
-        """The same for other endpoints; contexts that there are serve them, too. Raises `TlsProblem`."""
+        """Copy for another set of endpoints, which shares existing contexts. Raises `TlsProblem`."""
         endpoints = list(endpoints)
         by_id = {endpoint.id: endpoint.tls for endpoint in endpoints if endpoint.tls is not None}
         other = UpstreamTls(self._default, by_id, {id_: self._fields.get(id_, "tls.") for id_ in by_id})
@@ -189,7 +198,8 @@ class UpstreamTls:
         return other
 
     def with_one(self, endpoint: EndpointConfig) -> UpstreamTls:
-        """The same with one endpoint more, or changed. Raises `TlsProblem`."""
+        """Copy with one endpoint added or changed, or this object if that endpoint has no settings of its own. Raises
+        `TlsProblem`."""
         other = self
         if endpoint.tls is not None or endpoint.id in self._by_id:
             other = self.without(endpoint.id)
@@ -200,11 +210,11 @@ class UpstreamTls:
         return other
 
     def of_its_own(self, endpoint_id: str) -> bool:
-        """Whether an endpoint has a table `tls`."""
+        """Whether an endpoint has its own table `tls`."""
         return endpoint_id in self._by_id
 
     def without(self, endpoint_id: str) -> UpstreamTls:
-        """A copy without the table `tls` of one endpoint."""
+        """Copy without the table `tls` of one endpoint."""
         other = UpstreamTls(self._default, self._by_id, self._fields)
         other._contexts = self._contexts
         other._by_id.pop(endpoint_id, None)
@@ -241,7 +251,7 @@ def _read(field: str, path: Path) -> str:
 
 
 def _names(field: str, path: Path) -> list[str]:
-    """The DNS names of the first certificate in a PEM file, and a check that there is one."""
+    """DNS names of the first certificate in a PEM file. Raises `TlsProblem` if there is no certificate."""
     text = _read(field, path)
     begin = text.find(_BEGIN)
     end = text.find(_END, begin)
@@ -254,7 +264,7 @@ def _names(field: str, path: Path) -> list[str]:
 
 
 def _load_pair(context: ssl.SSLContext, field: str, certificate: Path, key: Path | None) -> None:
-    """A certificate, which is known to be one, and its key; without a file of its own it stands in the same."""
+    """Load a certificate and its key, which is in the same file unless `key` is given. Raises `TlsProblem`."""
     key = key or certificate
     _read(f"{field}key", key)
     asked: list[bool] = []

@@ -1,9 +1,9 @@
-"""The last TLS session with one worker, offered to it again (RFC 8446 § 2.2; RFC 5077 for TLS 1.2).
+"""TLS session resumption towards one worker: keeps its last session and offers it again (RFC 8446 § 2.2; RFC 5077 for
+TLS 1.2).
 
-Rule of this file: a session belongs to the context and the name that it was verified under; with any other it is
-forgotten, for a resumed handshake shows no certificate. A worker that refuses it makes a full handshake, and nothing is
-lost. In TLS 1.3 tickets come behind the handshake, so the session is asked for when the next connection needs it, and
-reading pays nothing for it.
+A session is bound to the context and server name under which it was verified and is dropped when either changes,
+because a resumed handshake shows no certificate. A worker that refuses it does a full handshake. TLS 1.3 sends tickets
+after the handshake, so the session is fetched when the next connection needs it, which costs the read path nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Resumption:
-    """Handshakes with one worker, and how many seconds they took, by whether they resumed a session."""
+    """TLS session of one worker, with counts and total seconds of full and of resumed handshakes."""
 
     def __init__(self) -> None:
         self.full = 0
@@ -24,12 +24,12 @@ class Resumption:
         self.full_seconds = 0.0
         self.resumed_seconds = 0.0
         self.version: str | None = None
-        self._last: ssl.SSLObject | None = None  # which may get a ticket yet
+        self._last: ssl.SSLObject | None = None  # may still receive a ticket
         self._session: ssl.SSLSession | None = None
         self._tls: ClientTls | None = None
 
     def offer(self, tls: ClientTls) -> ssl.SSLSession | None:
-        """What a connection that is made like this may begin with."""
+        """Session to offer on a new connection with these TLS settings, None if there is none."""
         if self._tls != tls:
             self.forget()
         if (
@@ -42,7 +42,7 @@ class Resumption:
         return self._session
 
     def shaken(self, connection: ssl.SSLObject, tls: ClientTls, seconds: float) -> None:
-        """A handshake has succeeded; what it leaves replaces what was known, as soon as it is there."""
+        """Record a completed handshake of `seconds`; its session, once available, replaces the previous one."""
         self.version = connection.version()
         self._last, self._tls = connection, tls
         if connection.session_reused:
@@ -53,9 +53,9 @@ class Resumption:
             self.full_seconds += seconds
 
     def forget(self) -> None:
-        """A handshake has failed, or the certificates are others now: begin anew."""
+        """Drop the session, after a failed handshake or a change of TLS settings."""
         self._last = self._session = self._tls = None
 
     def _is_of_use(self, session: ssl.SSLSession) -> bool:
-        """TLS 1.2 may resume by an id; 1.3 has nothing to resume by before a ticket has come."""
+        """Whether the session can be resumed: TLS 1.2 may resume by session id, TLS 1.3 only with a ticket."""
         return session.has_ticket or (self.version == "TLSv1.2" and bool(session.id))

@@ -1,12 +1,11 @@
-"""TLS between a plain transport and a protocol: bytes in, records out, and both ends of a connection's life.
+"""TLS transport: an `asyncio.Transport` that encrypts between a plain transport and a protocol.
 
-Rule of this file: nothing is kept here. What comes is decrypted and delivered at once, as one piece for each read;
-what is written is encrypted and handed down at once. So back-pressure is the plain transport's own, both ways, and
-this layer only passes it on. An event costs one call into OpenSSL in each direction: after a record that was whole
-there is nothing to ask for, and asking would cost an exception.
+It buffers nothing. Each read is decrypted and delivered at once as one piece, each write is encrypted and passed down
+at once, so back-pressure in both directions is that of the plain transport. An event costs one call into OpenSSL per
+direction: after a complete record a further read would only raise an exception.
 
-TLS ends a direction with close_notify (RFC 8446 § 6.1). The peer's is `eof_received`; a FIN without it may be an
-attacker's, and ends the connection with an error. Ours is `write_eof`. Renegotiation is refused by the context.
+TLS ends a direction with close_notify (RFC 8446 § 6.1). The peer's is reported as `eof_received`; a FIN without it may
+be an attacker's and ends the connection with an error. `write_eof` sends ours. Renegotiation is refused by the context.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from contextlib import suppress
 from typing import Any, cast
 
 RECORD = 16_384
-"""Bytes that a record may hold (RFC 8446 § 5.1): one read takes a whole one."""
+"""Maximum bytes of a record (RFC 8446 § 5.1), so that one read takes a whole one."""
 
 UNASKED = 262_144
-"""Bytes that may wait for a peer that makes us answer (KeyUpdate) and does not read."""
+"""Maximum bytes in the write buffer for a peer that makes OpenSSL answer (KeyUpdate) and does not read."""
 
 NOBODY = asyncio.Protocol()
-"""Who hears what still comes when the connection is over; it breaks the circle of references."""
+"""Protocol that replaces the real one after the connection is lost; it breaks the reference cycle."""
 
 
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
-    """A protocol to the plain transport below, a transport to the `protocol` above.
+    """TLS layer: a protocol to the plain transport below, a transport to the `protocol` above.
 
-    `protocol.connection_made` is called after the handshake, and before it `on_handshake` with None, or instead with
-    the error. `name` is the server's, for a client; without it this is the server's side. `session` is offered by a
-    client, to be resumed. A server's handshake begins again with `unnamed` if the client's SNI is not ASCII,
-    which `ssl` cannot pass to the `sni_callback` of `context`.
+    `on_handshake` is called once, with None right before `protocol.connection_made`, or with the error. `name` is the
+    server name on the client side; without it this is the server side. `session`: session that a client offers for
+    resumption. `unnamed`: context with which a server restarts the handshake if the client's SNI is not ASCII, which
+    `ssl` cannot pass to the `sni_callback` of `context`.
     """
 
     __slots__ = (
@@ -73,12 +72,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._use(context, name, session)
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
         self._unnamed = unnamed
-        self._hello = bytearray()  # what the client has sent, as long as `unnamed` may be needed
-        self._error: Exception | None = None  # why it is lost, where the plain transport does not know
+        self._hello = bytearray()  # bytes of the client, while `unnamed` may be needed
+        self._error: Exception | None = (
+            None  # reason for `connection_lost` that the plain transport does not know
+        )
         self._is_open = False  # the handshake is done, and the connection is not lost
         self._is_ended = False  # the peer has sent close_notify
         self._is_closing = False
-        self._is_mute = False  # we have sent close_notify, or cannot any more
+        self._is_mute = False  # close_notify has been sent, or cannot be sent any more
         self.set_protocol(protocol)
 
     def _use(self, context: ssl.SSLContext, name: str | None, session: ssl.SSLSession | None) -> None:
@@ -140,7 +141,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._send(self._drain())
 
     def write_eof(self) -> None:
-        """Send close_notify: nothing more is written, what comes is still read."""
+        """Send close_notify; reading continues."""
         if not self._is_mute:
             self._notify()
             self._lower.write_eof()
@@ -149,7 +150,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Send what was written, and close_notify; the peer's is not waited for."""
+        """Send what was written, then close_notify, and close without waiting for the peer's."""
         if not self._is_closing:
             self._is_closing = True
             if not self._is_mute:
@@ -187,14 +188,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def below(self) -> asyncio.Transport:
-        """The plain transport."""
+        """Plain transport below."""
         return self._lower
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._upper
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the plain transport tells, and `ssl_object`, `sslcontext`, `peercert`."""
+        """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `peercert`."""
         if name == "ssl_object":
             return self._object
         if name == "sslcontext":
@@ -213,7 +214,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 self._forget_hello()
             self._flush()
             return
-        except (ssl.SSLError, ValueError) as error:  # ValueError: a name or certificate that cannot be
+        except (ssl.SSLError, ValueError) as error:  # ValueError: invalid name or certificate
             if self._unnamed is not None and getattr(error, "reason", None) == "CALLBACK_FAILED":
                 self._begin_again(self._unnamed)
             else:
@@ -228,7 +229,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read()
 
     def _begin_again(self, context: ssl.SSLContext) -> None:
-        """Nothing has been sent yet: the client notices nothing."""
+        """Restart the handshake with another context, which the client does not notice: nothing has been sent yet."""
         hello = self._hello
         self._forget_hello()
         self._use(context, None, None)
@@ -240,7 +241,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._hello = bytearray()
 
     def _read(self) -> None:
-        """Deliver what has come whole, as one piece."""
+        """Decrypt and deliver all complete records as one piece."""
         data = b""
         try:
             data = self._decrypt(RECORD)
@@ -260,7 +261,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._read_last()
 
     def _read_on(self, data: bytes) -> bytes:
-        """There is more than one record; a fault among them is told after what came before it."""
+        """Decrypt the records after the first. An error in one is reported after the data before it has been
+        delivered."""
         pieces = [data]
         try:
             while self._incoming.pending and not self._is_ended:
@@ -273,14 +275,14 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         return b"".join(pieces)
 
     def _read_last(self) -> None:
-        """Nothing more will be read."""
+        """Handle the end of reading: an error, or the peer's close_notify."""
         if self._error is not None:
             self._fail(self._error)
         elif not self._is_closing and not cast(asyncio.Protocol, self._upper).eof_received():
             self.close()
 
     def _answer(self) -> None:
-        """Reading has made OpenSSL write: it bounds that for us where the peer does not read."""
+        """Send what OpenSSL wrote while reading; abort if the peer lets too much of it pile up."""
         self._flush()
         if self._lower.get_write_buffer_size() > UNASKED:
             self.abort()
@@ -293,18 +295,18 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def _notify(self) -> None:
         self._is_mute = True
-        with suppress(ssl.SSLError, ValueError):  # the peer's close_notify is not here, or no handshake was
+        with suppress(ssl.SSLError, ValueError):  # without the peer's close_notify, or without a handshake
             self._object.unwrap()
         self._flush()
 
     def _fail(self, error: Exception) -> None:
-        """Nothing can be told any more, but an alert that OpenSSL has written."""
+        """Close because of an error, after sending the alert that OpenSSL has written."""
         self._error = error
         if not self._is_closing:
             self._is_closing = self._is_mute = True
             self._flush()
             if not self._is_open:
-                self._handshake_ended(error)  # who may still have a word to say in plain bytes
+                self._handshake_ended(error)  # the callback may still write plain bytes
             self._lower.close()
 
     def _handshake_ended(self, error: Exception | None) -> None:

@@ -1,15 +1,15 @@
-"""One request on a multiplexed connection, with the interface of `UpstreamConnection`.
+"""Upstream stream: one request on a multiplexed connection, with the interface of `UpstreamConnection`.
 
-Rule of this file: the requests' side cannot tell it from a connection. It takes the HTTP/1.1 head and the framed body
-that a connection would have sent, and tells of a response in the same events; whoever carries it sees a request taken
-apart (`outline.py`) and bytes without framing. A response is judged here as strictly as over a connection: what its
-head says of its length must hold, since the client is told the same.
+It takes the HTTP/1.1 head and the framed body that a connection would send, and reports the response in the same
+events. The multiplexed connection gets the request parsed (`http1/field_list.py`) and the body without framing.
+Responses are validated as strictly as over HTTP/1.1: the body must have the length that its head declares, since the
+client gets the same head.
 
-    carrier.begin(errand, outline) -> Stream     the request's head; its body follows by the stream
-    errand.took_head(head), took_body(data), took_end(trailers)      what has come, in order
-    errand.tell()                                all that has come is passed on: once for each read
+    carrier.begin(errand, outline) -> Stream     sends the request's head; its body follows by the stream
+    errand.took_head(head), took_body(data), took_end(trailers)      parts of the response, in order
+    errand.tell()                                passes on all parts so far: once for each read
     errand.fail(error)                           instead of `took_end`; never from within `begin`
-    errand.paused(), errand.resumed()            too much of the body waits here / no more
+    errand.paused(), errand.resumed()            the buffer of the request's body is full / has drained
 """
 
 from __future__ import annotations
@@ -35,32 +35,35 @@ LENGTH: Final = Framing.LENGTH
 
 
 class Stream(Protocol):
-    """One request's way through a carrier."""
+    """Request side of one stream of a multiplexed connection."""
 
     @property
     def unsent(self) -> int:
-        """Bytes of the body that wait here."""
+        """Bytes of the request's body in the buffer."""
 
     def send(self, data: bytes) -> None:
-        """Bytes of the body, without framing."""
+        """Send bytes of the request's body, without framing."""
 
     def send_end(self, trailers: bytes) -> None:
-        """The body is whole; `trailers` is a block or b""."""
+        """End the request's body; `trailers` is a block of fields or empty."""
 
     def pause(self) -> None:
-        """Let the worker wait."""
+        """Stop reading the response (flow control)."""
 
     def resume(self) -> None:
-        """Undo `pause`."""
+        """Resume reading after `pause`."""
 
     def cancel(self) -> None:
-        """Nobody waits for the response any more, nor for the request to go out; nothing, where that is over."""
+        """Cancel request and response; does nothing once the stream has ended."""
 
 
 @dataclass(slots=True)
 class ConnectionLife:
-    """One carrier's. Its `name` is our end's address. In seconds: `opened_at`, `retire_at`, and `idle_since`, when it
-    last had an errand; `requests` it has had of those `granted`."""
+    """Pool's record of one multiplexed connection.
+
+    `name`: local address and port. `opened_at`, `retire_at` and `idle_since`, the end of its last stream, in seconds.
+    `requests`: streams begun, of those `granted`.
+    """
 
     phases: Phases = NOTHING
     name: str = ""
@@ -72,8 +75,11 @@ class ConnectionLife:
 
 
 class MultiplexedConnection(Protocol):
-    """A connection of many streams, or a library's client. `leased`: errands that it has; `heads` reads its responses;
-    `life` is the pool's. `is_library`: it keeps its connections itself, ages and counts them."""
+    """Connection that carries many streams, or the client of a library.
+
+    `leased`: number of streams in use. `heads`: parser of response heads. `life`: the pool's record. `is_library`: the
+    library opens, ages and counts its connections itself.
+    """
 
     is_library: bool
     heads: ResponseHeads
@@ -82,29 +88,30 @@ class MultiplexedConnection(Protocol):
 
     @property
     def room(self) -> int:
-        """Errands more that it may be given."""
+        """Number of streams that may still be opened."""
 
     def begin(self, errand: UpstreamStream, outline: FieldList) -> Stream: ...
 
     def is_quiet(self) -> bool:
-        """Whether nothing says that it might be going; if it may be, it gives no room until that is known."""
+        """Whether nothing indicates that the worker is closing the connection. If it may be, `room` is 0 until that is
+        known."""
 
     def retire(self) -> None:
-        """Take no more; be gone when nothing is left."""
+        """Take no more streams, and close when the last one has ended."""
 
     def close(self) -> None:
-        """Be gone."""
+        """Close the connection at once."""
 
     def prune(self, now: float, limits: PoolLimits) -> None:
-        """The sweep."""
+        """Sweep: age the connection."""
 
 
 def drop(data: bytes) -> None:
-    """Nobody is there to take it."""
+    """Discard data; replaces `write` on an ended stream."""
 
 
 class UpstreamStream(UpstreamConnection):
-    """One request; made when it is leased, and never used twice."""
+    """Upstream stream of one request; created by a lease and never reused."""
 
     __slots__ = (
         "_framed",
@@ -122,19 +129,19 @@ class UpstreamStream(UpstreamConnection):
         super().__init__(owner)
         self.carrier = carrier
         self.write = self._write
-        self._framed: Body | None = None  # what is still to come of the request's
+        self._framed: Body | None = None  # parser of the request's body
         self._stream: Stream | None = None
-        self._left = -1  # bytes of the response's body that its head has promised; -1: it has not
+        self._left = -1  # remaining bytes of the response's body; -1: unknown length
         self._pieces: list[bytes] = []
         self._trailers = b""
-        self._is_told = False  # the sink has the head
-        self._is_ended = False  # all has come
+        self._is_told = False  # the head has been passed to the sink
+        self._is_ended = False  # the response is complete
         self._is_parted = False
 
     # --- towards the worker
 
     def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
-        """Begin the request."""
+        """Begin the request; its response goes to `sink`."""
         end = head.find(END_OF_HEAD) + 4
         self._sink = sink
         self._is_head_request = method == b"HEAD"
@@ -159,16 +166,16 @@ class UpstreamStream(UpstreamConnection):
             stream.send_end(body.trailers)
 
     def release(self) -> None:
-        """The request is over."""
+        """End the request."""
         self._part()
 
     def close(self) -> None:
-        """Give the request up; nobody hears of it any more."""
+        """Cancel the request; its sink gets no further events."""
         self._sink = None
         self._part()
 
     def detach(self) -> bytes:
-        """Nothing here can become a tunnel; a response that asks for one is refused before."""
+        """Close the stream: it cannot become a tunnel, and a 101 response is refused before."""
         self.close()
         return b""
 
@@ -180,7 +187,7 @@ class UpstreamStream(UpstreamConnection):
         return 0 if self._stream is None else self._stream.unsent
 
     def set_read_size(self, size: int) -> None:
-        """Nothing: what is read ahead is bounded by the window of the stream, or by the library."""
+        """Do nothing: read-ahead is bounded by the stream's window or by the library."""
 
     def pause_reading(self) -> None:
         if not self._reading_paused and self._stream is not None:
@@ -193,11 +200,11 @@ class UpstreamStream(UpstreamConnection):
             self._stream.resume()
 
     def _part(self) -> None:
-        """The carrier is done with it, and hears so once."""
+        """Give the stream back to the pool, once."""
         if self._is_parted:
             return
         self._is_parted = self.is_closed = True
-        self.write = drop  # a method of one's own is a circle of references
+        self.write = drop  # a bound method of this object would be a reference cycle
         stream, self._stream = self._stream, None
         if stream is not None and (self._framed is not None or not self._is_ended or stream.unsent):
             stream.cancel()
@@ -206,7 +213,7 @@ class UpstreamStream(UpstreamConnection):
     # --- from the carrier
 
     def took_head(self, head: bytes) -> None:
-        """A head has come, an interim one or the last, but for its empty line."""
+        """Take a final or interim response head, without its empty line."""
         if self._sink is None:
             return
         try:
@@ -233,7 +240,7 @@ class UpstreamStream(UpstreamConnection):
             self._left = response.length
 
     def took_body(self, data: bytes) -> None:
-        """Bytes of the body."""
+        """Take bytes of the response's body."""
         if self._sink is None or not data:
             return
         if self._response is None:
@@ -246,7 +253,7 @@ class UpstreamStream(UpstreamConnection):
             self._pieces.append(data)
 
     def took_end(self, trailers: bytes = b"") -> None:
-        """The response is whole."""
+        """Take the end of the response."""
         if self._sink is None:
             self._is_ended = True
         elif self._response is None:
@@ -258,7 +265,7 @@ class UpstreamStream(UpstreamConnection):
             self._is_ended = True
 
     def tell(self) -> None:
-        """Pass on what has come since."""
+        """Pass everything taken so far to the sink."""
         response, sink = self._response, self._sink
         if response is None or sink is None:
             return
@@ -272,11 +279,11 @@ class UpstreamStream(UpstreamConnection):
         self._tell_body()
 
     def _is_odd(self, response: Response) -> bool:
-        """Whether a body, or none, is not what the head says, or there is more to tell than a body."""
+        """Whether the length in the head does not describe a body (HEAD, 204, 304), or trailers follow it."""
         return self._is_head_request or response.is_bodiless or self._trailers != b""
 
     def _tell_body(self) -> None:
-        """To whoever it is for by now: the head may have changed that."""
+        """Pass on the body to the current sink, which the head's event may have replaced."""
         pieces, self._pieces = self._pieces, []
         for piece in pieces:
             if self._sink is not None:
@@ -291,7 +298,7 @@ class UpstreamStream(UpstreamConnection):
             sink.response_paused()
 
     def fail(self, error: UpstreamError) -> None:
-        """There will be no more of the response, and what has not been told is not."""
+        """Fail the response; what has not been passed on is discarded."""
         sink, self._sink = self._sink, None
         self._pieces = []
         if sink is None:
@@ -306,11 +313,11 @@ class UpstreamStream(UpstreamConnection):
             stream.cancel()
 
     def paused(self) -> None:
-        """Too much of the request's body waits here."""
+        """Pause the sender: the buffer of the request's body is full."""
         if self._sink is not None:
             self._sink.upstream_paused()
 
     def resumed(self) -> None:
-        """It has gone out."""
+        """Resume the sender: the buffer has drained."""
         if self._sink is not None:
             self._sink.upstream_resumed()

@@ -1,7 +1,4 @@
-"""Which transport an endpoint's requests take, by name.
-
-Rule of this file: a transport's library is loaded when an endpoint first asks for it, and not before.
-"""
+"""Upstream transports by name: native, http2, curl and aiohttp. A transport's library is imported on first use."""
 
 from __future__ import annotations
 
@@ -17,21 +14,21 @@ if TYPE_CHECKING:
 
 
 async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
-    """A connection that speaks HTTP/2."""
+    """Open an HTTP/2 connection."""
     from balancer.http2.dial import open_session
 
     return await open_session(pool, tls)
 
 
 async def open_curl(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
-    """What of libcurl is for one endpoint."""
+    """Return the adapter of libcurl for one endpoint."""
     from balancer.upstream.curl import CurlConnection
 
     return CurlConnection(pool, tls)
 
 
 async def open_aiohttp(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:
-    """What of aiohttp's client is for one endpoint."""
+    """Return the adapter of aiohttp's client for one endpoint."""
     from balancer.upstream.aiohttp_client import AiohttpConnection
 
     return AiohttpConnection(pool, tls)
@@ -41,5 +38,5 @@ OPENERS = {"http2": open_http2, "curl": open_curl, "aiohttp": open_aiohttp}
 
 
 def pool_of(endpoint: Endpoint, pools: Pools, transport: str) -> MultiplexedPool:
-    """A pool for an endpoint whose transport is not the native one."""
+    """Create the pool of an endpoint with a transport other than the native one."""
     return MultiplexedPool(endpoint, pools, transport, OPENERS[transport])
