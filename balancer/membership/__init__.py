@@ -1,1 +1,1 @@
-"""Endpoint set: configured, added by command, discovered, and checked."""
+"""Endpoint registry: endpoints from the configuration, commands and discovery, and their active checks."""

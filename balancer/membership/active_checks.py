@@ -1,10 +1,10 @@
-"""Active checks: a request of the unit's own to each endpoint now and then, over the pool's connections.
+"""Active checks: periodic health check requests to each endpoint, over its pool's connections.
 
-Rule of this file: no task and no timer; the sweep starts what is due and ends what is overdue, so a check may come a
-quarter of a second late. A check passes neither the router nor the counters of requests: it is nobody's request.
+They are driven by the sweep, without tasks or timers, so a check may be a quarter of a second late. A check bypasses
+the router and the request counters.
 
-Without a path nothing is asked. Only who was ejected because no connection could be made is called upon again, by
-connecting: that alone tells that it is back, and the connection then waits in the pool for the first request.
+Without a path no request is sent. Only an endpoint that was ejected because connects failed is then checked, by
+connecting; that connection stays in the pool for the first request.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from policies.routing.facts import AdminState, Endpoint, OutcomeKind
 from policies.routing.router import Router
 
 BODY_LIMIT = 65_536
-"""Bytes of an answer that are read so that the connection can be kept; a longer one costs its connection."""
+"""Bytes of a response that are read so that the connection can be kept; a longer one closes its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckPlan:
-    """What is asked, and which answer is good. `status` None: any from 200 to 399. `timeout` is in seconds, from
-    before the connection to the last byte. `path` None: only connect, and only to who could not be reached. `seed` is
-    of the jitter's randomness; None: a fresh one."""
+    """Configuration of active checks.
+
+    `path`: target of the GET, None: only connect, and only to unreachable endpoints. `status`: expected status, None:
+    any from 200 to 399. `timeout`: seconds from before the connect to the last byte. `seed`: seed of the jitter, None:
+    random.
+    """
 
     path: str | None = None
     status: int | None = None
@@ -39,29 +42,29 @@ class CheckPlan:
     seed: int | None = None
 
     def request(self, endpoint: Endpoint) -> bytes:
-        """The request to `endpoint`."""
+        """Check request to `endpoint`, as bytes of HTTP/1.1."""
         return (
             f"GET {self.path} HTTP/1.1\r\nHost: {urlsplit(endpoint.address).netloc}\r\n"
             "User-Agent: steelyard-check\r\nAccept: */*\r\n\r\n"
         ).encode()
 
     def fault_of(self, status: int) -> str | None:
-        """What is wrong with an answer; None: nothing."""
+        """Fault in a response with this status, None if it passes."""
         is_good = 200 <= status < 400 if self.status is None else status == self.status
         return None if is_good else f"status {status}"
 
 
 class Watch:
-    """One endpoint, as its checks see it."""
+    """Active-check state of one endpoint."""
 
     def __init__(self, endpoint: Endpoint, verdict: Verdict) -> None:
         self.endpoint = endpoint
         self.verdict = verdict
-        self.check: Check | None = None  # under way
+        self.check: Check | None = None  # in flight
 
 
 class Checks:
-    """All endpoints' checks."""
+    """Active checks of all endpoints."""
 
     def __init__(self, router: Router, pools: Pools, plan: CheckPlan) -> None:
         self.plan = plan
@@ -72,7 +75,7 @@ class Checks:
         self._is_stopped = False
 
     def sweep(self, now: float) -> None:
-        """End what is overdue and start what is due. `now` is the sweep's."""
+        """End checks that have timed out and start those that are due at `now`."""
         states = self._router.states
         if self.plan.path is None:
             states = [state for state in states if state.record.is_unreachable or state.id in self.by_id]
@@ -87,20 +90,21 @@ class Checks:
             self._forget({state.id for state in states})
 
     def follow(self) -> None:
-        """Endpoints have gone, or moved: what was asked of them says nothing any more."""
+        """Drop the check state of endpoints that were removed or changed their address."""
         addresses = {state.id: state.endpoint.address for state in self._router.states}
         self._forget(
             {id_ for id_, watch in self.by_id.items() if addresses.get(id_) == watch.endpoint.address}
         )
 
     def follow_one(self, endpoint_id: str, address: str | None) -> None:
-        """As `follow`, for the one endpoint that has changed; an address of None: it has gone."""
+        """Drop the check state of one endpoint if its address has changed. `address`: None if the endpoint was
+        removed."""
         watch = self.by_id.get(endpoint_id)
         if watch is not None and watch.endpoint.address != address:
             self._drop(endpoint_id)
 
     def use(self, plan: CheckPlan) -> None:
-        """Check by this plan from now on. Verdicts stay, unless checks are off now: then nobody is ill of them."""
+        """Apply a configuration. Verdicts are kept, unless it turns checks off: then all endpoints become healthy."""
         self.plan = plan
         for watch in self.by_id.values():
             watch.verdict.rules = plan.rules
@@ -110,16 +114,16 @@ class Checks:
                 self._router.set_healthy(state.id, True)
 
     def stop(self) -> None:
-        """Begin no more, and give up what is under way."""
+        """Start no more checks and cancel those in flight."""
         self._is_stopped = True
         for watch in self.by_id.values():
             if watch.check is not None:
                 watch.check.give_up()
 
     def ended(self, watch: Watch, fault: str | None, *, is_reachable: bool, now: float) -> None:
-        """A check is over; `fault` is what was wrong, None: nothing."""
+        """Record the result of a check. `fault`: what was wrong, None if it passed."""
         watch.check = None
-        if self.by_id.get(watch.endpoint.id) is not watch:  # the endpoint has gone, or moved
+        if self.by_id.get(watch.endpoint.id) is not watch:  # removed, or under another address
             return
         has_changed = watch.verdict.record(fault, now)
         endpoint_id = watch.endpoint.id
@@ -129,7 +133,7 @@ class Checks:
             self._router.readmit(endpoint_id)
 
     def _tell(self, endpoint_id: str, verdict: Verdict, has_changed: bool, is_reachable: bool) -> None:
-        """Tell the router what is new to it."""
+        """Report a changed verdict or reachability to the router."""
         is_told = verdict.is_healthy or self._router.find(endpoint_id).is_reachable == is_reachable
         if has_changed or not is_told:
             self._router.set_healthy(endpoint_id, verdict.is_healthy, is_reachable=is_reachable)
@@ -163,7 +167,7 @@ class Checks:
 
 
 class Check:
-    """One check: a lessee that waits for a connection, then the sink of one response."""
+    """One active check: a `LeaseWaiter`, then the sink of one response."""
 
     def __init__(self, checks: Checks, watch: Watch, pool: Pool, now: float) -> None:
         self._checks = checks
@@ -171,15 +175,15 @@ class Check:
         self._pool = pool
         self._plan = checks.plan
         self._deadline = now + checks.plan.timeout
-        self._now = now  # of the last sweep
+        self._now = now  # cached time
         self._upstream: UpstreamConnection | None = None
-        self._is_fresh = False  # the connection has served nobody before
+        self._is_fresh = False  # the connection was opened for this check
         self._is_over = False
         self._status = 0
         self._size = 0
 
     def begin(self, *, needs_fresh: bool) -> None:
-        """Over a connection that stands, if there is one, unless connecting is what is to be tried."""
+        """Send the check over an idle connection, or open one. `needs_fresh`: test that connecting works."""
         upstream = None if needs_fresh else self._pool.lease_quiet()
         if upstream is None:
             self._open()
@@ -187,7 +191,7 @@ class Check:
             self._send(upstream)
 
     def end_if_overdue(self, now: float) -> None:
-        """The sweep: `now` is later."""
+        """Fail the check if it has timed out at `now`."""
         self._now = now
         if now < self._deadline:
             return
@@ -196,7 +200,7 @@ class Check:
         self._end(f"no {what} within {self._plan.timeout:g} s", is_reachable=is_connected)
 
     def give_up(self) -> None:
-        """It is not wanted any more, and says nothing."""
+        """Cancel the check without a result."""
         self._is_over = True
         self._watch.check = None
         self._part(is_clean=False)
@@ -256,24 +260,22 @@ class Check:
             self._end(self._plan.fault_of(self._status))
 
     def response_paused(self) -> None:
-        """There is more to come, or the deadline."""
+        """Do nothing: more of the response, or the timeout, will follow."""
 
     def response_ended(self, trailers: bytes) -> None:
         self._end(self._plan.fault_of(self._status), is_clean=True)
 
     def response_failed(self, error: UpstreamError) -> None:
         self._part(is_clean=False)
-        if (
-            error.outcome is OutcomeKind.REFUSED
-        ):  # over a transport that connects when it has something to send
+        if error.outcome is OutcomeKind.REFUSED:  # from a transport that connects by itself
             self._end(f"no connection: {error}", is_reachable=False)
         elif self._is_fresh or self._status:
             self._end(f"{error.reason}: {error}")
         elif not self._is_over:
-            self._open()  # the worker had closed a connection that was idle: that is its right
+            self._open()  # retry: the worker may close an idle connection at any time
 
     def upstream_paused(self) -> None:
-        """A request of some hundred bytes is taken in one go."""
+        """Do nothing: the whole request is written at once."""
 
     def upstream_resumed(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: the request has no body to resume."""

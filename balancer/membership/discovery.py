@@ -1,7 +1,7 @@
-"""Endpoints that come and go by themselves: the sources that are watched, and when each is looked at.
+"""Endpoint discovery: polls the file source and the DNS sources, and updates the endpoint registry.
 
-Rule of this file: a source that has nothing good to say changes nothing; what is wrong with it is kept for the status
-and said once. Each look is bounded in time and in how often it comes.
+A source without a valid answer changes nothing; its problem is kept for the status and logged once. Each poll is
+bounded in time and in frequency.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from balancer.membership.registry import EndpointRegistry
 
 FILE_PERIOD = 1.0
-"""Seconds between looks at a file: one stat(2) each."""
+"""Seconds between polls of the file: one stat(2) each."""
 
 
 class Discovery:
-    """The sources of one unit, feeding `roster`. `say` tells whoever runs the unit."""
+    """Discovery sources of the balancer, which update `roster`. `say`: writes a line to the log."""
 
     def __init__(self, roster: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
         self._roster = roster
@@ -38,20 +38,20 @@ class Discovery:
 
     @property
     def sources(self) -> Iterator[WatchedFile | WatchedName]:
-        """All that are watched."""
+        """All sources."""
         if self._file is not None:
             yield self._file
         yield from self._names.values()
 
     @property
     def is_looking(self) -> bool:
-        """Whether an answer of the DNS is still to come."""
+        """Whether a DNS lookup is in progress."""
         return bool(self._tasks)
 
     def adopt(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[WatchedName]:
-        """Watch these sources from now on. Those that stay go on; the endpoints of those that are gone are forgotten.
+        """Apply a configuration: unchanged sources continue, and the endpoints of removed sources are removed.
 
-        Returns names to be closed. Raises `ConfigError` for a file that is not good, and then changes nothing.
+        Returns the DNS sources to close. Raises `ConfigError` for an invalid file, and then changes nothing.
         """
         file, endpoints = self._file, None
         if config.file != (file.config if file is not None else None):
@@ -66,13 +66,13 @@ class Discovery:
         return [name for source, name in old.items() if self._names.get(source) is not name]
 
     async def start(self, now: float) -> None:
-        """Ask for every name once; each takes no longer than its own timeout."""
+        """Look up all DNS sources once; each takes no longer than its own timeout."""
         self.tick(now)
         if self._tasks:
             await asyncio.wait(self._tasks.values())
 
     def tick(self, now: float) -> None:
-        """To be called some times a second: looks at whatever is due."""
+        """Poll the sources that are due; call it several times a second."""
         if self._file is not None and now >= self._look_at_file_at:
             self._look_at_file_at = now + FILE_PERIOD
             self._take(self._file, self._file.look())
@@ -81,14 +81,14 @@ class Discovery:
                 self._tasks[name] = asyncio.get_running_loop().create_task(self._look(name, now))
 
     async def close(self, names: Iterable[WatchedName]) -> None:
-        """They are not watched any more."""
+        """Cancel the lookups of DNS sources that `adopt` returned, and wait for them to end."""
         for name in names:
             if name in self._tasks:
                 self._tasks[name].cancel()
                 await asyncio.wait([self._tasks[name]])
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop all sources."""
         names, self._names, self._file = list(self._names.values()), {}, None
         await self.close(names)
 
@@ -101,7 +101,7 @@ class Discovery:
             endpoints = await name.look(now)
         finally:
             del self._tasks[name]
-        if self._names.get(name.source) is name:  # it may have been replaced meanwhile
+        if self._names.get(name.source) is name:  # unless it was replaced during the lookup
             self._take(name, endpoints)
 
     def _take(self, source: WatchedFile | WatchedName, endpoints: tuple[EndpointConfig, ...] | None) -> None:

@@ -1,7 +1,7 @@
-"""Endpoints named by the DNS: what a name leads to, for as long as the answer holds.
+"""DNS source of endpoint discovery: endpoints from A, AAAA or SRV records, looked up again when the TTL expires.
 
-Rule of this file: an id is made of the address, so whoever is still there keeps what is known of it. An answer without
-anybody, or none, is no answer: what was known stays, for a name server that fails is no reason to serve nobody.
+An endpoint's id is derived from its address, so an address that stays keeps its state. A failed lookup or an empty
+answer keeps the known endpoints.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from balancer.config.sections import EndpointConfig, UpstreamTlsConfig
 from balancer.upstream.resolver import LookupFailed, Resolver, Service
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?\.?")
-"""What an SRV record may lead to: it is shown to people, and told to a worker by SNI."""
+"""Accepted SRV targets, which are displayed and sent to workers as SNI."""
 
 MOST = 5000
-"""Endpoints that a name may lead to."""
+"""Maximum number of endpoints from one name."""
 
 SHORTEST = 1.0
-"""Seconds between look-ups, whatever the TTL."""
+"""Minimum seconds between lookups, whatever the TTL."""
 
 LONGEST_AFTER_FAILURE = 30.0
-"""Seconds to which the pause is doubled while there is no answer."""
+"""Maximum pause in seconds after failed lookups; it doubles up to this."""
 
 
 class WatchedName:
-    """One name. `problem` says why there was no answer the last time; None if there was. `next_at` is when it is to be
-    asked for again."""
+    """DNS source for one name. `problem`: reason why the last lookup failed, None if it succeeded. `next_at`: time of
+    the next lookup."""
 
     def __init__(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> None:
         self.config = config
@@ -41,15 +41,15 @@ class WatchedName:
 
     @property
     def source(self) -> str:
-        """Its name among the sources of endpoints."""
+        """Name of this source in the endpoint registry."""
         return self.config.source
 
     def is_for(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> bool:
-        """Whether it is what these ask for."""
+        """Whether this source has the same configuration."""
         return (config, tls) == (self.config, self._tls)
 
     async def look(self, now: float) -> tuple[EndpointConfig, ...] | None:
-        """What it leads to now; None where that cannot be known."""
+        """Look up the name; returns its endpoints, None if the lookup failed."""
         self.lookups += 1
         self.next_at = now + self._pause
         resolver = Resolver(self.config.servers, self.config.timeout)
@@ -77,7 +77,8 @@ class WatchedName:
     async def _services(
         self, resolver: Resolver, services: list[Service]
     ) -> tuple[tuple[EndpointConfig, ...], float]:
-        """Those of the first priority (RFC 2782); the others are for who has no health checks to go by."""
+        """Endpoints of the SRV records with the lowest priority value (RFC 2782), and the TTL. The others are for
+        clients without health checks. Raises `LookupFailed`."""
         for service in services:
             if not service.port or not HOST_NAME.fullmatch(service.target):
                 raise LookupFailed(f"{self.config.name}: an SRV record names no host and port")
@@ -99,7 +100,8 @@ class WatchedName:
         return endpoints, ttl
 
     def _endpoint(self, host: str, port: int, name: str, weight: float | None = None) -> EndpointConfig:
-        """`name` is what a certificate must be for. SRV's weight of 0 means hardly ever: nothing is below its 1."""
+        """Endpoint at an address; its certificate must be for `name`. SRV weight 0 means rarely selected, so it becomes
+        1, the lowest weight."""
         config = self.config
         tls = self._tls
         if config.scheme == "https" and tls.server_name is None:
@@ -115,7 +117,7 @@ class WatchedName:
 
 
 def endpoint_id(host: str, port: int) -> str:
-    """192.0.2.1-8080, or ip6-2001-db8--1-8080: a name such as an id must be, another for each address."""
+    """Endpoint id of an address, such as 192.0.2.1-8080 or ip6-2001-db8--1-8080: unique, and valid as an id."""
     address = ip_address(host.partition("%")[0])
     text = address.compressed.replace(":", "-")
     return f"ip6-{text}-{port}" if address.version == 6 else f"{text}-{port}"

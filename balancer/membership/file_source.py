@@ -1,7 +1,7 @@
-"""Endpoints named by a file, which somebody writes anew while the unit runs.
+"""File source of endpoint discovery: a TOML or JSON list of endpoints that may be rewritten at runtime.
 
-Rule of this file: a file that is being written is not read. It is taken once it has stood still for one look, and
-whole; what cannot be read, is no list of endpoints or is empty changes nothing.
+A file is read once it is unchanged for one poll, so that it is not read while being written. A file that is unreadable,
+invalid or empty changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stamp = tuple[int, int, int]
 
 
 class WatchedFile:
-    """One file. `problem` is what was wrong with it when it last changed, None if it was good."""
+    """File source. `problem`: fault in its last version, None if that is valid."""
 
     def __init__(self, config: FileDiscovery) -> None:
         self.config = config
@@ -30,16 +30,16 @@ class WatchedFile:
 
     @property
     def source(self) -> str:
-        """Its name among the sources of endpoints."""
+        """Name of this source in the endpoint registry."""
         return f"file {self.config.path}"
 
     def first(self) -> tuple[EndpointConfig, ...]:
-        """What it holds at the start. Raises `ConfigError`."""
+        """Read the file at the start. Raises `ConfigError`."""
         self._seen = self._taken = self._stamp()
         return self._read()
 
     def look(self) -> tuple[EndpointConfig, ...] | None:
-        """What it holds, if that is something new and good."""
+        """Poll the file; returns its endpoints if it has a new valid version, else None."""
         try:
             stamp = self._stamp()
             if stamp == self._taken:
@@ -82,7 +82,7 @@ class WatchedFile:
             document = read_document(path, is_json=is_json, is_plain=True)
         except OSError as error:
             raise self._cannot_read(error) from None
-        except ValueError as error:  # of both languages, of what is no UTF-8, and of what is too much
+        except ValueError as error:  # invalid syntax, invalid UTF-8, or too large
             language = "JSON" if is_json else "TOML"
             raise ConfigError(f"discovery.file: {path}: not {language}: {error}") from None
         return {"endpoints": document} if isinstance(document, list) else document

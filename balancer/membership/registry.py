@@ -1,9 +1,8 @@
-"""Who the endpoints are: those of the configuration, those added by command, and those discovered, as one list.
+"""Endpoint registry: merges the endpoints of the configuration, of commands and of discovery into one set.
 
-Rule of this file: each source speaks for its own and is replaced as a whole. Where two name the same id, the
-configuration goes before commands, and commands before discovery. What an operator has said of an endpoint stays with
-its id for as long as anybody names it. Every change is made in one go: no request sees half of it. A command changes
-one endpoint and costs what that one costs, however many there are.
+Each source is replaced as a whole. If several sources name the same id, the configuration takes precedence over
+commands, and commands over discovery. An endpoint's admin state is kept as long as any source names its id. Changes are
+atomic with respect to requests. A command costs O(1) in the number of endpoints.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ CONFIGURATION = "configuration"
 COMMAND = "command"
 
 FEW = 16
-"""Removed endpoints that are kept before it is looked which of them still have requests."""
+"""Number of removed endpoints to keep before those without requests in flight are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One endpoint and who names it."""
+    """Endpoint and the source that names it."""
 
     config: EndpointConfig
     source: str
 
 
 class EndpointRegistry:
-    """The endpoints of a unit, by id, in order."""
+    """Endpoints of the balancer by id, in order."""
 
     def __init__(self, proxy: Proxy, terms: RuntimeConfig) -> None:
         self._proxy = proxy
@@ -58,28 +57,28 @@ class EndpointRegistry:
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """All of them, with the weights in force."""
+        """All endpoints by id, with the weights in force."""
         return self._members
 
     def member(self, endpoint_id: str) -> Member:
-        """Raises `UnknownEndpoint`."""
+        """Look up an endpoint. Raises `UnknownEndpoint`."""
         try:
             return self._members[endpoint_id]
         except KeyError:
             raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._members)}") from None
 
     def count(self, source: str) -> int:
-        """How many endpoints a source names."""
+        """Number of endpoints that a source names."""
         return len(self._lists.get(source, ()))
 
     @property
     def leaving(self) -> list[EndpointState]:
-        """Those that were removed and still have requests in flight."""
+        """Removed endpoints that still have requests in flight."""
         self._leaving = [state for state in self._leaving if state.in_flight_here]
         return list(self._leaving)
 
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
-        """What commands have made of the configuration: endpoints added, ids removed, and weights."""
+        """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
         kept = self._lists[CONFIGURATION]
         removed = [config.id for config in self._proxy.terms.endpoints if config.id not in kept]
         return list(self._lists[COMMAND].values()), removed, dict(self._weights)
@@ -89,7 +88,7 @@ class EndpointRegistry:
     def obey(
         self, added: Iterable[EndpointConfig], removed: Iterable[str], weights: Mapping[str, float]
     ) -> None:
-        """The same commands at once, in another process. Raises `TlsProblem`, and then changes nothing."""
+        """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
         before, gone = self._weights, set(removed)
         kept = by_id(config for config in self._proxy.terms.endpoints if config.id not in gone)
         self._weights = dict(weights)
@@ -100,30 +99,32 @@ class EndpointRegistry:
             raise
 
     def warm(self, terms: RuntimeConfig) -> None:
-        """Make what those that there are need for TLS under other terms. Raises `TlsProblem`."""
+        """Create the TLS contexts that the current endpoints need under another runtime configuration. Raises
+        `TlsProblem`."""
         terms.upstream_tls.of_these([member.config for member in self._members.values()])
 
     def adopt(self, terms: RuntimeConfig) -> None:
-        """Another configuration: it wins for the endpoints that it names, over what commands have made of them."""
+        """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
         named = {endpoint.id for endpoint in terms.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}
         self._weights = {id_: weight for id_, weight in self._weights.items() if id_ not in named}
         self._install({**self._lists, CONFIGURATION: by_id(terms.endpoints), COMMAND: added})
 
     def replace(self, source: str, endpoints: Iterable[EndpointConfig]) -> None:
-        """What a source of discovery names now; nothing is done where that is what it named before."""
+        """Replace the endpoints of a discovery source; does nothing if they are unchanged."""
         wanted = by_id(endpoints)
         if list(wanted.values()) != list(self._lists.get(source, {}).values()):
             self._install({**self._lists, source: wanted})
 
     def forget(self, sources: Iterable[str]) -> None:
-        """These sources are there no more."""
+        """Remove sources and their endpoints."""
         kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
         if len(kept) != len(self._lists):
             self._install(kept)
 
     def add(self, config: EndpointConfig) -> None:
-        """By command. Raises `EndpointConflict`, or `TlsProblem` for a file of its own table `tls`."""
+        """Add an endpoint by command. Raises `EndpointConflict` if its id is in use, `TlsProblem` if a file in its
+        table `tls` is faulty."""
         if config.id in self._members:
             source = self._members[config.id].source
             raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
@@ -132,9 +133,9 @@ class EndpointRegistry:
         self._put(Member(config, COMMAND), tls)
 
     def remove(self, endpoint_id: str) -> int:
-        """No new request goes there; returns how many are in flight, which end as they would have.
+        """Remove an endpoint by command; returns its number of requests in flight, which finish.
 
-        Raises `UnknownEndpoint`, and `EndpointConflict` for one that its discovery would only bring back.
+        Raises `UnknownEndpoint`, and `EndpointConflict` for a discovered endpoint, which discovery would add again.
         """
         source = self.member(endpoint_id).source
         if source not in (CONFIGURATION, COMMAND):
@@ -152,7 +153,7 @@ class EndpointRegistry:
         return state.in_flight_here
 
     def change(self, endpoint_id: str, state: AdminState | None = None, weight: float | None = None) -> None:
-        """Raises `UnknownEndpoint`."""
+        """Change the admin state or the weight of an endpoint. Raises `UnknownEndpoint`."""
         self.member(endpoint_id)
         if weight is not None:
             self._weights[endpoint_id] = weight
@@ -178,14 +179,14 @@ class EndpointRegistry:
         return members
 
     def _weighed(self, config: EndpointConfig, source: str) -> Member:
-        """With the weight that a command has given it."""
+        """Member with the weight that a command has set, if any."""
         weight = self._weights.get(config.id, config.weight)
         if weight != config.weight:
             config = config.model_copy(update={"weight": weight})
         return Member(config, source)
 
     def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
-        """One endpoint has come, or is another than before. Raises `TlsProblem`, and then changes nothing here."""
+        """Add or change one endpoint. Raises `TlsProblem`, and then changes nothing here."""
         pools, config = self._proxy.pools, member.config
         pools.tls = tls if tls is not None else pools.tls.with_one(config)
         self._members[config.id] = member
@@ -196,7 +197,7 @@ class EndpointRegistry:
         self._proxy.put_endpoint(config.endpoint())
 
     def _drop(self, state: EndpointState) -> None:
-        """One endpoint has gone."""
+        """Remove one endpoint."""
         pools = self._proxy.pools
         del self._members[state.id]
         self._weights.pop(state.id, None)
@@ -211,7 +212,7 @@ class EndpointRegistry:
             pools.without_reuse -= {state.id}
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
-        """Raises `TlsProblem`, and then changes nothing."""
+        """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
         proxy, members = self._proxy, self._merged(lists)
         tls = proxy.terms.upstream_tls.of_these([member.config for member in members.values()])
         gone = [id_ for id_ in self._members if id_ not in members]
@@ -226,7 +227,7 @@ class EndpointRegistry:
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:
-    """In order; of two with one id the first."""
+    """Configurations by id, in order; the first wins if an id repeats."""
     found: dict[str, EndpointConfig] = {}
     for config in configs:
         found.setdefault(config.id, config)
@@ -234,5 +235,5 @@ def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:
 
 
 def without_reuse(configs: Iterable[EndpointConfig]) -> frozenset[str]:
-    """The ids of endpoints that get a new connection for each request."""
+    """Ids of endpoints that get a new connection for each request."""
     return frozenset(config.id for config in configs if not config.keep_alive)

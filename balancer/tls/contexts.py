@@ -174,7 +174,7 @@ class UpstreamTls:
         """TLS settings for an endpoint, None if its address is plain http. `alpn`: the only protocol to offer (RFC
         7301).
 
-        Raises `TlsProblem`, but only on the first call for a configuration.
+        Raises `TlsProblem` if the context does not exist yet and a file for it is faulty.
         """
         url = urlsplit(endpoint.address)
         if url.scheme != "https":

@@ -1,5 +1,4 @@
-"""TLS session resumption towards one worker: keeps its last session and offers it again (RFC 8446 § 2.2; RFC 5077 for
-TLS 1.2).
+"""TLS session resumption: keeps a worker's last session and offers it again (RFC 8446 § 2.2; RFC 5077 for TLS 1.2).
 
 A session is bound to the context and server name under which it was verified and is dropped when either changes,
 because a resumed handshake shows no certificate. A worker that refuses it does a full handshake. TLS 1.3 sends tickets

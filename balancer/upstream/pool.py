@@ -4,8 +4,8 @@ All decisions are synchronous; only connecting is a task. A connection is idle, 
 only through `connection_closed`, so that the counts add up.
 
 The newest idle connection is leased first, because the worker is least likely to have closed it (RFC 9112 § 9.3.1); the
-oldest age out. A connection given back recently is leased without reading the clock. The sweep moves those
-that stay idle for `REST` to `IdleConnections`, which checks their idle time.
+oldest age out. A connection given back recently is leased without reading the clock. The sweep moves those that stay
+idle for `REST` to `IdleConnections`, which checks their idle time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Preconnect: keeps idle connections ready, opens missing ones ahead of need, and keeps them alive by heartbeats.
 
-The target is `PoolLimits.warm` idle connections beside those in use, and at least the recent peak of connections in
-use. A connection that is about to reach the idle-timeout estimate does not count: its replacement is opened, or its
-heartbeat sent, while it can still be leased. It is driven by the sweep, without tasks or timers.
+The target is `PoolLimits.warm` idle connections beside those in use, and in total at least the recent peak of
+connections in use. A connection that is about to reach the idle-timeout estimate does not count: its
+replacement is opened, or its heartbeat sent, while it can still be leased. It is driven by the sweep, without tasks or timers.
 """
 
 from __future__ import annotations
