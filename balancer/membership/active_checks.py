@@ -55,7 +55,7 @@ class CheckPlan:
 
 
 class Watch:
-    """Active-check state of one endpoint."""
+    """Verdict on one endpoint, and its check in flight."""
 
     def __init__(self, endpoint: Endpoint, verdict: Verdict) -> None:
         self.endpoint = endpoint
@@ -64,7 +64,7 @@ class Watch:
 
 
 class Checks:
-    """Active checks of all endpoints."""
+    """Active checks of all endpoints, run by the sweep."""
 
     def __init__(self, router: Router, pools: Pools, plan: CheckPlan) -> None:
         self.plan = plan

@@ -38,7 +38,7 @@ class Discovery:
 
     @property
     def sources(self) -> Iterator[WatchedFile | WatchedName]:
-        """All sources."""
+        """The file source, if any, then the DNS sources."""
         if self._file is not None:
             yield self._file
         yield from self._names.values()
@@ -88,7 +88,7 @@ class Discovery:
                 await asyncio.wait([self._tasks[name]])
 
     async def stop(self) -> None:
-        """Stop all sources."""
+        """Stop all sources and wait for pending lookups to end."""
         names, self._names, self._file = list(self._names.values()), {}, None
         await self.close(names)
 

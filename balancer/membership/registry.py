@@ -117,7 +117,7 @@ class EndpointRegistry:
             self._install({**self._lists, source: wanted})
 
     def forget(self, sources: Iterable[str]) -> None:
-        """Remove sources and their endpoints."""
+        """Remove discovery sources and the endpoints that they name."""
         kept = {source: named for source, named in self._lists.items() if source not in set(sources)}
         if len(kept) != len(self._lists):
             self._install(kept)
@@ -197,7 +197,7 @@ class EndpointRegistry:
         self._proxy.put_endpoint(config.endpoint())
 
     def _drop(self, state: EndpointState) -> None:
-        """Remove one endpoint."""
+        """Remove one endpoint; it is listed as leaving while requests are in flight."""
         pools = self._proxy.pools
         del self._members[state.id]
         self._weights.pop(state.id, None)

@@ -141,7 +141,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._send(self._drain())
 
     def write_eof(self) -> None:
-        """Send close_notify; reading continues."""
+        """Send close_notify and a FIN; reading continues."""
         if not self._is_mute:
             self._notify()
             self._lower.write_eof()
@@ -188,7 +188,6 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def below(self) -> asyncio.Transport:
-        """Plain transport below."""
         return self._lower
 
     def get_protocol(self) -> asyncio.BaseProtocol:

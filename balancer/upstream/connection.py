@@ -55,7 +55,7 @@ NOT_HEARD: Final = -1.0
 
 
 class ResponseSink(Protocol):
-    """Receiver of a response's events."""
+    """Receiver of the events of one response; see the module's docstring."""
 
     def response_whole(self, response: Response, body: bytes) -> None: ...
     def response_started(self, response: Response) -> None: ...
@@ -211,7 +211,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading after `pause_reading`."""
         if self._reading_paused and not self.is_closed:
             self._reading_paused = False
             self.transport.resume_reading()

@@ -57,11 +57,11 @@ class PoolCounts:
 
     @property
     def closed_by_us(self) -> int:
-        """Connections that the balancer closed."""
+        """Connections closed by the balancer: all that neither the worker nor an error closed."""
         return self.closed - self.closed_by_worker - self.closed_by_error
 
     def count_closed(self, by: str) -> None:
-        """Count a closed connection."""
+        """Count a closed connection by the side that closed it."""
         self.closed += 1
         if by == WORKER:
             self.closed_by_worker += 1

@@ -28,7 +28,7 @@ class ConnectionInfo:
 
 
 def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
-    """Snapshot of an HTTP/1.1 connection."""
+    """Snapshot of an HTTP/1.1 connection, idle or leased."""
     is_idle = upstream.is_reusable and upstream.idle_since > 0
     return ConnectionInfo(
         our_end(upstream.transport),
@@ -41,7 +41,7 @@ def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
 
 
 def listed_carrier(carrier: MultiplexedConnection) -> ConnectionInfo:
-    """Snapshot of a multiplexed connection."""
+    """Snapshot of a multiplexed connection and its streams."""
     life = carrier.life
     idle_since = None if carrier.leased else life.idle_since
     return ConnectionInfo(life.name, life.opened_at, idle_since, life.requests, carrier.leased, life.phases)

@@ -65,7 +65,7 @@ class CurlClient:
         self._multi.add_handle(transfer.handle)
 
     def handle(self) -> Any:
-        """Return an unused curl handle."""
+        """Return an unused curl handle, created if none is spare."""
         return self._spare.pop() if self._spare else pycurl.Curl()
 
     def go_on(self, transfer: CurlTransfer) -> None:

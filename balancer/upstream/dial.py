@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FAILED = "no TLS connection with the worker"
 UNRESOLVED = "the worker's name has no address"
-"""Messages for the client."""
+"""Messages of connect failures that the client sees."""
 
 CERTIFICATE_KINDS = {
     **dict.fromkeys((9, 10), "certificate_expired"),  # or not yet valid
@@ -122,11 +122,11 @@ class _Line(Generic[P]):
 
     @property
     def tls_object(self) -> ssl.SSLObject:
-        """OpenSSL object of the connection."""
+        """OpenSSL object of the connection; only valid with TLS."""
         return cast(ssl.SSLObject, cast(TlsTransport, self._lowest).get_extra_info("ssl_object"))
 
     async def connect(self, address: str, port: int) -> _Line[P]:
-        """Connect TCP. Raises `OSError`."""
+        """Connect TCP to one address; returns this attempt. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         transport, _ = await loop.create_connection(lambda: self._lowest, address, port)
         self._transport = transport
@@ -146,7 +146,6 @@ class _Line(Generic[P]):
         return now()
 
     def abort(self) -> None:
-        """Abort the connection attempt."""
         if self._transport is not None:
             self._transport.abort()
 

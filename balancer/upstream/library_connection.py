@@ -35,7 +35,7 @@ class LibraryConnection(ABC):
 
     @property
     def limits(self) -> PoolLimits:
-        """Current limits of the pools."""
+        """Current limits of the pools; a reload may replace them."""
         return self.pool.pools.limits
 
     @property

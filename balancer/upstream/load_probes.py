@@ -65,7 +65,7 @@ class LoadProbes:
         self.now = now
 
     def use(self, plan: ProbePlan) -> None:
-        """Apply a configuration."""
+        """Apply a configuration; a path of None turns probes off."""
         self.plan = plan
         self._router.on_probe = self.ask if plan.path is not None else None
 

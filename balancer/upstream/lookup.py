@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from balancer.upstream.resolver import Addresses, LookupFailed, Resolver
 
 Look = Callable[[str], Awaitable[Addresses]]
-"""Resolves a name. Raises `LookupFailed`."""
+"""Lookup function: resolves a name to its `Addresses`. Raises `LookupFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SystemLook:
     timeout: float
 
     async def __call__(self, name: str) -> Addresses:
-        """Resolve `name`. Raises `LookupFailed`."""
+        """Resolve `name` in the system's resolver. Raises `LookupFailed`."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout):
@@ -54,7 +54,7 @@ class DnsLook:
     timeout: float
 
     async def __call__(self, name: str) -> Addresses:
-        """Resolve `name`. Raises `LookupFailed`."""
+        """Resolve `name` in the DNS; one of A and AAAA suffices. Raises `LookupFailed`."""
         resolver = Resolver(self.servers, self.timeout)
         try:
             found = await resolver.addresses(name, is_half_enough=True)

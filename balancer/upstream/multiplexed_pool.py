@@ -75,7 +75,6 @@ class MultiplexedPool(Pool):
 
     @property
     def pools(self) -> Pools:
-        """All pools."""
         return self._pools
 
     @property

@@ -115,7 +115,7 @@ class Names:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        """Cancel all lookups."""
+        """Cancel all lookups and wait for them to end."""
         for task in self._tasks.values():
             task.cancel()
         await self.settled()

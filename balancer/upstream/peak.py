@@ -20,7 +20,7 @@ class Peak:
         self._began_at = 0.0
 
     def note(self, number: int, now: float) -> None:
-        """Record the gauge's value."""
+        """Record the gauge's value at time `now`, in seconds."""
         if now - self._began_at >= WINDOW:
             self._last = self._this if now - self._began_at < 2 * WINDOW else 0
             self._this, self._began_at = 0, now

@@ -82,7 +82,7 @@ class Pool:
 
     @property
     def idle(self) -> int:
-        """Number of idle connections."""
+        """Number of idle connections, an idle-timeout probe included."""
         return len(self._idle) + len(self.rested)
 
     @property
@@ -254,7 +254,6 @@ class Pool:
         upstream.close()
 
     def close_idle(self) -> None:
-        """Close all idle connections."""
         while self.idle:
             self.close_oldest()
 

@@ -1,8 +1,8 @@
 """Preconnect: keeps idle connections ready, opens missing ones ahead of need, and keeps them alive by heartbeats.
 
 The target is `PoolLimits.warm` idle connections beside those in use, and in total at least the recent peak of
-connections in use. A connection that is about to reach the idle-timeout estimate does not count: its
-replacement is opened, or its heartbeat sent, while it can still be leased. It is driven by the sweep, without tasks or timers.
+connections in use. A connection that is about to reach the idle-timeout estimate does not count: its replacement is
+opened, or its heartbeat sent, while it can still be leased. It is driven by the sweep, without tasks or timers.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Preconnect:
                 return
 
     def stop(self) -> None:
-        """End all heartbeats in flight."""
+        """End all heartbeats in flight as failed."""
         for heartbeat in list(self.beating.values()):
             heartbeat.end(is_good=False)
 
     def heartbeat_ended(self, heartbeat: Heartbeat, *, is_good: bool) -> None:
-        """Count a failed heartbeat (`HeartbeatOwner`)."""
+        """Remove an ended heartbeat and count it if it failed (`HeartbeatOwner`)."""
         self.beating.pop(heartbeat.upstream, None)
         if not is_good:
             self._pool.counts.heartbeats_failed += 1

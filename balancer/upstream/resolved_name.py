@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Worth(Enum):
-    """State of a cached name."""
+    """State of a cached name when its addresses are requested."""
 
     FRESH = "fresh"
     STALE = "stale"  # usable, to be refreshed

@@ -13,7 +13,7 @@ from typing import Any
 from balancer.config.discovery import split_server
 
 TRIES = 2
-"""Number of tries per server."""
+"""Number of tries per DNS server and query."""
 
 AT_ONCE = 16
 """Maximum number of concurrent queries; an SRV record may refer to hundreds of names."""
@@ -33,7 +33,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """SRV record (RFC 2782)."""
+    """SRV record (RFC 2782) with its TTL in seconds."""
 
     priority: int
     weight: int
@@ -82,7 +82,7 @@ class Resolver:
         return Addresses(tuple(sorted(hosts)), min(record.ttl for record in records))
 
     async def services(self, name: str) -> list[Service]:
-        """Query SRV records. Raises `LookupFailed`."""
+        """Query SRV records; the list is never empty. Raises `LookupFailed`."""
         found = [
             Service(data.priority, data.weight, data.port, data.target, record.ttl)
             for record in await self._ask(name, "SRV")

@@ -51,12 +51,12 @@ class Route:
         return self._fixed or await self._routes.names.addresses(self.host)
 
     def opened(self, address: str, phases: Phases) -> None:
-        """Record an opened connection."""
+        """Record an opened connection: its address and connect phases."""
         self.best = address
         self._routes.watch.opened(self.watched, phases, self.now())
 
     def failed(self, error: ConnectFailed) -> None:
-        """Record a failed connect."""
+        """Record a failed connect by kind; a TLS failure also drops the TLS session."""
         self.faults[error.kind] += 1
         if isinstance(error, WorkerUntrusted):
             self.resumption.forget()
@@ -74,7 +74,7 @@ class Routes:
         self._hosts: Counter[str] = Counter()  # number of routes by host
 
     def follow(self, routes: Iterable[Route]) -> None:
-        """Replace all routes."""
+        """Replace all routes, their names and watched endpoints."""
         self.by_id = {route.endpoint.id: route for route in routes}
         self._hosts = Counter(route.host for route in self.by_id.values())
         self.names.follow(route.host for route in self.by_id.values())

@@ -56,7 +56,7 @@ class Event:
 
 
 class Watched:
-    """Baselines of one endpoint's route."""
+    """Baselines of one endpoint's TCP connect and TLS handshake."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -90,18 +90,18 @@ class RouteWatch:
         self._is_stopped = False
 
     def follow(self, watched: Iterable[Watched]) -> None:
-        """Replace all watched routes."""
+        """Replace all watched routes and judge departed regions again."""
         self._watched = dict.fromkeys(watched)
         for region in sorted(self.regions_departed):
             self._judge_region(region, self._now())
 
     def add(self, watched: Watched) -> None:
-        """Watch one more route."""
+        """Watch one more route; judges its region again if departed."""
         self._watched[watched] = None
         self._changed(watched.endpoint.region)
 
     def remove(self, watched: Watched) -> None:
-        """Stop watching a route."""
+        """Stop watching a route; judges its region again if departed."""
         self._watched.pop(watched, None)
         self._changed(watched.endpoint.region)
 
@@ -227,11 +227,9 @@ class Visit(asyncio.Protocol):
     _transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = transport
 
     def leave(self) -> None:
-        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 

@@ -51,7 +51,7 @@ class Stream(Protocol):
         """Stop reading the response (flow control)."""
 
     def resume(self) -> None:
-        """Resume reading after `pause`."""
+        """Resume reading the response after `pause`."""
 
     def cancel(self) -> None:
         """Cancel request and response; does nothing once the stream has ended."""
@@ -100,10 +100,10 @@ class MultiplexedConnection(Protocol):
         """Take no more streams, and close when the last one has ended."""
 
     def close(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once, with all its streams."""
 
     def prune(self, now: float, limits: PoolLimits) -> None:
-        """Sweep: age the connection."""
+        """Age the connection; called by the sweep at `now`."""
 
 
 def drop(data: bytes) -> None:
@@ -166,7 +166,7 @@ class UpstreamStream(UpstreamConnection):
             stream.send_end(body.trailers)
 
     def release(self) -> None:
-        """End the request."""
+        """End the request and give the stream back to its pool."""
         self._part()
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class UpstreamStream(UpstreamConnection):
             stream.cancel()
         self._owner.give_back(self)
 
-    # --- from the carrier
+    # --- from the multiplexed connection
 
     def took_head(self, head: bytes) -> None:
         """Take a final or interim response head, without its empty line."""
