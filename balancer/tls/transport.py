@@ -5,7 +5,8 @@ at once, so back-pressure in both directions is that of the plain transport. An 
 direction: after a complete record a further read would only raise an exception.
 
 TLS ends a direction with close_notify (RFC 8446 § 6.1). The peer's is reported as `eof_received`; a FIN without it may
-be an attacker's and ends the connection with an error. `write_eof` sends ours. Renegotiation is refused by the context.
+be an attacker's and ends the connection with an error. `write_eof` sends close_notify. Renegotiation is refused by the
+context.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._on_handshake: Callable[[Exception | None], None] | None = on_handshake
         self._unnamed = unnamed
         self._hello = bytearray()  # bytes of the client, while `unnamed` may be needed
-        self._error: Exception | None = (
-            None  # reason for `connection_lost` that the plain transport does not know
-        )
+        self._error: Exception | None = None  # overrides the error of `connection_lost`
         self._is_open = False  # the handshake is done, and the connection is not lost
         self._is_ended = False  # the peer has sent close_notify
         self._is_closing = False
@@ -290,7 +289,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._outgoing.pending and not self._lower.is_closing():
             self._send(self._drain())
 
-    # --- ends
+    # --- closing
 
     def _notify(self) -> None:
         self._is_mute = True

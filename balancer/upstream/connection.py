@@ -265,7 +265,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._bounded = bounded(self.transport, self)
         self._bounded.size = size
 
-    # --- what has come
+    # --- parsing responses
 
     def _read_head(self, data: bytes) -> None:
         while True:  # once, unless there are interim responses
@@ -340,7 +340,7 @@ class UpstreamConnection(asyncio.Protocol):
             return b""
         if self._is_head_request or response.is_bodiless:
             if self._is_head_request:
-                self._parser = None  # it expects a body
+                self._parser = None  # it would expect a body
             self._end(rest, b"")
             return b""
         self._parser = None
@@ -370,7 +370,7 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is not None:
             sink.response_ended(trailers)
 
-    # --- ends
+    # --- closing
 
     def _lost(self, detail: str, by: str, is_end: bool = False) -> None:
         sink, self._sink = self._sink, None

@@ -32,9 +32,9 @@ class PoolCounts:
 
     `opened`, `failed` and `closed` count connections; `reused` counts leases of an idle one. `spared`: connects not
     attempted because of the backoff. `closed_by_worker` and `closed_by_error` are parts of `closed`. `lost_idle`:
-    closed by the worker while idle, with idle times in `lost_ages` and their sum in `lost_seconds`. `died`: leased and
-    closed before any byte of the response, the race between the worker's close and our request. `cold`: requests that
-    had to wait for a connection. `namelookup`, `connect` and `appconnect` are sums of connect phases in seconds.
+    closed by the worker while idle, with idle times in `lost_ages` and their sum in `lost_seconds`. `died`: reused, and
+    closed before any byte of the response, the race between the worker's close and a request. `cold`: leases that had
+    to wait for a connection. `namelookup`, `connect` and `appconnect` are sums of connect phases in seconds.
     """
 
     opened: int = 0

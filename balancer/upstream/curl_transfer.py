@@ -160,7 +160,7 @@ class CurlTransfer:
             handle.setopt(pycurl.SSLCERT, os.fspath(config.certificate))
             handle.setopt(pycurl.SSLKEY, os.fspath(config.key or config.certificate))
 
-    # --- libcurl calls
+    # --- libcurl callbacks
 
     def _read(self, size: int) -> bytes | int:
         if not self._pending:
@@ -210,7 +210,7 @@ class CurlTransfer:
         self._came.append((True, head))
         self._carrier.touch(self)
 
-    # --- when libcurl has returned
+    # --- after libcurl has returned
 
     def settle(self) -> None:
         """Pass on collected events; called when libcurl has returned."""

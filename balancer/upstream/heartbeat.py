@@ -18,7 +18,7 @@ BODY_LIMIT: Final = 65_536
 
 
 class HeartbeatOwner(Protocol):
-    """Receiver of a heartbeat's result, which the pool's `Preconnect` is."""
+    """Receiver of a heartbeat's result; `Preconnect` implements it."""
 
     def heartbeat_ended(self, heartbeat: Heartbeat, *, is_good: bool) -> None: ...
 

@@ -184,7 +184,7 @@ class MultiplexedPool(Pool):
         self._none_opened(error)
 
     def _none_opened(self, error: ConnectFailed) -> None:
-        """Fail all lease waiters, which shared one connect; without reuse, only the one whose connect failed."""
+        """Fail all lease waiters, which shared one connect; without reuse, where each has its own, only the first."""
         self.counts.failed += 1
         self.last_error = bare(error)
         for _ in range(len(self._lessees) if self.keeps_alive else 1):

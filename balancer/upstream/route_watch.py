@@ -173,7 +173,7 @@ class RouteWatch:
         if tasks:
             await asyncio.wait(tasks)
 
-    # --- connections of its own
+    # --- connects by the watch
 
     def _call_upon(self, route: Route, now: float) -> None:
         route.watched.looked_at = now
@@ -191,7 +191,7 @@ class RouteWatch:
         else:
             visit.leave()
 
-    # --- what is found
+    # --- events
 
     def _observe(self, baseline: Baseline, seconds: float, what: str, who: str, now: float) -> bool:
         norm = baseline.norm or 0.0
