@@ -2,7 +2,7 @@
 
 Each source is replaced as a whole. If several sources name the same id, the configuration takes precedence over
 commands, and commands over discovery. An endpoint's admin state is kept as long as any source names its id. Changes are
-atomic with respect to requests. A command costs O(1) in the number of endpoints.
+atomic with respect to requests. A command updates one endpoint without rebuilding the set.
 """
 
 from __future__ import annotations
