@@ -48,7 +48,7 @@ class Discovery:
         """Whether a DNS lookup is in progress."""
         return bool(self._tasks)
 
-    def adopt(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[WatchedName]:
+    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[WatchedName]:
         """Apply a configuration: unchanged sources continue, and the endpoints of removed sources are removed.
 
         Returns the DNS sources to close. Raises `ConfigError` for an invalid file, and then changes nothing.
@@ -81,7 +81,7 @@ class Discovery:
                 self._tasks[name] = asyncio.get_running_loop().create_task(self._look(name, now))
 
     async def close(self, names: Iterable[WatchedName]) -> None:
-        """Cancel the lookups of DNS sources that `adopt` returned, and wait for them to end."""
+        """Cancel the lookups of DNS sources that `apply` returned, and wait for them to end."""
         for name in names:
             if name in self._tasks:
                 self._tasks[name].cancel()

@@ -103,7 +103,7 @@ class EndpointRegistry:
         `TlsProblem`."""
         terms.upstream_tls.of_these([member.config for member in self._members.values()])
 
-    def adopt(self, terms: RuntimeConfig) -> None:
+    def apply(self, terms: RuntimeConfig) -> None:
         """Apply another runtime configuration; for the endpoints that it names it replaces runtime overrides."""
         named = {endpoint.id for endpoint in terms.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}

@@ -28,14 +28,14 @@ class Client(Protocol):
 class Pools:
     """Connection pools by endpoint id.
 
-    `limit`: maximum number of connections of all pools, None: unlimited. `now`: clock in seconds; `coarse_now`: cached
+    `limit`: maximum number of connections of all pools, None: unlimited. `now`: clock in seconds; `cached_time`: cached
     time, that of the last sweep. `transports`: transport by endpoint id, where it is not the native one.
     `without_reuse`: ids of endpoints that get a new connection for each request.
     """
 
     def __init__(
         self,
-        coarse_now: float,
+        cached_time: float,
         limits: PoolLimits,
         limit: int | None = None,
         tls: UpstreamTls | None = None,
@@ -43,7 +43,7 @@ class Pools:
         routes: Routes | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        self.coarse_now = coarse_now
+        self.cached_time = cached_time
         self.now = now
         self.rng = Random(limits.seed)
         self.limits = limits
@@ -117,7 +117,7 @@ class Pools:
 
     def prune(self, now: float) -> None:
         """Sweep: age all pools and update the cached time."""
-        self.coarse_now = now
+        self.cached_time = now
         for pool in self.by_id.values():
             pool.prune(now)
         for pool in [pool for pool in self._retired if not (pool.opening or pool.standing)]:
