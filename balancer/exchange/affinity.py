@@ -76,7 +76,7 @@ class Stickiness:
 
 
 class ResponseEdits:
-    """What is taken out of a response's fields and put into them, if anything is."""
+    """Edits of response fields: remove internal fields, add the affinity cookie."""
 
     def __init__(self, internal: InternalFields | None, stickiness: Stickiness | None) -> None:
         self._internal = internal
@@ -85,14 +85,14 @@ class ResponseEdits:
     def of(
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> Response:
-        """The response as the client gets it."""
+        """Return the response with its fields edited."""
         block = self.block_of(response, request, client, assignment)
         return response if block is response.block else response.with_block(block)
 
     def block_of(
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> bytes:
-        """Its fields as the client gets them."""
+        """Return the edited block of fields."""
         internal, stickiness = self._internal, self._stickiness
         block = response.block if internal is None else response.block_without(internal)
         if stickiness is None or assignment is None:
@@ -109,7 +109,7 @@ def _attributes(config: StickyConfig) -> str:
 
 
 def _cookie(name: bytes) -> Find:
-    """Finds our token among a request's cookies (RFC 6265 § 4.2.1)."""
+    """Return a search for the affinity token among a request's cookies (RFC 6265 § 4.2.1)."""
     token = rb"[0-9a-f]{%d}" % (2 * TOKEN_BYTES)
     return re.compile(
         rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=(%b)[ \t]*[;\r]" % (re.escape(name), token)
