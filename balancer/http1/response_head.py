@@ -1,6 +1,6 @@
-"""The head of a worker's response on its way to the client: pure functions from bytes to bytes.
+"""Parse a worker's response head and build the head sent to the client.
 
-Rule of this file: no I/O, and no state but memos, which change no answer.
+Pure functions, no I/O; the only state is caches, which change no result.
 """
 
 from __future__ import annotations
