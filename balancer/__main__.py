@@ -1,4 +1,4 @@
-"""Command line of the balancer."""
+"""Command line of the balancer: `serve`, `check` and the operator commands."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ cli.add_command(status)
 @cli.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 def check_command(file: Path) -> None:
-    """Read a configuration and say what it means, or what is wrong with it.
+    """Validate a configuration file and print its policy, listening address and endpoints.
 
     \b
     Example:

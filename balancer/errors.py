@@ -187,7 +187,7 @@ class NotCarried(UpstreamError):
 
 
 class MalformedResponse(UpstreamError):
-    """What the worker sent is not an HTTP response to this request."""
+    """The worker's response is not a valid HTTP response to the request."""
 
     reason = "malformed_response"
 

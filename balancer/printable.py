@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 KEPT: Final = frozenset("\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}")
-"""Not printable for Python, but harmless."""
+"""Characters that Python does not count as printable, but that are harmless."""
 
 LONGEST: Final = 2000
 """Maximum characters of a message: some list every policy."""

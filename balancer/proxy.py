@@ -71,7 +71,6 @@ class Counts:
     errors: Counter[str] = field(default_factory=Counter)
 
     def count_error(self, error: ForwardingError) -> None:
-        """Count an error response."""
         self.errors[error.reason] += 1
 
 

@@ -113,7 +113,6 @@ class Server:
         return self.listening.address
 
     async def start(self) -> None:
-        """Start to listen and serve."""
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
         await self.proxy.discovery.start(self.proxy.now())

@@ -90,7 +90,6 @@ class Acceptor:
         return len(self._proxy.downstreams) + len(self._arrivals) + len(self._arriving)
 
     def start(self) -> None:
-        """Start accepting."""
         self._note()
         self._listen()
 

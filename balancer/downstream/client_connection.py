@@ -45,15 +45,15 @@ class ClientConnection(asyncio.Protocol):
         self.is_write_paused = False
 
     def count_error(self, error: ForwardingError) -> None:
-        """Count an error response."""
+        """Count an error response sent by the balancer itself."""
         self._proxy.counts.count_error(error)
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
-        """Send an error response."""
+        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
     def hold(self, reason: int = HELD_BY_TURN) -> None:
-        """Pause reading for `reason`."""
+        """Pause reading, and record `reason` until `unhold` removes it."""
         if not self.is_held and not self.transport.is_closing():
             self.transport.pause_reading()
         self.is_held |= reason

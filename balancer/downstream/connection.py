@@ -35,7 +35,7 @@ CONTROL_PREFIX: Final = b"/-/"
 
 
 class DownstreamConnection(ClientConnection):
-    """One downstream connection; the protocol of its transport."""
+    """Downstream connection; the protocol of its transport."""
 
     __slots__ = (
         "_ahead",
@@ -158,7 +158,7 @@ class DownstreamConnection(ClientConnection):
         return self._answering is None and not self.is_write_paused
 
     def _read_ahead(self) -> None:
-        """Begin the next pipelined request."""
+        """Begin the next pipelined request, if its predecessor has been answered."""
         ahead, reader = self._ahead, self._reader
         if ahead is None or reader is None or not self._may_begin:
             return

@@ -40,7 +40,6 @@ class PipelinedBytes:
         return self._at == len(self._data) and not self._requests and self._fault is None
 
     def add(self, data: bytes) -> None:
-        """Append received data."""
         self._data = self._data[self._at :] + data
         self._at = 0
 
@@ -83,7 +82,6 @@ class PipelinedBytes:
         return self._data[at : self._at]
 
     def take_all(self) -> bytes:
-        """Remove and return all bytes."""
         data, self._data, self._at = self._data[self._at :], b"", 0
         return data
 

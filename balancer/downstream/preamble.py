@@ -58,12 +58,12 @@ class Arrivals:
             arrival.abort()
 
     def stop(self) -> None:
-        """Abort all arrivals."""
+        """Abort all connections that have not reached HTTP."""
         for arrival in list(self._present):
             arrival.abort()
 
     def entered(self, arrival: Arrival) -> None:
-        """Register an arrival."""
+        """Register an arrival, which holds a descriptor from now on."""
         self._present.add(arrival)
 
     def left(self, arrival: Arrival, *, is_failed: bool) -> None:

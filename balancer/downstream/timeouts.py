@@ -44,11 +44,9 @@ class Sweep:
         self._looking: Iterator[None] | None = None  # a sweep in progress
 
     def start(self) -> None:
-        """Schedule the first sweep."""
         self._handle = asyncio.get_running_loop().call_later(PERIOD, self.run)
 
     def stop(self) -> None:
-        """Stop sweeping."""
         self._looking = None
         if self._handle is not None:
             self._handle.cancel()

@@ -66,10 +66,10 @@ class Refusal:
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:
-        """Ignored: the body is dropped."""
+        """Ignored: the body of a refused request is dropped."""
 
     def request_ended(self, trailers: bytes) -> None:
-        """Ignored, see `request_body`."""
+        """Ignored: the body of a refused request is dropped."""
 
     def pause_response(self) -> None:
         """Ignored: an error response is a few hundred bytes."""

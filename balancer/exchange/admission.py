@@ -40,7 +40,7 @@ class AdmissionRules:
 
 
 class Admission:
-    """Admission control of one proxy."""
+    """Admission control in front of one router and its wait queue."""
 
     def __init__(
         self, rules: AdmissionRules, router: Router, queue: RequestQueue, now: Callable[[], float]

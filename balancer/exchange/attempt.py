@@ -23,7 +23,7 @@ OK: Final = OutcomeKind.OK
 
 
 class Attempt:
-    """One attempt at one endpoint; a `LeaseWaiter`.
+    """An attempt at one endpoint; a `LeaseWaiter`.
 
     `exchange` is None once no exchange waits for the attempt. `upstream` is None before the attempt has a connection
     and after it has released it.

@@ -46,7 +46,7 @@ the next sweep at most, so the head of a slow worker is delayed by a quarter of 
 
 
 class Exchange(Forwarding):
-    """One request/response exchange; a `ResponseSink`."""
+    """A request/response exchange; receives the response as a `ResponseSink`."""
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     _is_patient = False  # no other endpoint may be tried: a slow worker has all the remaining time
@@ -54,9 +54,7 @@ class Exchange(Forwarding):
     _to_client: Framing
     _out: list[bytes]  # response data of one read: one write, one system call
     _client_stays = True
-    _is_kept_back = (
-        False  # a response that has started: none of it has gone down, and it may still come from elsewhere
-    )
+    _is_kept_back = False  # a response has started and is buffered whole; it can still be retried elsewhere
 
     # --- ResponseSink
 

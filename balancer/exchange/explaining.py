@@ -48,7 +48,7 @@ class Explanations:
 
     @property
     def is_on(self) -> bool:
-        """Whether every pick is explained."""
+        """Return whether every pick is explained."""
         return self._router.trace is self.trace
 
     def adopt(self, config: ExplainConfig) -> Explaining | None:

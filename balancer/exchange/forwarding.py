@@ -40,7 +40,7 @@ class Forwarding(Applicant):
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     is_finished = False
     _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
-    _attempts = 0  # so far
+    _attempts = 0  # attempts so far
     _race: HedgeRace | None = None  # while a hedged attempt runs beside `_attempt`
     _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _started_at = 0.0
@@ -55,7 +55,7 @@ class Forwarding(Applicant):
         self._proxy = proxy
         self._downstream = downstream
         self._request = request
-        self._is_complete = True  # the request has come in whole
+        self._is_complete = True  # the whole request has been received
         self._tried = NOBODY
         if request.fields.has_body:
             self._is_complete = False
@@ -224,7 +224,7 @@ class Forwarding(Applicant):
             upstream.pause_reading()
 
     def resume_response(self) -> None:
-        """Resume reading from the worker."""
+        """Resume reading from the worker after the client has caught up."""
         upstream = self._upstream
         if upstream is not None:
             self._active_at = self._proxy.coarse_now

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Contested(ResponseSink, Protocol):
-    """An exchange that is hedged."""
+    """Interface of an exchange that is hedged."""
 
     def go_on_with(self, attempt: Attempt) -> None: ...
 
@@ -72,14 +72,14 @@ class HedgeRace:
             runner.attempt.upstream.hand_over(exchange)
 
     def _decided(self, runner: HedgedAttempt) -> Contested:
-        """End the race and return the exchange. The attempt drops its reference to the race, so that no cycle is
+        """End hedging and return the exchange. The attempt drops its reference to the `HedgeRace`, so that no cycle is
         left."""
         runner.race = None
         self._exchange.go_on_with(runner.attempt)
         return self._exchange
 
     def call_off(self, attempt: Attempt, kind: OutcomeKind) -> None:
-        """End the race because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
+        """End hedging because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
         runner = self.runner(attempt)
         runner.race = None
         self._other(runner).end(kind, None, is_clean=False)
@@ -133,9 +133,9 @@ class HedgedAttempt:
         """Ignored: the request is complete and as small as its buffer; the transport holds it."""
 
     def upstream_resumed(self) -> None:
-        """Ignored, see `upstream_paused`."""
+        """Ignored: `upstream_paused` has paused nothing."""
 
-    # --- after the race
+    # --- after hedging
 
     def lose(self) -> None:
         """Mark this attempt as the loser. It ends now if it was not sent; otherwise it runs on for its latency."""

@@ -33,7 +33,7 @@ class LoggedExchange(Exchange):
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()
         self._is_logged = False
 
-    # --- what is noted on the way
+    # --- recorded on the way
 
     def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
         attempt.connection = REUSED if upstream.idle_since else NEW

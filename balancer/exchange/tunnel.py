@@ -239,7 +239,6 @@ class Tunnels:
         return iter(list(self._open))
 
     def add(self, tunnel: Tunnel) -> None:
-        """Register an open tunnel."""
         self._open[tunnel] = None
         self.opened += 1
 
@@ -266,6 +265,5 @@ class Tunnels:
             tunnel.check(now, self.idle, self.stall)
 
     def abort(self) -> None:
-        """Abort all tunnels."""
         for tunnel in self:
             tunnel.abort()

@@ -168,7 +168,7 @@ class RequestQueue:
         waiter.decline(error)
 
     def note_dropped(self, level: int, error: Unserved) -> None:
-        """Count a rejected request."""
+        """Count a rejected request by reason and, if shed, by level."""
         self.dropped[error.reason] += 1
         if isinstance(error, Shed):
             self.shed[level] += 1

@@ -106,7 +106,7 @@ class ChunkedBody(Body):
         self._total = 0
         self._data = b""
         self._at = 0
-        self._lines = bytearray()  # of the trailer section so far
+        self._lines = bytearray()  # bytes of the trailer section so far
         self._trailers_begun = 0
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from balancer.errors import ForwardingError
 
 ALLOWED = "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH"
-"""Methods that are always forwarded."""
+"""Methods that every client may use; the value of Allow."""
 
 
 def error_body(reason: str, detail: str, request_id: bytes) -> bytes:

@@ -81,7 +81,7 @@ class RequestFields:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.has_body = framing is CHUNKED or length > 0
-        self.spoils_parser = self.has_body  # llhttp's view of what follows the head differs from ours
+        self.spoils_parser = self.has_body  # llhttp expects other bytes to follow the head than this parser
         self.upgrade = upgrade
         self.is_offer = bool(upgrade)
 
@@ -190,7 +190,8 @@ class SpecialFields:
         return fields
 
     def _host(self, authority: bytes) -> bytes:
-        """RFC 9112 § 3.2: exactly one Host, unless from HTTP/1.0; an absolute target's authority replaces it."""
+        """Validate Host and return the host: exactly one Host, unless in HTTP/1.0; an absolute target's authority
+        replaces it (RFC 9112 § 3.2)."""
         hosts = self.values.get(b"host", [])
         if len(hosts) > 1 or not (hosts or self.is_http10):
             raise RequestRejected(
@@ -201,7 +202,8 @@ class SpecialFields:
         return authority or (hosts[0] if hosts else self.client.authority)
 
     def _framing(self) -> tuple[Framing, int]:
-        """RFC 9112 § 6: one statement of the length; only `chunked`, and never from an HTTP/1.0 client."""
+        """Validate the framing and return it with the length: at most one Content-Length or Transfer-Encoding, the
+        latter only `chunked` and never in HTTP/1.0 (RFC 9112 § 6)."""
         lengths = self.values.get(b"content-length", [])
         codings = self.values.get(b"transfer-encoding", [])
         if len(lengths) + len(codings) > 1:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 class Http2Session(asyncio.Protocol):
-    """HTTP/2 implementation of `MultiplexedConnection`."""
+    """An HTTP/2 upstream connection; implements `MultiplexedConnection`."""
 
     is_library = False
     transport: asyncio.Transport
@@ -303,7 +303,7 @@ class Http2Session(asyncio.Protocol):
     def _on_pong(self, event: PingAckReceived) -> None:
         self._pinged_at = None
 
-    # --- what a stream sends
+    # --- sending
 
     def pump(self, stream: Http2Stream) -> None:
         """Send as much of a stream's request body as the windows and the transport take."""
@@ -328,7 +328,6 @@ class Http2Session(asyncio.Protocol):
         return True
 
     def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
-        """Send one DATA frame."""
         self._h2.send_data(stream_id, data, end_stream=is_last)
 
     def send_trailers(self, stream_id: int, fields: list[tuple[bytes, bytes]]) -> None:

@@ -23,7 +23,7 @@ empty DATA. Each costs some 20 µs, and those of one read delay all other work."
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame. `stream_id` 0 is the connection; `data` is the whole frame, header included."""
+    """A frame. `stream_id` 0 is the connection; `data` is the whole frame, header included."""
 
     kind: int
     stream_id: int

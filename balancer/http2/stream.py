@@ -21,7 +21,7 @@ values."""
 
 
 class Http2Stream:
-    """One stream.
+    """A stream of an `Http2Session`.
 
     `unsent` is the number of buffered bytes of the request body; `is_over`: no more events or data pass.
     """
@@ -71,7 +71,7 @@ class Http2Stream:
             self.errand.paused()
 
     def send_end(self, trailers: bytes) -> None:
-        """End the request body."""
+        """End the request body; `trailers` is a block of fields or b""."""
         self._is_ending, self._trailers = True, trailers
         self._session.pump(self)
 
@@ -120,7 +120,7 @@ class Http2Stream:
         self._is_paused = True
 
     def resume(self) -> None:
-        """Return withheld window."""
+        """Stop withholding window, and return what has accumulated."""
         self._is_paused = False
         self._tell()
 
