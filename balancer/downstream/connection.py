@@ -1,9 +1,9 @@
 """Downstream connection (HTTP/1.1): parse requests, answer them in order, close.
 
-Each request becomes a turn, and turns are answered in the order of their requests, even if pipelined (RFC 9112 §
-9.3.2). Data behind a request is parsed when that request has been answered and the client has taken the response. Until
-then it is kept as bytes (`pipelined.py`) and reading pauses, so a client can occupy the memory of one read. Malformed
-input is answered once, then the connection closes.
+Each request becomes a turn, and turns are answered in the order of their requests, even if pipelined (RFC 9112
+§ 9.3.2). Data behind a request is parsed when that request has been answered and the client has taken the response.
+Until then it is kept as bytes (`pipelined.py`) and reading pauses, so a client can occupy the memory of one read.
+Malformed input is answered once, then the connection closes.
 """
 
 from __future__ import annotations
@@ -300,9 +300,7 @@ class DownstreamConnection(ClientConnection):
         if has_body:
             self._body = reader.body(request)
             self._stays = request.fields.keep_alive
-            self._answering = self._unstarted = (
-                turn  # send the head together with the part of the body in this read
-            )
+            self._answering = self._unstarted = turn  # sent with the body in this read
             return
         if not request.fields.keep_alive:
             self._reader = None
