@@ -1,6 +1,6 @@
-"""The forwarding unit as a server: build, listen, reload, drain.
+"""Server of one process: build, listen, reload, drain.
 
-Rule of this file: readable aloud. What each part does stands in its own file.
+It only assembles; each part is implemented in its own module.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from policies.routing.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
 FAREWELL = 10.0
-"""Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered
-with Connection: close; the others find out while nothing is on its way."""
+"""Seconds for which idle clients stay connected while another server accepts already.
+
+A request in that time is answered with Connection: close; the other clients see the close while nothing is in flight.
+"""
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Proxy:
-    """The unit that `settings` describe."""
+    """Build the proxy that `settings` describe."""
     rng = Random(settings.seed)
     terms = terms_of(settings)
     endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
@@ -55,7 +57,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
-    """An access log such as `log` asks for, to an output that is open."""
+    """Return an access log as configured by `log`, writing to an open output."""
     return AccessLog(
         output,
         FORMATS[log.access],
@@ -69,8 +71,10 @@ def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: 
 
 
 class Server:
-    """A unit with its socket, its control plane and its sweep. `read` gives the configuration as it stands when the
-    server is told to reload; `member` says which of several processes it is."""
+    """A proxy with its listening socket, admin interface and sweep.
+
+    `read` loads the current configuration for a reload; `member` identifies the process among several.
+    """
 
     def __init__(
         self,
@@ -105,15 +109,14 @@ class Server:
 
     @property
     def address(self) -> ListenAddress:
-        """Where it listens, with the port that it got."""
+        """The listening address, with the actual port."""
         return self.listening.address
 
     async def start(self) -> None:
-        """Listen and serve."""
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
         await self.proxy.discovery.start(self.proxy.now())
-        await self._control.start()  # last: what was ordered of endpoints needs to know them
+        await self._control.start()  # last: runtime overrides of endpoints need the endpoints
         self._tell_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
         self._acceptor = Acceptor(
@@ -124,7 +127,7 @@ class Server:
         self._acceptor.start()
 
     def _look(self, now: float) -> None:
-        """With every sweep."""
+        """Run periodic work; called with every sweep."""
         if self._acceptor is not None:
             self._acceptor.sweep(now)
         if self._neighbours is not None:
@@ -135,12 +138,13 @@ class Server:
         self.proxy.explanations.tick(now)
 
     def _tell_grace(self) -> None:
-        """The supervisor kills who takes longer, and reads no configuration again."""
+        """Publish the shutdown timeout to the supervisor, which kills a slower process and does not reload
+        configuration."""
         if self._page is not None:
             self._page.grace = self.proxy.timeouts.shutdown
 
     def _met_with(self, tls: ServerTls | None) -> ServerHandshake | None:
-        """How a client's handshake begins, None without TLS."""
+        """Return how a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> DownstreamConnection:
@@ -148,18 +152,20 @@ class Server:
 
     @property
     def _client_limit(self) -> int:
-        """Clients that may be connected at once: as many as descriptors allow, or fewer."""
+        """Maximum concurrent clients: the configured limit, or as many as descriptors allow if fewer."""
         return min(self.proxy.limits.clients or self._allowed.clients, self._allowed.clients)
 
-    # --- other terms
+    # --- reload
 
     async def reload(self) -> None:
-        """Read the configuration and all files that it names again, and go by it. Raises `ConfigError`, and then goes
-        on by what it has. What is in flight ends as it began."""
+        """Reload the configuration and all files that it names. Requests in flight finish under the old one.
+
+        Raises `ConfigError`, and then keeps the current configuration.
+        """
         await self.reloads.run()
 
     async def _put_in_force(self, prepared: Prepared) -> None:
-        """All at once, but for clients that are connected, who are many."""
+        """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""
         is_met_alike = prepared.terms.meets_clients_like(self.proxy.terms)
         gone = self._adopt(prepared)
         await self.proxy.discovery.close(gone)
@@ -167,8 +173,11 @@ class Server:
             await self._meet_again(list(self.proxy.downstreams))
 
     def _adopt(self, prepared: Prepared) -> list[WatchedName]:
-        """Returns the names that need not be looked up any more. What may be wrong has been tried before, and is tried
-        here before anything else happens: raises `TlsProblem`, `ConfigError` or `PoliciesError`."""
+        """Apply a prepared configuration. Returns the names that need no lookup any more.
+
+        Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
+        `PoliciesError` before anything else changes.
+        """
         proxy, terms = self.proxy, prepared.terms
         proxy.roster.warm(terms)
         if terms.policy != proxy.policy:
@@ -203,23 +212,23 @@ class Server:
             proxy.access_log.start()
 
     async def _meet_again(self, downstreams: list[DownstreamConnection]) -> None:
-        """Some in each turn of the loop: ten thousand at once would hold everybody up."""
+        """Update client connections in slices: ten thousand at once would block the loop."""
         for number, downstream in enumerate(downstreams, 1):
             downstream.adopt_terms()
             if number % SLICE == 0:
                 await asyncio.sleep(0)
 
     async def stop(self, *, is_patient: bool = False) -> bool:
-        """Accept nobody, finish what is in flight within the grace period, close the rest.
+        """Stop accepting, finish requests in flight within the grace period, close the rest.
 
-        Who is idle leaves at once; where others serve already, `is_patient`, after a time in which one more request is
-        answered. Returns whether all was finished.
+        Idle connections close at once; with `is_patient`, while another server accepts already, after a time in which
+        one more request is answered. Returns whether all requests finished.
         """
         proxy = self.proxy
         grace = proxy.timeouts.shutdown
         proxy.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
         for downstream in proxy.downstreams:
-            downstream.quiet_since = proxy.coarse_now  # whatever was before: the time begins here
+            downstream.quiet_since = proxy.coarse_now  # the idle time starts now
         if self._owns_sockets and not is_patient:
             self.listening.control.remove()
         self._control.close()
@@ -229,7 +238,7 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        proxy.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
+        proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
         proxy.tunnels.abort()
         for downstream in list(proxy.downstreams):
             downstream.abort()
@@ -248,7 +257,7 @@ class Server:
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
-        """Close who is idle, wait for the others to leave; False where `grace` seconds were not enough."""
+        """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
         proxy = self.proxy
         everybody_left = asyncio.Event()
         proxy.on_client_left = lambda: everybody_left.set() if self._is_empty else None
@@ -263,7 +272,7 @@ class Server:
         return True
 
     def hasten(self) -> None:
-        """No more patience: who is idle leaves with the next sweep."""
+        """End the patience of `stop`: idle connections close with the next sweep."""
         self.proxy.idle_limit = AT_ONCE
         self.arrivals.stop()
 
@@ -273,7 +282,7 @@ class Server:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
+    """Return uvloop's event loop if uvloop is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:

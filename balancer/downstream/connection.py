@@ -1,9 +1,9 @@
-"""A client's connection: requests in, turns in order, and the end of it.
+"""Downstream connection (HTTP/1.1): parse requests, answer them in order, close.
 
-Rule of this file: each request becomes a turn, and turns are answered in the order in which they came, however
-many a client sends ahead (RFC 9112 § 9.3.2). What comes behind a request is parsed when that has been answered and the
-client takes the answers. Until then it is kept as bytes (`ahead.py`) and reading stops, so a client can make us hold
-one read. Whatever is not HTTP is answered once, and the connection closed.
+Each request becomes a turn, and turns are answered in the order of their requests, even if pipelined (RFC 9112
+§ 9.3.2). Data behind a request is parsed when that request has been answered and the client has taken the response.
+Until then it is kept as bytes (`pipelined.py`) and reading pauses, so a client can occupy the memory of one read.
+Malformed input is answered once, then the connection closes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONTROL_PREFIX: Final = b"/-/"
 
 
 class DownstreamConnection(ClientConnection):
-    """One client connection."""
+    """Downstream connection; the protocol of its transport."""
 
     __slots__ = (
         "_ahead",
@@ -58,28 +58,28 @@ class DownstreamConnection(ClientConnection):
     def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
         super().__init__(proxy)
         self._control = control
-        self._reader: RequestReader | None = None  # none: nothing more is read
-        self._body: Body | None = None  # of the request that is coming, after its head
+        self._reader: RequestReader | None = None  # None: nothing more is read
+        self._body: Body | None = None  # body reader of the request being received, once its head is complete
         self._answering: Turn | None = None
-        self._unstarted: Turn | None = None  # being answered as soon as the read is through
-        self._ahead: PipelinedBytes | None = None  # made for those who pipeline
-        self._stays = True  # the client wants to send more after the request that is coming
-        self._is_deaf = False  # what the client may still be sending is not listened to
+        self._unstarted: Turn | None = None  # started at the end of the current read
+        self._ahead: PipelinedBytes | None = None  # None unless the client pipelines
+        self._stays = True  # keep-alive after the request being received
+        self._is_deaf = False  # further input from the client is ignored
         self._unsent = 0
-        self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
-        self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
+        self.head_at = 0.0  # instant of the head's first byte, if the head came in pieces; else 0
+        self.came_at = 0.0  # arrival of the pipelined bytes being parsed, else 0
         self.quiet_since = proxy.coarse_now
         self._linger_until: float | None = None
-        self.offer: PendingUpgrade | None = None  # to go on in another protocol, until it is answered
+        self.offer: PendingUpgrade | None = None  # pending upgrade, None if there is none
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is on its way."""
+        """Return whether a request is being answered."""
         return self._answering is not None
 
     @property
     def entrance(self) -> Entrance:
-        """Where its control requests come in."""
+        """Entrance at which admin requests on this connection arrive."""
         return Entrance.TRAFFIC
 
     # --- asyncio.Protocol
@@ -110,7 +110,7 @@ class DownstreamConnection(ClientConnection):
         )
 
     def adopt_terms(self) -> None:
-        """The unit goes by other terms: so do the requests that begin from now on."""
+        """Apply a new runtime configuration to the requests that begin from now on."""
         old, limits = self.client, self._proxy.limits
         self.client = self._meet(old.address, old.authority, old.proto)
         if self._reader is not None:
@@ -119,7 +119,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.set_write_buffer_limits(high=limits.high_water)
 
     def data_received(self, data: bytes) -> None:
-        if self._reader is None:  # we linger: what comes is dropped
+        if self._reader is None:  # lingering close: input is dropped
             return
         if self._body is None:
             if self._answering is not None or self.is_write_paused or self._ahead is not None:
@@ -139,7 +139,7 @@ class DownstreamConnection(ClientConnection):
             turn.start()
 
     def _keep(self, data: bytes) -> None:
-        """It came behind a request that is not answered yet."""
+        """Keep pipelined data until earlier requests are answered."""
         if self._ahead is not None:
             self._ahead.add(data)
         elif self._reader is not None:
@@ -148,7 +148,8 @@ class DownstreamConnection(ClientConnection):
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        """Not at once: requests that are answered on the spot would nest as deep as the client pipelines."""
+        """Schedule `_read_ahead` for the next loop iteration: called directly, immediate answers would nest as deep as
+        the client pipelines."""
         if self._may_begin:
             asyncio.get_running_loop().call_soon(self._read_ahead)
 
@@ -157,11 +158,11 @@ class DownstreamConnection(ClientConnection):
         return self._answering is None and not self.is_write_paused
 
     def _read_ahead(self) -> None:
-        """Begin the next request of those that came ahead."""
+        """Begin the next pipelined request, if its predecessor has been answered."""
         ahead, reader = self._ahead, self._reader
         if ahead is None or reader is None or not self._may_begin:
             return
-        self._ahead = None  # until it is known what is left
+        self._ahead = None  # restored below if anything is left
         self.came_at = ahead.since
         request = None
         try:
@@ -172,7 +173,7 @@ class DownstreamConnection(ClientConnection):
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
         if request is None:
-            if self._reader is not None and not ahead.is_empty:  # a head has begun, but not ended
+            if self._reader is not None and not ahead.is_empty:  # an incomplete head
                 ahead.add(self._read_head(ahead.take_all()))
         elif request.fields.is_offer:
             self._make_offer(reader, b"")
@@ -185,11 +186,11 @@ class DownstreamConnection(ClientConnection):
             self._ahead_is_read(ahead)
             return
         self._ahead = ahead
-        if self._answering is None:  # answered on the spot
+        if self._answering is None:  # answered immediately
             self._go_on_soon()
 
     def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
-        """Nothing is left that came ahead, or nothing more is read, but the rest by another protocol."""
+        """Finish reading pipelined data: resume reading, or give the rest to a pending upgrade."""
         if self.offer is not None:
             self.offer.take_over(ahead)
         self.unhold(HELD_BY_ORDER)
@@ -197,14 +198,14 @@ class DownstreamConnection(ClientConnection):
             self.transport.close()
 
     def _read_head(self, data: bytes) -> bytes:
-        """Returns what follows the head."""
+        """Parse a request head. Returns the bytes that follow it."""
         reader = cast(RequestReader, self._reader)
         has_begun = reader.has_begun
         request = None
         try:
             request = reader.read(data)
             if request is None:
-                if not has_begun:  # its time is bounded from its first byte on
+                if not has_begun:  # the head timeout starts with its first byte
                     self.quiet_since = self._proxy.coarse_now
                     self.head_at = self.came_at or self._proxy.now()
                 return b""
@@ -217,21 +218,21 @@ class DownstreamConnection(ClientConnection):
         return self._make_offer(reader, reader.rest) if request.fields.is_offer else reader.rest
 
     def _make_offer(self, reader: RequestReader, rest: bytes) -> bytes:
-        """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
-        if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
+        """Hold the data behind a request with an upgrade offer until the offer is answered."""
+        if not isinstance(self._answering, Exchange):  # answered immediately, or an admin request
             return rest
         self._reader, self.offer = None, PendingUpgrade(self, reader, rest)
         return b""
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
-        """The offer was declined."""
+        """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
         reader.adopt(self.client, self._proxy.limits)
         self._reader = reader
         if early:
             self._keep(early)
 
     def _read_body(self, data: bytes) -> bytes:
-        """Returns what follows the body."""
+        """Feed the request body. Returns the bytes that follow it."""
         body = cast(Body, self._body)
         self.quiet_since = self._proxy.coarse_now
         try:
@@ -253,7 +254,7 @@ class DownstreamConnection(ClientConnection):
         return body.rest
 
     def eof_received(self) -> bool:
-        """A client may close its sending side and still read: answer what it asked, then close."""
+        """Handle the client's FIN: it may half-close and still read, so finish the response, then close."""
         if self._ahead is not None:  # a paused TLS transport still reports its end
             self._ahead.has_ended = True
             return True
@@ -285,7 +286,7 @@ class DownstreamConnection(ClientConnection):
     # --- turns
 
     def _begin(self, request: Request, reader: RequestReader) -> None:
-        """A whole head has come, and with it the whole request unless it has a body."""
+        """Begin a request whose head is complete; a request without a body is complete."""
         proxy = self._proxy
         proxy.counts.requests += 1
         has_body = request.fields.has_body
@@ -299,7 +300,7 @@ class DownstreamConnection(ClientConnection):
         if has_body:
             self._body = reader.body(request)
             self._stays = request.fields.keep_alive
-            self._answering = self._unstarted = turn  # the head goes with what this read brought of the body
+            self._answering = self._unstarted = turn  # sent with the body in this read
             return
         if not request.fields.keep_alive:
             self._reader = None
@@ -307,7 +308,7 @@ class DownstreamConnection(ClientConnection):
         turn.start()
 
     def turn_ended(self, stays: bool) -> None:
-        """The request has been answered in full."""
+        """Continue after a response was sent in full: next request, lingering close, or close."""
         self._answering = None
         self.quiet_since = self._proxy.coarse_now
         if not stays or self._reader is None:
@@ -319,7 +320,7 @@ class DownstreamConnection(ClientConnection):
     # --- ends
 
     def check(self, now: float) -> None:
-        """The sweep: has the client, or the worker, had its time? `now` is coarse."""
+        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts = self._proxy.timeouts
         quiet = now - self.quiet_since
         if self._linger_until is not None:
@@ -339,7 +340,7 @@ class DownstreamConnection(ClientConnection):
             self._answering.check(now)
 
     def _check_linger(self, now: float, quiet: float, until: float) -> None:
-        """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
+        """Enforce the linger timeout, which starts when the response has been sent; a stalled reader is reset."""
         if self.transport.get_write_buffer_size():
             self._linger_until = now + self._proxy.timeouts.linger
             self._check_reader(now, quiet)
@@ -347,7 +348,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.abort()
 
     def _check_reader(self, now: float, quiet: float) -> None:
-        """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
+        """Abort a client that has read nothing for the idle timeout; a slow reader is served at its pace."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self.quiet_since = unsent, now
@@ -355,22 +356,26 @@ class DownstreamConnection(ClientConnection):
             self.abort()
 
     def close_if_quiet(self, now: float, longer_than: float) -> bool:
-        """Give the descriptor to somebody who waits for one."""
+        """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
+        closed."""
         has_begun = self._reader is not None and self._reader.has_begun
         is_busy = self._answering is not None or self._ahead is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
         return is_idle and now - self.quiet_since > longer_than and self._close_idle()
 
     def _close_idle(self) -> bool:
-        """Between requests. One that has come already is read and answered first: closed under it, a client would see
-        an error, and could not know whether what it asked was done (RFC 9112 § 9.6)."""
+        """Close an idle connection, unless a request has arrived. Returns whether it was closed.
+
+        Closing with an unread request would give the client an error, without knowledge of whether the request was
+        processed (RFC 9112 § 9.6).
+        """
         if has_unread(self.transport):
             return False
         self.transport.close()
         return True
 
     def detach(self) -> asyncio.Transport:
-        """Hand the connection over to another protocol."""
+        """Detach the transport, to be used with another protocol."""
         self._proxy.downstreams.pop(self, None)
         self._answering = self._reader = self._ahead = None
         self.is_held = 0
@@ -379,7 +384,7 @@ class DownstreamConnection(ClientConnection):
         return self.transport
 
     def _finish(self) -> None:
-        """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
+        """Close; linger if the client may still be sending (RFC 9112 § 9.6)."""
         self._reader = self._ahead = None
         may_be_sending = self._is_deaf or self._body is not None or self.is_held
         if not may_be_sending and self._linger_until is None:
@@ -390,14 +395,14 @@ class DownstreamConnection(ClientConnection):
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:
-        """What comes is not to be read any further: answer, then close."""
+        """Refuse unparsable or unacceptable input: respond with an error, then close."""
         self._reader = self._body = None
         self._is_deaf = True
         self._answering = refusal = Refusal(self._proxy, self, error, head)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:
-        """The request that is being received will never be whole."""
+        """Reject the request being received because its body is malformed or overdue."""
         self._reader = self._body = self._unstarted = None
         self._is_deaf = True
         if self._answering is not None:

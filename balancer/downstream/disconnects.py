@@ -1,8 +1,8 @@
-"""Clients that have left while we were not reading from them.
+"""Detection of clients that disconnect while reading from them is paused.
 
-Rule of this file: it asks the kernel, and only of connections whose reading is paused: a loop that watches for bytes
-hears of a reset by itself. One system call for all of them, once in a sweep. A FIN is no departure: a client may close
-its sending side and still read (RFC 9112 § 9.6), and the loop will find it where it stands, behind the bytes before it.
+Asks the kernel, in one system call per sweep, about paused connections only: the event loop reports a reset of the
+others. A FIN is not a disconnect: a client may half-close and still read (RFC 9112 § 9.6), and the loop finds the FIN
+in order, after the bytes before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from balancer.downstream.connection import DownstreamConnection
 
 
 def departed(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
-    """Those that were reset: whatever is sent to them now meets nobody."""
+    """Return the connections that the client has reset."""
     unheard = {}
     for downstream in downstreams:
         transport = downstream.transport
@@ -24,5 +24,5 @@ def departed(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConn
         return []
     looked_at = select.poll()
     for descriptor in unheard:
-        looked_at.register(descriptor, 0)  # errors and hang-ups are told unasked
+        looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
     return [unheard[descriptor] for descriptor, _ in looked_at.poll(0)]

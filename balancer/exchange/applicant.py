@@ -1,7 +1,7 @@
-"""A request until it has an endpoint: it comes in, waits, is let through or sent away.
+"""A request before it has an endpoint: admission control and the wait queue.
 
-Rule of this file: what is off costs an attribute test. It is the part of an exchange that stands before the router;
-what becomes of the request behind it, `exchange.py` says.
+A disabled feature costs one attribute test. This is the part of an exchange before the router; `forwarding.py` and
+`exchange.py` hold the rest.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 class Applicant:
-    """Who would like an endpoint. `level` and `deadline` say how important it is and when it is of no use any more,
-    where such is asked; `queued_at` is when it first had to wait, `place` where it waits now."""
+    """Base of an exchange: admission and waiting.
+
+    `level` is the request's priority level and `deadline` the instant after which its response is useless, where
+    admission control is on. `queued_at` is when the request first entered the wait queue, `place` its current ticket
+    there.
+    """
 
     level = 0
     deadline = inf
@@ -38,7 +42,7 @@ class Applicant:
         raise NotImplementedError
 
     def _is_let_in(self, gate: Admission) -> bool:
-        """Whether the gate lets the request in; else it has its answer."""
+        """Return whether admission control accepts the request; if not, send the error response."""
         try:
             self.level, self.deadline = gate.admit(self._request.fields.stated)
         except ForwardingError as error:
@@ -55,15 +59,15 @@ class Applicant:
             self._answer(error)
 
     def decline(self, error: Unserved) -> None:
-        """Waiter: it has waited in vain."""
+        """Reject the request after it waited in vain (`Waiter`)."""
         self._answer(error)
 
     def _check_wait(self, now: float) -> None:
-        """The sweep, for who waits; `now` is coarse."""
+        """Enforce the deadline of a waiting request; `now` is the cached time."""
         if self.place is not None:
             self._proxy.queue.check(self, now)
 
     def _leave_queue(self) -> None:
-        """Nothing is waited for any more."""
+        """Leave the wait queue, if the request is in it."""
         if self.place is not None:
             self._proxy.queue.leave(self)

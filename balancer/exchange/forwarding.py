@@ -1,8 +1,7 @@
-"""A request on its way: route, lease, send, and once more where that is safe.
+"""Forwarding of a request: route, lease an upstream connection, send, retry or hedge.
 
-Rule of this file: every step is called by the event that makes it possible. What an attempt holds, a place at an
-endpoint and a connection, stands in `attempt.py`, what is kept of a body in `kept_body.py`, and what may be repeated in
-`retries.py`. What comes back, and how a request ends, is `exchange.py`'s.
+Every step is called by the event that makes it possible. `attempt.py` holds an attempt's assignment and connection,
+`body_buffer.py` the buffered body, `retries.py` the retry rules. `exchange.py` handles the response and the end.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ if TYPE_CHECKING:
 
 CHUNKED: Final = Framing.CHUNKED
 REPEATABLE: Final = IDEMPOTENT
-"""A constant of this module: what is imported is looked up anew each time."""
+"""A module constant, because an imported name is looked up anew each time."""
 
 
 class Forwarding(Applicant):
-    """A request, and one attempt at a time to have it answered; two while they race.
+    """A request and its current attempt; two attempts while it is hedged.
 
-    `is_finished`: nothing more will happen to it.
+    `is_finished`: the exchange is over.
     """
 
-    # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
+    # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     is_finished = False
-    _attempt: Attempt | None = None  # the last one; none while it waits for an endpoint
-    _attempts = 0  # so far
-    _race: HedgeRace | None = None  # while another runs beside `_attempt`
-    _needs_fresh = False  # a connection: the next attempt must not meet a second stale one
+    _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
+    _attempts = 0  # attempts so far
+    _race: HedgeRace | None = None  # while a hedged attempt runs beside `_attempt`
+    _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _started_at = 0.0
     _active_at = 0.0
     _kept: BodyBuffer | None = None
-    _has_hinted = False  # an interim response has gone down
+    _has_hinted = False  # an interim response has been sent to the client
     _bytes_in = 0
     _bytes_out = 0
     _status = 0
@@ -56,7 +55,7 @@ class Forwarding(Applicant):
         self._proxy = proxy
         self._downstream = downstream
         self._request = request
-        self._is_complete = True  # the request has come in whole
+        self._is_complete = True  # the whole request has been received
         self._tried = NOBODY
         if request.fields.has_body:
             self._is_complete = False
@@ -66,17 +65,17 @@ class Forwarding(Applicant):
 
     @property
     def head(self) -> bytes:
-        """Turn: the request's, as it came."""
+        """Return the request head as received (`Turn`)."""
         return self._request.raw
 
     def request_body(self, data: bytes) -> None:
-        """Bytes of the body, without framing."""
+        """Forward bytes of the request body, without framing."""
         self._bytes_in += len(data)
         self._active_at = self._proxy.coarse_now
         self._send_body(chunk(data) if self._request.fields.framing is CHUNKED else data)
 
     def request_ended(self, trailers: bytes) -> None:
-        """The request has come in whole."""
+        """End the request; `trailers` is a block of fields or b""."""
         self._is_complete = True
         if self._request.fields.framing is CHUNKED:
             self._send_body(last_chunk(trailers))
@@ -95,18 +94,18 @@ class Forwarding(Applicant):
     # --- an attempt
 
     def start(self) -> None:
-        """It is this request's turn on its connection."""
+        """Start the exchange: all earlier requests of the connection have been answered."""
         self._started_at = self._proxy.coarse_now
         if self._proxy.gate is None or self._is_let_in(self._proxy.gate):
             self.attempt()
 
     def attempt(self) -> None:
-        """Choose an endpoint and a connection to it."""
+        """Pick an endpoint and lease an upstream connection, or join the wait queue."""
         proxy, request = self._proxy, self._request
         method, target = request.method, request.target
         name = (
             "GET" if method == b"GET" else method.decode()
-        )  # most are, and decoding costs more than looking
+        )  # the common case; decoding costs more than comparing
         key = None if proxy.key_of is None else proxy.key_of(request, self._downstream.client)
         facts = RequestFacts(
             name, target.decode("latin-1"), proxy.home_region, key, self._attempts, self._tried
@@ -141,12 +140,12 @@ class Forwarding(Applicant):
             self._send(attempt, upstream)
 
     def connected(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
-        """Here is the connection that the attempt has waited for."""
+        """Send the request on the upstream connection that the attempt has waited for."""
         attempt.sent_at = self._proxy.now()
         self._send(attempt, upstream)
 
     def connect_failed(self, attempt: Attempt, error: ConnectFailed) -> None:
-        """There will be no connection."""
+        """Handle a failure to open an upstream connection."""
         if self._race is not None:
             self._race.failed(self._race.runner(attempt), error)
         else:
@@ -162,7 +161,7 @@ class Forwarding(Applicant):
         if kept is None:
             upstream.send(request.head, sink, request.method)
         else:
-            downstream.unhold()  # before it is written: what the transport says of that must stand
+            downstream.unhold()  # before the write, whose back-pressure must take precedence
             upstream.send(kept.behind(request.head), sink, request.method)
             kept.sent()
         if downstream.is_write_paused:
@@ -171,7 +170,7 @@ class Forwarding(Applicant):
     # --- two attempts
 
     def hedge(self, late: Attempt, hedging: Hedging) -> None:
-        """The attempt is late: ask somebody else too, if that is allowed, and take whoever answers first."""
+        """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
         proxy, available = self._proxy, self._proxy.router.available
         others = hedging.others(late.assignment.state, available) if self._may_hedge(late) else []
         if not others or not proxy.router.has_room or not hedging.take(proxy.now()):
@@ -196,7 +195,7 @@ class Forwarding(Applicant):
             self._send(second, upstream)
 
     def _may_hedge(self, late: Attempt) -> bool:
-        """Whether a second answer would come to the same, and the client waits for nothing but the first."""
+        """Return whether the request may be hedged: complete, repeatable, and nothing sent to the client yet."""
         downstream, kept = self._downstream, self._kept
         is_sent = self._is_complete and not downstream.is_held and downstream.offer is None
         is_repeatable = kept is None or not kept.is_spent
@@ -204,14 +203,14 @@ class Forwarding(Applicant):
         return is_sent and is_repeatable and is_waited_for and self._race is None
 
     def go_on_with(self, attempt: Attempt) -> None:
-        """The race is over: this is the attempt that counts."""
+        """End hedging and continue with `attempt`."""
         self._attempt = attempt
         self._race = None
         if attempt.upstream is not None and self._downstream.is_write_paused:
             attempt.upstream.pause_reading()
 
     def _call_off(self, kind: OutcomeKind) -> None:
-        """Whatever happens to the request now happens to both."""
+        """End hedging; the other attempt ends with outcome `kind`."""
         race, self._race = self._race, None
         if race is not None:
             race.call_off(cast(Attempt, self._attempt), kind)
@@ -219,13 +218,13 @@ class Forwarding(Applicant):
     # --- flow
 
     def pause_response(self) -> None:
-        """The client cannot keep up: let the worker wait."""
+        """Apply the client's back-pressure: stop reading from the worker."""
         upstream = self._upstream
         if upstream is not None:
             upstream.pause_reading()
 
     def resume_response(self) -> None:
-        """The client has caught up."""
+        """Resume reading from the worker after the client has caught up."""
         upstream = self._upstream
         if upstream is not None:
             self._active_at = self._proxy.coarse_now
@@ -238,11 +237,11 @@ class Forwarding(Applicant):
     # --- ends of an attempt
 
     def _attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
-        """Try once more where that is safe (RFC 9110 § 9.2.2), else tell the client."""
+        """Retry a failed attempt where that is safe (RFC 9110 § 9.2.2), else send an error response."""
         self._settle(error.outcome, self._proxy.now())
         if isinstance(error, ConnectFailed):
             may_retry = self._has_another_try(attempt, needs_other=False)
-        elif isinstance(error, MalformedResponse):  # it would say the same again
+        elif isinstance(error, MalformedResponse):  # the same endpoint would send the same
             may_retry = self._may_repeat(attempt, needs_other=True)
         else:
             may_retry = isinstance(error, ConnectionBroken) and self._may_repeat(attempt, needs_other=False)
@@ -259,7 +258,10 @@ class Forwarding(Applicant):
         self.attempt()
 
     def _has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Whether there is somebody to ask. Who has failed is asked again only where nobody else is, and only once."""
+        """Return whether another attempt is possible.
+
+        The endpoint that failed is tried again only if no other is available, and only once.
+        """
         retries, kept = self._proxy.retries, self._kept
         if self._attempts > retries.limit or (kept is not None and kept.is_spent):
             return False
@@ -267,7 +269,7 @@ class Forwarding(Applicant):
         return (self._attempts == 1 and not needs_other) or has_other(self._proxy.router.available, tried)
 
     def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Whether a request may be sent again that a worker may have received."""
+        """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
         proxy = self._proxy
         return (
             self._has_another_try(attempt, needs_other=needs_other)
@@ -276,7 +278,7 @@ class Forwarding(Applicant):
         )
 
     def _release(self, *, is_clean: bool) -> None:
-        """Part from the connection: back to its pool, or closed."""
+        """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
         if self._upstream is None:
             return
         cast(Attempt, self._attempt).release(is_clean)
