@@ -1,13 +1,13 @@
-"""Policies that know what no balancer can: the bounds that others are measured by. In the simulator only.
+"""Oracle policies, which use information that no balancer has, as bounds for other policies. Simulator only.
 
-Rule of this file: an oracle is a policy like any other, made with the workers themselves in its hands.
+An oracle implements the policy interface and is constructed with the simulated workers.
 
 | name | rule |
 |---|---|
 | `oracle-least-work` | the worker at which this request would begin first, and then end first |
-| `oracle-least-work-of-two` | the same of `choices` drawn at random |
-| `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one line |
-| `oracle-static-split` | the best shares for the given rate of those that never change, each worker an M/M/1 |
+| `oracle-least-work-of-two` | the same among `choices` drawn at random |
+| `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one queue |
+| `oracle-static-split` | the best constant shares for the given rate, each worker an M/M/1 |
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LeastWork:
-    """The least remaining work of all. Of those on the way to a worker the mean is taken."""
+    """Pick the worker with the least remaining work. Requests on the way to a worker count with the mean service time."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers
@@ -51,7 +51,7 @@ class LeastWork:
 
 
 class LeastWorkOfFew(LeastWork):
-    """The same of `choices` drawn at random: what Hellemans and Van Houdt worked out."""
+    """Least remaining work among `choices` workers drawn at random (Hellemans and Van Houdt)."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random, *, choices: int = 2) -> None:
         super().__init__(workers, rng)
@@ -64,7 +64,7 @@ class LeastWorkOfFew(LeastWork):
 
 
 class CentralQueue:
-    """Whoever has a slot free, the quickest first. Endpoints are bounded for it, see `most_in_flight`."""
+    """Pick the fastest worker with a free slot. Its endpoints are limited by `most_in_flight`."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers
@@ -78,7 +78,7 @@ class CentralQueue:
 
 
 class StaticSplit:
-    """Drawn with shares that never change."""
+    """Random choice with constant shares."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random, *, rate: float) -> None:
         mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
@@ -101,12 +101,12 @@ ORACLES: dict[str, Callable[..., Policy]] = {
 
 
 def is_oracle(name: str) -> bool:
-    """Whether a policy of that name is known to the simulator alone."""
+    """Whether the policy exists in the simulator only."""
     return name in ORACLES
 
 
 def make_policy(model: Model, workers: Mapping[str, Worker], rng: Random) -> Policy:
-    """The policy that the model names. Raises BadInputError."""
+    """Construct the model's policy. Raises `BadInputError`."""
     spec: dict[str, Any] = dict(model.policy)
     name = spec.pop("name")
     if name in ORACLES:
