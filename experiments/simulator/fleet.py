@@ -152,7 +152,7 @@ class Fleet:
 
 
 def most_in_flight(model: Model, worker: WorkerModel) -> int | None:
-    """In-flight limit of an endpoint; for a central queue its slots, plus as many as keep it busy over its round trip."""
+    """In-flight limit of an endpoint; for a central queue its slots plus those that cover its round trip."""
     if model.policy["name"] != "oracle-central-queue":
         return worker.max_in_flight
     return worker.slots * (1 + ceil(worker.rtt * worker.speed / worker.service.mean))

@@ -95,7 +95,7 @@ class Idle:
             self.horizon.stood(self.longest - REST)
 
     def _end_closed(self, now: float) -> None:
-        """Remove connections that the worker closed before the estimate. Simultaneous closes count as one observation."""
+        """Remove connections that the worker closed before the estimate. Simultaneous closes count once."""
         since, first = self._since, 0
         while first < len(since) and now - since[first] >= self.keeps:
             first += 1

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LeastWork:
-    """Pick the worker with the least remaining work. Requests on the way to a worker count with the mean service time."""
+    """Least remaining work. Requests on the way to a worker count with the mean service time."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers

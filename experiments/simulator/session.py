@@ -46,5 +46,5 @@ def carry_out(campaign: Campaign, directory: Path, console: Console) -> None:
             save_result(run, planned, directory)
             progress.advance(task)
             console.print(run_line(campaign, number, run), highlight=False)
-            del run  # frees the run before the next one is simulated; a simulation contains reference cycles, hence the collection
+            del run  # or the next run needs twice the memory; a simulation contains reference cycles
             gc.collect()
