@@ -23,9 +23,7 @@ def unit_in_words() -> str:
 
 
 def interpreter_in_words() -> str:
-    """Name, version, path and optimisation of the interpreter, for example `CPython 3.13.1 (/usr/bin/python3), built
-    with PGO and LTO`.
-    """
+    """Interpreter in words: name, version, path and optimisation, for example `CPython 3.13.1 (…), built with PGO`."""
     name = f"{platform.python_implementation()} {platform.python_version()}"
     built = optimisation_in_words(str(sysconfig.get_config_var("CONFIG_ARGS") or ""))
     return f"{name} ({sys.executable}), {built}"

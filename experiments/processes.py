@@ -82,7 +82,7 @@ class Child:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume the process with SIGCONT."""
+        """Let the process continue after `pause`, with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def open_the_door(self) -> None:

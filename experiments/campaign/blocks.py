@@ -36,7 +36,7 @@ class Observer(Protocol):
 
 
 def plan(scenario: Scenario) -> tuple[PlannedRun, ...]:
-    """All runs in execution order, determined by the scenario and its seed."""
+    """Plan of all runs in execution order, determined by the scenario and its seed."""
     return tuple(run for block in range(scenario.blocks) for run in plan_block(scenario, block))
 
 

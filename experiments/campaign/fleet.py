@@ -91,7 +91,7 @@ class Fleet:
         return tuple(f"{child.name} died{child.tail}" for child in ended)
 
     def endpoint(self, worker: int) -> dict[str, Any]:
-        """Endpoint configuration of a worker."""
+        """Endpoint of a worker as in the balancer's configuration."""
         region, number = crew(self._scenario)[worker]
         return endpoint_of(self.places[worker], region, number, self.workers[worker].address)
 

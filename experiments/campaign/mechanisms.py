@@ -22,7 +22,7 @@ Said = Mapping[str, Any]
 
 
 class Mechanisms(Model):
-    """All settings with defaults filled in."""
+    """The balancer's settings with defaults filled in."""
 
     retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
     retry: RetryConfig = RetryConfig()

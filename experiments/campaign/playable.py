@@ -54,5 +54,4 @@ def too_near(scenario: Scenario) -> Iterator[str]:
 
 
 def region_of(scenario: Scenario, name: str) -> Region:
-    """The region with that name."""
     return next(region for region in scenario.regions if region.name == name)

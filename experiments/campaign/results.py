@@ -52,7 +52,7 @@ class Campaign(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """A results directory in memory."""
+    """A results directory read into memory: the campaign and its runs."""
 
     directory: Path
     campaign: Campaign

@@ -196,7 +196,7 @@ class Scenario(Model):
     @model_validator(mode="before")
     @classmethod
     def with_lineup(cls, raw: Any) -> Any:
-        """Expand `lineup` to entries."""
+        """Expand the key `lineup` to the entries of that preset."""
         return expanded(raw)
 
     @model_validator(mode="after")

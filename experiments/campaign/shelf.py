@@ -32,7 +32,7 @@ GROUPS = (
 
 
 def packaged() -> dict[str, Traversable]:
-    """Packaged scenario files by name."""
+    """Scenario files that come with the package, by name."""
     files = sorted(resources.files("experiments.scenarios").iterdir(), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
 

@@ -30,7 +30,7 @@ ACHIEVED_LIMIT = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """`percent` of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
+    """A percentile: `percent` % of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
 
     percent: float
     seconds: float

@@ -47,7 +47,7 @@ class EntrySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All data that the outputs show."""
+    """Summary of a campaign: the data of every output."""
 
     world: World
     scenario: Scenario

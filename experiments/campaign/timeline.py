@@ -42,7 +42,7 @@ class Trouble:
 
     is_draining: bool = False
     is_absent: bool = False
-    """Whether it is not configured as an endpoint of the balancer."""
+    """Whether the balancer does not have it as an endpoint."""
 
     rtt: float | None = None
     """Round trip in seconds; None: the region's."""
@@ -71,7 +71,9 @@ class Spell:
 
 
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
-    """All changes of fault state, ascending in time; `seed` is the block's and fixes the phases of periodic pauses."""
+    """Changes of fault state of all workers, ascending in time; `seed` is the block's and fixes the phases of periodic
+    pauses.
+    """
     steps = [
         step for worker, spells in enumerate(spells_of(scenario, seed)) for step in steps_of(worker, spells)
     ]

@@ -18,7 +18,9 @@ UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "me
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`headline` is one line; `sentences` follow it; `order` is best first, (label, value of the measure)."""
+    """Verdict in words. `headline` is one line, followed by `sentences`; `order` is (label, value of the measure), best
+    first.
+    """
 
     has_verdict: bool
     headline: str

@@ -27,7 +27,7 @@ class Alarm(Protocol):
         """Set the alarm to `at`, in seconds of `time.monotonic()`."""
 
     def close(self) -> None:
-        """Cancel the alarm for good."""
+        """Release the alarm; it does not call back any more."""
 
 
 class ItimerSpec(ctypes.Structure):

@@ -94,14 +94,14 @@ class Flight:
             self.end(Kind.TIMEOUT)
 
     def end(self, kind: Kind) -> None:
-        """Record the end, once."""
+        """Record the end of the request, at most once."""
         if not self.has_ended:
             self.has_ended = True
             self._generator.ended(self.number, kind)
 
 
 def unheard(started_at: float) -> None:
-    """Default for `begun`: does nothing."""
+    pass
 
 
 class Generator:

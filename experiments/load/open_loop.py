@@ -103,9 +103,8 @@ class OpenLoop:
         self._is_set_for = -1
         self._epoll = select.epoll()
         self._timer = Timerfd()
-        self._epoll.register(
-            self._timer.fd, select.EPOLLIN | select.EPOLLET
-        )  # it stays readable and is reported once
+        # Edge-triggered: the timer stays readable but is reported once.
+        self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
         self._lanes: dict[int, Lane] = {}
         self._down: list[Lane] = []
         try:
@@ -140,7 +139,7 @@ class OpenLoop:
         return self._record()
 
     def close(self) -> None:
-        """Close all sockets and descriptors."""
+        """Close all sockets and the timer and epoll descriptors."""
         for lane in [*self._lanes.values(), *self._down]:
             lane.sock.close()
         self._timer.close()

@@ -52,7 +52,7 @@ class Kind(IntEnum):
 
 
 class Place(BaseModel):
-    """A worker and its region."""
+    """A worker and the region to which it belongs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -63,7 +63,7 @@ def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: floa
 
 
 def quantile_legend() -> list[Line2D]:
-    """Legend of the quantile markers."""
+    """Legend of the quantile markers, including the hollow one."""
     names = {50.0: "p50", 75.0: "p75, p90", 95.0: "p95", 99.0: "p99", 99.9: "p99.9", 100.0: "max"}
     solid = [
         Line2D([], [], linestyle="", marker=QUANTILE_MARKS[percent], color=INK, label=name)
@@ -140,7 +140,7 @@ def spectrum_axis(axes: Axes, total: int) -> None:
 
 
 def line_of(one: Competitor) -> Line2D:
-    """Legend handle of the entry."""
+    """Legend handle with the colour and dash of the entry."""
     return Line2D([], [], color=one.colour, linestyle=one.dash, linewidth=2.2, label=one.name)
 
 

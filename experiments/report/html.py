@@ -33,7 +33,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def to_html(summary: Summary, pictures: Sequence[Picture], method: Sequence[str]) -> str:
-    """Complete page of a report."""
+    """The complete report page: verdict, tables, figures, method."""
     first, *rest = tables_of(summary)
     body = [
         header(summary),
@@ -61,7 +61,7 @@ def page(title: str, body: Sequence[Html]) -> Html:
 
 
 def header(summary: Summary) -> Html:
-    """Question, verdict, and all warnings."""
+    """Page header with question, verdict, and all warnings."""
     verdict = summary.verdict
     sentences = (element("p", sentence) for sentence in verdict.sentences)
     return joined(
@@ -105,7 +105,7 @@ def warnings(summary: Summary) -> Html:
 
 
 def box(title: str, lines: Sequence[str]) -> Html:
-    """Warning box; empty without lines."""
+    """Warning box with a list; empty without lines."""
     return element("div", element("strong", title), listing(lines), class_="warning") if lines else Html()
 
 
@@ -138,5 +138,5 @@ def picture_html(picture: Picture) -> Html:
 
 
 def data_uri(svg: bytes) -> str:
-    """SVG as a data URI."""
+    """Encode SVG as a base64 data URI."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"

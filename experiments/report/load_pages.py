@@ -93,7 +93,7 @@ def load_table(curve: Curve) -> Table:
 
 
 def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
-    """Row of one point."""
+    """Table row of one point of the load curve."""
     remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
     return (
         Cell(point.label),
@@ -117,7 +117,7 @@ def span(point: Point) -> str:
 
 
 def as_json(curve: Curve) -> dict[str, Any]:
-    """All points and knees; times in measured seconds, rates per scenario second."""
+    """Load curve as JSON values; times in measured seconds, rates per scenario second."""
     scenario = curve.results[0].scenario
     knees = {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None}
     points = [plainly(point) for point in curve.points]
@@ -131,7 +131,7 @@ def as_json(curve: Curve) -> dict[str, Any]:
 
 
 def as_csv(curve: Curve) -> str:
-    """All points as CSV."""
+    """Load curve as CSV, one line per point."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

@@ -46,5 +46,5 @@ def text(plain: str) -> Html:
 
 
 def listing(lines: Iterable[str]) -> Html:
-    """Unordered list of texts."""
+    """HTML list with one item per line."""
     return element("ul", *(element("li", line) for line in lines))

@@ -164,7 +164,7 @@ def comparison_table(summary: Summary) -> Table:
 
 
 def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:
-    """Row of the A/A control."""
+    """Row of the A/A control in the comparison table."""
     blocks = str(floor.blocks)
     return (Cell("A/A pair"), Cell(measure), Cell(show(floor)), Cell("–"), Cell(blocks), Cell("noise floor"))
 

@@ -114,7 +114,7 @@ def to_markdown(summary: Summary, figures: Sequence[tuple[str, str, str]], metho
 
 
 def invalid_lines(summary: Summary) -> list[str]:
-    """One line per invalid run."""
+    """One line per invalid run with its reasons."""
     return [
         f"{run.label}, block {run.block + 1}: {'; '.join(run.invalid_reasons)}"
         for run in summary.runs

@@ -1,4 +1,4 @@
-"""All clients of a simulation: arrivals, deadlines and results of requests.
+"""Simulated clients: arrivals, deadlines and results of requests.
 
 An open loop sends at fixed instants. A closed loop sends the next request when one has ended, as a separate event, so
 that a failure that takes no time does not recurse.
@@ -28,7 +28,6 @@ class Next(Event):
         self._client = client
 
     def happen(self, now: float) -> None:
-        """Send the request."""
         self._client.arrive(now)
 
 
@@ -39,7 +38,6 @@ class Deadline(Event):
         self._client = client
 
     def happen(self, now: float) -> None:
-        """Time out the overdue requests."""
         self._client.give_up(now)
 
 
@@ -100,7 +98,7 @@ class Client:
             self._agenda.add(now, self._next_event)
 
     def arrive(self, now: float) -> None:
-        """Send the next request."""
+        """Start the next request at a balancer and account for its arrival."""
         number = self.sent
         self.sent = number + 1
         demand = self._demand

@@ -27,7 +27,7 @@ class VirtualClock:
 
 
 class Event:
-    """Base class of scheduled events."""
+    """Base class of events that the agenda executes."""
 
     def happen(self, now: float) -> None:
         """Execute the event at the instant `now`."""
@@ -41,7 +41,6 @@ class Call(Event):
         self._what = what
 
     def happen(self, now: float) -> None:
-        """Call the function."""
         self._what(now)
 
 

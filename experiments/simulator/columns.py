@@ -84,7 +84,7 @@ class Columns:
 
     @property
     def kinds(self) -> Ints:
-        """`Kind` of each request."""
+        """Outcome of each request as `Kind`."""
         return np.asarray(self.codes & 7, dtype=np.int64)
 
     @property
@@ -104,9 +104,7 @@ class Columns:
 
     def samples(self, start: float, overhead: float, regions: list[int]) -> Samples:
         """Samples of a run that began at `start`. `regions` holds the region of each worker."""
-        due = (
-            self.due - start if self._instants is None else self._instants
-        )  # bit for bit the scheduled instants
+        due = self.due - start if self._instants is None else self._instants  # exact to the last bit
         ended = self.ended - (start - overhead)
         worker, status = self.workers.astype(np.int64), self.statuses
         return Samples(

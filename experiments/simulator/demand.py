@@ -64,7 +64,7 @@ class Demand:
         self.until = 0
 
     def renew(self) -> None:
-        """Draw the next `BATCH` requests."""
+        """Draw service times and entry balancers of the next `BATCH` requests."""
         self.until += BATCH
         pairs = zip(self._profiles, self._streams, strict=True)
         self.seconds = [batch(profile, stream, BATCH).tolist() for profile, stream in pairs]
@@ -87,7 +87,6 @@ class Keys:
         self._drawn: list[int] = []
 
     def next(self) -> str:
-        """Key of the next request."""
         if not self._drawn:
             drawn = self._rng.choice(len(self._chances), BATCH, p=self._chances)
             self._drawn = drawn[::-1].tolist()

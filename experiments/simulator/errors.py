@@ -14,4 +14,4 @@ class AuditError(SimulationError):
 
 
 class StuckError(SimulationError):
-    """The run cannot end."""
+    """The run cannot end: requests are left and no event is scheduled."""

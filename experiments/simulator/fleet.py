@@ -80,11 +80,11 @@ class Fleet:
         return sum(unit.router.in_flight for unit in self.units)
 
     def every_post(self) -> list[Post]:
-        """All per-worker connection sets that ever existed, including replaced ones."""
+        """Worker connections of every balancer, including those of replaced endpoints."""
         return [post for worker in self.workers.values() for post in worker.posts]
 
     def endpoints(self) -> list[Endpoint]:
-        """Endpoints that are configured now."""
+        """Configured endpoints, without those of absent workers."""
         return [
             Endpoint(one.id, f"http://{one.id}", one.region, one.weight, most_in_flight(self.model, one))
             for one in self.model.workers

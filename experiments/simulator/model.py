@@ -70,7 +70,7 @@ class HedgeModel:
 
 @dataclass(frozen=True, slots=True)
 class CheckModel:
-    """`checks` of the balancer's configuration."""
+    """Active health checks, as `checks` of the balancer's configuration."""
 
     rules: CheckRules = field(default_factory=CheckRules)
     timeout: float = 1.0
@@ -78,7 +78,7 @@ class CheckModel:
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """`pool` of the balancer's configuration."""
+    """Upstream connection pool, as `pool` of the balancer's configuration."""
 
     idle: float = 30.0
     risk: float = 0.01

@@ -38,7 +38,7 @@ class LeastWork:
         self._workers = workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints)."""
+        """Pick the worker with the lowest expected time for this request. O(endpoints)."""
         return self._least(available, now)
 
     def _least(self, drawn: Sequence[EndpointState], now: float) -> EndpointState:
@@ -59,7 +59,7 @@ class LeastWorkOfFew(LeastWork):
         self._choices = choices
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(choices)."""
+        """Pick the worker with the least work among those drawn. O(choices)."""
         return self._least(self._sample(available, min(self._choices, len(available))), now)
 
 
@@ -70,7 +70,7 @@ class CentralQueue:
         self._workers = workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints)."""
+        """Pick the available worker with the shortest round trip plus service time. O(endpoints)."""
         return min(available, key=lambda state: self._price(self._workers[state.id]))
 
     def _price(self, worker: Worker) -> float:
@@ -78,7 +78,7 @@ class CentralQueue:
 
 
 class StaticSplit:
-    """Random choice with constant shares."""
+    """Random choice with constant shares, optimal for `rate` requests per second."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random, *, rate: float) -> None:
         mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
@@ -87,7 +87,7 @@ class StaticSplit:
         self._random = rng.random
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints)."""
+        """Draw a worker by its share; an unavailable one falls to its successor. O(endpoints)."""
         drawn = self._random() * max(self._until.values())
         return next((state for state in available if drawn < self._until[state.id]), available[-1])
 

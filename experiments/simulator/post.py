@@ -30,7 +30,6 @@ class Opening(Event):
         self._attempt = attempt
 
     def happen(self, now: float) -> None:
-        """Finish the handshake."""
         self._post.opened(self._attempt, now)
 
 
@@ -96,7 +95,7 @@ class Post:
         self.settled += 1
 
     def error(self) -> float:
-        """Relative error of Little's law."""
+        """Relative error of Little's law for this worker's requests."""
         return abs(self.area - self.sojourns) / (1.0 + self.sojourns)
 
     # --- connections

@@ -80,7 +80,7 @@ class Slots:
         return [self.free_at] if self.count == 1 else self._free
 
     def busy_seconds(self, now: float) -> float:
-        """Slot-seconds spent serving until `now`."""
+        """Total slot-seconds spent serving until `now`."""
         ahead = sum(free_at - now for free_at in self._all_free() if free_at > now)
         return self.work + self.stopped - self.lost - ahead
 
@@ -100,7 +100,7 @@ class Slots:
         self._first = 0
 
     def clear(self, now: float) -> None:
-        """Remove all requests."""
+        """Remove all requests; their remaining work counts as `lost`."""
         self.lost += sum(free_at - now for free_at in self._all_free() if free_at > now)
         self._set([free_at if free_at < now else now for free_at in self._all_free()])
         self._starts.clear()
@@ -186,17 +186,17 @@ class Shared:
         return sum(at - self._progress for at, _ in self._leaving) / self.count
 
     def busy_seconds(self, now: float) -> float:
-        """Processor-seconds spent until `now`."""
+        """Total processor-seconds spent serving until `now`."""
         self.advance(now)
         return self.done
 
     def pause(self, now: float, until: float) -> None:
-        """Suspend service until `until`."""
+        """Suspend service until `until`; no progress is made before."""
         self.advance(now)
         self._at = until
 
     def clear(self, now: float) -> None:
-        """Remove all requests."""
+        """Remove all requests; their remaining work counts as `lost`."""
         self.lost += self.remaining(now) * self.count
         self._leaving.clear()
 

@@ -11,7 +11,7 @@ from math import exp, inf, log, sqrt
 
 
 def mm1_mean(rho: float) -> float:
-    """Mean sojourn time in M/M/1."""
+    """Mean sojourn time in M/M/1, in mean service times."""
     return 1 / (1 - rho)
 
 

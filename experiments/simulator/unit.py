@@ -51,7 +51,7 @@ class Waiting(Event):
 
 
 class Overdue(Event):
-    """Event: timeout of an attempt."""
+    """Event: per-attempt or first-byte timeout of an attempt."""
 
     def __init__(self, attempt: Attempt, is_final: bool) -> None:
         self._attempt = attempt
@@ -117,7 +117,7 @@ class Unit:
     # --- a request
 
     def start(self, number: int, now: float) -> None:
-        """Accept a client's request."""
+        """Accept a client's request and route it, with a key where the model has keys."""
         self.requests += 1
         facts = self._plain
         if self.keys is not None:
@@ -233,9 +233,7 @@ class Unit:
     def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
         """Handle an attempt without an answer: retry, or answer 502."""
         self._count_out(attempt, kind, 0, now)
-        is_known = (
-            kind is not _REFUSED
-        )  # the worker may have processed it; only a request that no worker has seen is retried without budget
+        is_known = kind is not _REFUSED  # a worker may have seen it; else no budget is needed
         may_retry = (self._may_repeat if is_known else self._has_another_try)(attempt, False, now)
         if may_retry:
             self._retry(attempt, now, is_fresh=True)
@@ -243,7 +241,7 @@ class Unit:
             self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
 
     def overdue(self, attempt: Attempt, is_final: bool, now: float) -> None:
-        """Handle a timeout of an attempt; `is_final` ends the request with 504."""
+        """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
         if attempt.is_loser or (attempt.rival is not None and is_final):
             self._end_loser(attempt, now)
         elif is_final:

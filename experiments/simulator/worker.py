@@ -33,7 +33,6 @@ class Departure(Event):
         self._version = version
 
     def happen(self, now: float) -> None:
-        """Complete the request that leaves."""
         self._worker.departed(self._version, now)
 
 

@@ -155,7 +155,7 @@ class Catalogue:
     # --- reading
 
     def grids(self) -> list[GridFacts]:
-        """All grids, the last swept first."""
+        """Grids of the catalogue, the last swept first."""
         with complaints(self.path):
             return [facts_of(row) for row in self.connection.execute(GRIDS)]
 

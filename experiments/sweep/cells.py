@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def entry(self) -> Entry:
-        """The scenario's only entry."""
+        """The single entry of the cell's scenario."""
         return self.scenario.entries[0]
 
     @property
@@ -62,7 +62,7 @@ class Cell:
 
 
 def cells_of(grid: Grid, code: str) -> list[Cell]:
-    """All cells, seed by seed, so that a stopped sweep has complete blocks. Raises `BadInputError`."""
+    """Cells of a grid, seed by seed, so that a stopped sweep has complete blocks. Raises `BadInputError`."""
     require_owners(grid.knobs, known_policies(grid))
     pairs = [
         (scenario, entry, around + within)
@@ -148,7 +148,7 @@ def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
 
 
 def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
-    """All data besides seed and code that determines the result."""
+    """Content that determines the result besides seed and code."""
     said = scenario.model_dump(mode="json", exclude=SAID_ONLY)
     return {"scenario": said, "entry": entry.model_dump(mode="json"), "replayed": replayed(scenario)}
 

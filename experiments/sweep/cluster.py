@@ -33,7 +33,7 @@ GONE_IN_WORDS = (
 
 
 class Cluster:
-    """Wrapper of a Dask client."""
+    """Wrapper of a Dask client that submits cells and yields their outcomes."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

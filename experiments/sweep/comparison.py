@@ -17,7 +17,7 @@ from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import believable, policy_name, scenario_name
 
 Place = tuple[str, str]
-"""Scenario and policy, knobs included."""
+"""Names of scenario and policy, each with its knobs."""
 
 MARKS: dict[AdminState, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
 

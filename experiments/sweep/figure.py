@@ -110,7 +110,7 @@ def strip(
 
 
 def shortened(name: str, sheet: Sheet) -> str:
-    """Wrap a long name."""
+    """Wrap a long name at the sheet's width for labels."""
     return fill(name, 18 if sheet.is_narrow else 30)
 
 

@@ -27,12 +27,12 @@ NAMES = ("name", "label", "target")
 
 
 def settings(knobs: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """All combinations of knob values; one empty setting without knobs."""
+    """Cartesian product of the knob values; one empty setting without knobs."""
     return [tuple(zip(knobs, values, strict=True)) for values in product(*knobs.values())]
 
 
 def scenario_knobs(knobs: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Knobs that change the scenario."""
+    """Knobs whose key belongs to the scenario."""
     return {knob: values for knob, values in knobs.items() if not knob.startswith(POLICY_KNOB)}
 
 

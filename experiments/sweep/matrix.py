@@ -46,7 +46,7 @@ class Square:
 
     @property
     def is_as_good(self) -> bool:
-        """Whether it is the best or practically equal to it."""
+        """Whether the policy is the best of the scenario or practically equal to it."""
         return self.mark in ("best", "equal")
 
     @property
@@ -66,7 +66,7 @@ class Matrix:
     left_out: Mapping[str, int]
 
     def column(self, scenario: str) -> list[Square]:
-        """All squares of a scenario, in the order of the policies."""
+        """Squares of a scenario, in the order of the policies."""
         found = (self.squares.get((policy, scenario)) for policy in self.policies)
         return [square for square in found if square is not None]
 
@@ -75,7 +75,7 @@ class Matrix:
         return next((square for square in self.column(scenario) if square.mark == "best"), None)
 
     def row(self, policy: str) -> list[Square]:
-        """All squares of a policy, in the order of the scenarios."""
+        """Squares of a policy, in the order of the scenarios."""
         found = (self.squares.get((policy, scenario)) for scenario in self.scenarios)
         return [square for square in found if square is not None]
 

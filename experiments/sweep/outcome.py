@@ -72,7 +72,7 @@ def in_words(fault: BaseException) -> str:
 
 
 def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
-    """All numbers that the catalogue stores of a run."""
+    """Numbers that the catalogue stores of a run, by column name."""
     samples, mapped = run.samples, statistics.deadline_mapped(run)
     successes = statistics.success_latency([run])
     return {
@@ -102,7 +102,7 @@ def known(value: float) -> float | None:
 
 
 def text(value: object) -> str:
-    """Canonical JSON with sorted keys."""
+    """JSON with sorted keys, equal for equal content."""
     return json.dumps(value, sort_keys=True)
 
 

@@ -75,7 +75,7 @@ def write_page(
 
 
 def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> Html:
-    """Question, verdict, and warnings."""
+    """Page header with question, verdict, and warnings."""
     question = facts.grid.question or "Which policy is best under which scenario?"
     row = matrix.row(facts.grid.ours)
     lines = [f"{count} of {len(rows)} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
@@ -117,7 +117,7 @@ def said(facts: GridFacts, matrix: Matrix) -> list[str]:
 
 
 def method(facts: GridFacts, matrix: Matrix) -> list[str]:
-    """Lines of the method section."""
+    """Lines of the page's method section."""
     grid = facts.grid
     knobs = "; ".join(f"{knob} = {', '.join(map(str, values))}" for knob, values in grid.knobs.items())
     return [
@@ -135,7 +135,7 @@ def method(facts: GridFacts, matrix: Matrix) -> list[str]:
 
 
 def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
-    """All squares as JSON."""
+    """The matrix as JSON: every square, the headline and the sentences."""
     content = {
         "grid": facts.grid.model_dump(mode="json"),
         "code": facts.code,

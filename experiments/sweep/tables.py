@@ -35,7 +35,7 @@ def matrix_table(matrix: Matrix) -> Table:
 
 
 def square_cell(square: Square | None) -> Cell:
-    """Cell such as `1.12 [1.08–1.17]`."""
+    """Table cell with the ratio and its interval, such as `1.12 [1.08–1.17]`."""
     return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.told])
 
 
