@@ -80,8 +80,8 @@ class Load(Model):
 
     @property
     def planned(self) -> int:
-        """Number of requests per run, the same for every run; for mmpp the expected number, since busy periods depend
-        on the seed.
+        """Number of requests per run, equal for all runs; for mmpp the expected number, as busy periods depend on the
+        seed.
 
         Raises `BadInputError` when the file of a replay cannot be read.
         """

@@ -39,8 +39,9 @@ class Mechanisms(Model):
 
 
 def checked(said: dict[str, Any]) -> dict[str, Any]:
-    """Validate the table and return it without defaults, so that an entry can override single keys. Raises
-    `ValueError`.
+    """Validate the table and return it without defaults, so that an entry can override single keys.
+
+    Raises `ValueError`.
     """
     try:
         Mechanisms.model_validate(said)

@@ -71,7 +71,7 @@ class Spell:
 
 
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
-    """Changes of fault state of all workers, ascending in time; `seed` is the block's and fixes the phases of periodic
+    """Changes of fault state of all workers, ascending in time; the block's `seed` fixes the phases of periodic
     pauses.
     """
     steps = [

@@ -80,9 +80,7 @@ async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
 
 
 async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
-    """Warm up through the balancer at the load's concurrency, so that its connection pools and policy state are warm
-    too.
-    """
+    """Warm up through the balancer at the load's concurrency, including its connection pools and policy state."""
     width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
     if not scenario.warmup:
         return

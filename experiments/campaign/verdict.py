@@ -18,9 +18,7 @@ UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "me
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Verdict in words. `headline` is one line, followed by `sentences`; `order` is (label, value of the measure), best
-    first.
-    """
+    """Verdict in words: `headline` is one line, `sentences` follow it; `order` is (label, value), best first."""
 
     has_verdict: bool
     headline: str

@@ -18,8 +18,9 @@ def world_of(is_simulated: bool) -> World:
 
 
 def measured(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """Run on a fresh fleet of real processes. Raises `FleetFailedError`, and `KeyboardInterrupt` after stopping the
-    fleet.
+    """Run on a fresh fleet of real processes.
+
+    Raises `FleetFailedError`, and `KeyboardInterrupt` after stopping the fleet.
     """
     import uvloop  # imported only when something is measured
 

@@ -33,9 +33,7 @@ LOOK = 50e-6
 
 OPEN_WITHIN = 5.0
 READ = 4096
-"""Bytes per read: small responses are read at once, and a larger buffer would be allocated and freed for each
-response.
-"""
+"""Bytes per read: a small response fits, and a larger buffer would be allocated and freed for each response."""
 
 OK = b"HTTP/1.1 200 "
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)

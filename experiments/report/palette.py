@@ -63,9 +63,7 @@ MOST_NAMED = 12
 """Maximum number of workers that a legend lists one by one."""
 
 MOST_DRAWN = 64
-"""Maximum number of workers drawn one by one. Beyond it regions are drawn, since hundreds of shades are
-indistinguishable.
-"""
+"""Maximum number of workers drawn one by one; beyond it regions are drawn, as hundreds of shades look alike."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,9 +41,7 @@ def mg1_wait(rho: float, c2: float) -> float:
 
 
 def erlang_m1_mean(rho: float, n: int) -> float:
-    """Mean sojourn time when every n-th arrival of a Poisson stream goes to one of `n` exponential servers:
-    Erlang-n/M/1.
-    """
+    """Mean sojourn time in Erlang-n/M/1: every n-th arrival of a Poisson stream goes to one of `n` servers."""
     sigma = rho
     for _ in range(10_000):
         sigma = (n * rho / (n * rho + 1 - sigma)) ** n

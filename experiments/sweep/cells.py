@@ -154,8 +154,9 @@ def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
 
 
 def replayed(scenario: Scenario) -> str | None:
-    """Digest of the recording that a scenario replays, since its name does not identify the content; None
-    without one.
+    """Digest of the recording that a scenario replays, as its name does not identify the content; None without one.
+
+    Raises `BadInputError` when the recording cannot be read.
     """
     file = getattr(scenario.load, "file", None)
     if file is None:

@@ -47,8 +47,9 @@ class Cluster:
     async def outcomes(
         self, cells: Iterable[Cell], simulate: Simulate, keep_samples: bool
     ) -> AsyncIterator[tuple[Cell, Outcome]]:
-        """Yield every cell with its outcome in order of completion. Raises `FleetFailedError` when the scheduler is
-        gone.
+        """Yield every cell with its outcome in order of completion.
+
+        Raises `FleetFailedError` when the scheduler is gone.
         """
         waiting, running = deque(cells), dict[Any, Cell]()
         ended = dask().as_completed(loop=self._client.loop)
@@ -91,10 +92,10 @@ async def outcome_of(future: Any) -> Outcome:
 
 @asynccontextmanager
 async def joined(scheduler: str | None, workers: int | None) -> AsyncIterator[Cluster]:
-    """Context manager of a cluster: the one at `scheduler`, or `workers` local processes of one thread, stopped at
-    exit.
+    """Context manager of a cluster: the one at `scheduler`, or `workers` local processes of one thread.
 
-    Raises `BadInputError` without Dask, `FleetFailedError` when the scheduler cannot be reached.
+    Local processes are stopped at exit. Raises `BadInputError` without Dask, `FleetFailedError` when the scheduler
+    cannot be reached.
     """
     dask()
     hush()

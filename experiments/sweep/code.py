@@ -53,9 +53,7 @@ def surroundings() -> list[str]:
 
 
 def reached(start: str) -> dict[str, Path]:
-    """Module -> file, of the module and all project modules that it imports, transitively and including late
-    imports.
-    """
+    """Module -> file, of the module and all project modules that it imports, transitively and lazily."""
     found: dict[str, Path] = {}
     waiting = [start]
     while waiting:

@@ -33,8 +33,9 @@ class Change:
 
 
 def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
-    """Compare every scenario and policy that both contain, Holm-adjusted over all. Raises `BadInputError`
-    without any.
+    """Compare every scenario and policy that both contain, Holm-adjusted over all.
+
+    Raises `BadInputError` when they have none in common.
     """
     before, after = by_place(first, measure), by_place(second, measure)
     places = [place for place in before if place in after and set(before[place]) & set(after[place])]

@@ -187,9 +187,7 @@ def believable(rows: Sequence[Row], measure: str) -> list[Row]:
 
 
 def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
-    """Policy with the lowest geometric mean over common seeds, among those with at least half of the largest seed
-    count.
-    """
+    """Policy with the lowest geometric mean over common seeds, among those with at least half of the most seeds."""
     most = max(len(of_seed) for of_seed in values.values())
     judged = {policy: of_seed for policy, of_seed in values.items() if 2 * len(of_seed) >= most}
     common = set.intersection(*(set(of_seed) for of_seed in judged.values())) or set().union(*judged.values())

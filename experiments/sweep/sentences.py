@@ -93,9 +93,7 @@ def drowned(matrix: Matrix) -> list[str]:
 
 
 def of_loss(matrix: Matrix, ours: Square) -> str:
-    """Sentence such as `cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17].
-    It …`.
-    """
+    """Sentence such as `cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17].`"""
     best = matrix.best(ours.scenario)
     assert best is not None
     doubt = ", which chance may explain" if ours.mark == "undecided" else ""
