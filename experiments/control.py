@@ -1,4 +1,4 @@
-"""Control requests to units and workers that an experiment runs on this machine; nothing is tried twice."""
+"""Control requests to the balancers and workers that an experiment runs on this machine, without retries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def url_of(address: tuple[str, int], path: str) -> str:
 async def order_unit(
     address: tuple[str, int], method: str, path: str, body: dict[str, Any] | None = None
 ) -> Any:
-    """The answer of the unit that serves `address`. Raises `FleetFailedError`, for a refusal too."""
+    """Send a request to the admin interface of the balancer at `address` and return its answer.
+
+    Raises `FleetFailedError`, also when the balancer refuses the request.
+    """
     client = AdminClient(url_of(address, ""), timeout=CONTROL_WITHIN)
     try:
         return await asyncio.to_thread(client.document, method, path, body)
@@ -30,13 +33,13 @@ async def order_unit(
 
 
 async def status_of(address: tuple[str, int]) -> dict[str, Any]:
-    """The status of the unit that serves `address`. Raises `FleetFailedError`."""
+    """Status document of the balancer at `address`. Raises `FleetFailedError`."""
     status: dict[str, Any] = await order_unit(address, "GET", "/-/status")
     return status
 
 
 async def order_worker(address: tuple[str, int], faults: dict[str, Any]) -> None:
-    """Let the worker at `address` have these faults and no others. Raises `FleetFailedError`."""
+    """Replace the active faults of the worker at `address`. Raises `FleetFailedError`."""
     await asyncio.to_thread(_put, url_of(address, "/-/faults"), faults)
 
 

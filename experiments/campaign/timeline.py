@@ -1,7 +1,7 @@
-"""What is wrong with each worker from when on: the events of a scenario, laid over each other.
+"""Fault state of each worker over time: the events of a scenario, combined.
 
-Rule of this file: pure, and the only place that says what events mean together, so a live run and a simulated one
-cannot disagree. Instants and durations are measured seconds from the start of the load: the time scale is in them.
+Pure: no I/O, no clock. Only this module defines how events combine, so live and simulated runs cannot disagree.
+Instants and durations are measured seconds from the start of the load, with the time scale applied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from experiments.load.streams import stream
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The worker stands still for `length` seconds at `since`, and again every so many; 0: only once."""
+    """A GC-like pause of `length` seconds at `since`, repeated every `every` seconds; 0: only once."""
 
     length: float
     every: float
@@ -26,7 +26,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """All that is the matter with one worker. The default is nothing."""
+    """Fault state of one worker; the default is healthy."""
 
     slow: float = 1.0
     fail: float = 0.0
@@ -35,14 +35,14 @@ class Trouble:
     pause: Pause | None = None
     is_unhealthy: bool = False
     is_gone: bool = False
-    """There is no process."""
+    """Whether the worker has no process."""
 
     is_gentle: bool = False
-    """It goes, if it does, by SIGTERM after draining, and not by SIGKILL."""
+    """Whether its process ends by SIGTERM after draining, and not by SIGKILL."""
 
     is_draining: bool = False
     is_absent: bool = False
-    """The balancer has not heard of it."""
+    """Whether the balancer does not have it as an endpoint."""
 
     rtt: float | None = None
     """Round trip in seconds; None: the region's."""
@@ -53,7 +53,7 @@ WELL = Trouble()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From `at` on, this is the matter with worker number `worker` (as in `places_of`)."""
+    """From `at` on, worker number `worker` (as in `places_of`) is in this fault state."""
 
     at: float
     worker: int
@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """One event upon one worker, from `begin` to `end`, which may be infinite."""
+    """An active fault: one event on one worker, from `begin` to `end`, which may be infinite."""
 
     begin: float
     end: float
@@ -71,7 +71,9 @@ class Spell:
 
 
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
-    """Every change, ascending in time; `seed` is the block's: the phases of periodic pauses follow from it."""
+    """Changes of fault state of all workers, ascending in time; the block's `seed` fixes the phases of periodic
+    pauses.
+    """
     steps = [
         step for worker, spells in enumerate(spells_of(scenario, seed)) for step in steps_of(worker, spells)
     ]
@@ -93,7 +95,7 @@ def pauses(steps: Sequence[Step], until: float) -> list[tuple[float, int, float]
 
 
 def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
-    """Each step with the instant at which the next one of the same worker replaces it."""
+    """Yield each step with the instant at which the next step of the same worker replaces it, last step first."""
     following: dict[int, float] = {}
     for step in reversed(steps):
         yield step, min(following.get(step.worker, math.inf), until)
@@ -101,7 +103,7 @@ def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
 
 
 def spells_of(scenario: Scenario, seed: int) -> list[list[Spell]]:
-    """The spells of every worker, in the order of the scenario's events."""
+    """Active faults of every worker, in the order of the scenario's events."""
     rng, scale = stream("faults", seed), scenario.time_scale
     crew = list(zip(scenario.workers, scenario.region_of_each, strict=True))
     found = [list[Spell]() for _ in crew]
@@ -118,7 +120,7 @@ def spells_of(scenario: Scenario, seed: int) -> list[list[Spell]]:
 
 
 def scaled(spell: Spell, scale: float) -> Spell:
-    """With the durations in the event's value in measured time too."""
+    """The fault with the durations in its event's value in measured seconds too."""
     event = spell.event
     if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
         return spell
@@ -127,7 +129,7 @@ def scaled(spell: Spell, scale: float) -> Spell:
 
 
 def steps_of(worker: int, spells: Sequence[Spell]) -> Iterator[Step]:
-    """The changes of one worker; nothing is said at 0 if nothing is the matter then."""
+    """Changes of one worker's fault state; none at 0 if it is healthy then."""
     before = WELL
     for instant in sorted({0.0, *(edge for spell in spells for edge in edges(spell) if math.isfinite(edge))}):
         trouble = trouble_at(instant, spells)
@@ -137,14 +139,14 @@ def steps_of(worker: int, spells: Sequence[Spell]) -> Iterator[Step]:
 
 
 def edges(spell: Spell) -> tuple[float, ...]:
-    """The instants at which it changes something."""
+    """Instants at which the fault changes the state."""
     if spell.event.kind == "restart":
         return spell.begin, spell.begin + spell.event.amount, spell.end
     return spell.begin, spell.end
 
 
 def trouble_at(instant: float, spells: Sequence[Spell]) -> Trouble:
-    """All spells that hold at that instant, laid over each other."""
+    """Fault state at an instant: all active faults combined."""
     trouble = WELL
     for spell in spells:
         is_on = spell.begin <= instant < spell.end
@@ -156,7 +158,7 @@ def trouble_at(instant: float, spells: Sequence[Spell]) -> Trouble:
 
 
 def with_spell(trouble: Trouble, spell: Spell, instant: float) -> Trouble:
-    """One more: factors multiply, of shares the greatest counts, of pauses and round trips the last said."""
+    """Add one fault: factors multiply, the greatest share counts, the last pause and the last round trip count."""
     event, amount = spell.event, spell.event.amount
     match event.kind:
         case "slow":
