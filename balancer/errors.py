@@ -178,7 +178,7 @@ class StreamRefused(ConnectFailed):
     outcome = OutcomeKind.RESET
 
 
-class NotCarried(UpstreamError):
+class UnsupportedByTransport(UpstreamError):
     """The endpoint's transport cannot carry the request. Never charged to the endpoint."""
 
     status = 501

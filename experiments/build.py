@@ -15,7 +15,7 @@ DEBIAN = "/usr/share/python-wheels"
 """Marker in `CONFIG_ARGS` of Debian's and Ubuntu's packages, which are built with PGO by rules of their own."""
 
 
-def unit_in_words() -> str:
+def describe_build() -> str:
     """Form of the proxy that is installed here: pure source or compiled build."""
     spec = find_spec("balancer.exchange.exchange")
     is_pure = spec is None or (spec.origin or "").endswith(".py")

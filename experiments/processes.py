@@ -85,7 +85,7 @@ class Child:
         """Let the process continue after `pause`, with SIGCONT."""
         self._signal(signal.SIGCONT)
 
-    def open_the_door(self) -> None:
+    def start_listening(self) -> None:
         """Send SIGHUP: a worker started with `--start-down` begins to listen."""
         self._signal(signal.SIGHUP)
 

@@ -16,13 +16,13 @@ from balancer.http1.own_responses import error_response
 if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
-HELD_BY_TURN: Final = 1
+HELD_BY_BODY: Final = 1
 """The body buffer of the request being received is full."""
 
-HELD_BY_ORDER: Final = 2
+HELD_BY_PIPELINE: Final = 2
 """Pipelined requests wait for earlier responses."""
 
-HELD_BY_OFFER: Final = 4
+HELD_BY_UPGRADE: Final = 4
 """A pending upgrade has not been answered."""
 
 
@@ -52,13 +52,13 @@ class ClientConnection(asyncio.Protocol):
         """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
-    def hold(self, reason: int = HELD_BY_TURN) -> None:
+    def hold(self, reason: int = HELD_BY_BODY) -> None:
         """Pause reading, and record `reason` until `unhold` removes it."""
         if not self.is_held and not self.transport.is_closing():
             self.transport.pause_reading()
         self.is_held |= reason
 
-    def unhold(self, reason: int = HELD_BY_TURN) -> None:
+    def unhold(self, reason: int = HELD_BY_BODY) -> None:
         """Remove `reason`; reading resumes if it was the last."""
         was_held, self.is_held = self.is_held, self.is_held & ~reason
         if was_held and not self.is_held and not self.transport.is_closing():

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.admin.access import Entrance
 from balancer.admin.exchange import AdminExchange
 from balancer.downstream.client import Client
-from balancer.downstream.client_connection import HELD_BY_OFFER, HELD_BY_ORDER, HELD_BY_TURN, ClientConnection
+from balancer.downstream.client_connection import (
+    HELD_BY_BODY,
+    HELD_BY_PIPELINE,
+    HELD_BY_UPGRADE,
+    ClientConnection,
+)
 from balancer.downstream.networks import ends_of
 from balancer.downstream.pending_upgrade import PendingUpgrade
 from balancer.downstream.pipelined import PipelinedBytes
@@ -31,28 +36,28 @@ if TYPE_CHECKING:
     from balancer.admin.application import AdminApplication
     from balancer.proxy import Proxy
 
-CONTROL_PREFIX: Final = b"/-/"
+ADMIN_PREFIX: Final = b"/-/"
 
 
 class DownstreamConnection(ClientConnection):
     """Downstream connection; the protocol of its transport."""
 
     __slots__ = (
-        "_ahead",
         "_answering",
         "_body",
         "_control",
-        "_is_deaf",
+        "_ignores_input",
+        "_keeps_alive",
         "_linger_until",
+        "_pipelined",
         "_reader",
-        "_stays",
         "_unsent",
         "_unstarted",
         "came_at",
         "client",
         "head_at",
+        "idle_since",
         "offer",
-        "quiet_since",
     )
 
     def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
@@ -62,13 +67,13 @@ class DownstreamConnection(ClientConnection):
         self._body: Body | None = None  # body reader of the request being received, once its head is complete
         self._answering: Turn | None = None
         self._unstarted: Turn | None = None  # started at the end of the current read
-        self._ahead: PipelinedBytes | None = None  # None unless the client pipelines
-        self._stays = True  # keep-alive after the request being received
-        self._is_deaf = False  # further input from the client is ignored
+        self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
+        self._keeps_alive = True  # keep-alive after the request being received
+        self._ignores_input = False  # further input from the client is ignored
         self._unsent = 0
         self.head_at = 0.0  # instant of the head's first byte, if the head came in pieces; else 0
         self.came_at = 0.0  # arrival of the pipelined bytes being parsed, else 0
-        self.quiet_since = proxy.coarse_now
+        self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
         self.offer: PendingUpgrade | None = None  # pending upgrade, None if there is none
 
@@ -90,12 +95,12 @@ class DownstreamConnection(ClientConnection):
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=proxy.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = self._meet(*ends_of(transport), proto)
+        self.client = client = self._make_client(*ends_of(transport), proto)
         self._reader = RequestReader(client, proxy.limits, proxy.fresh_id)
         proxy.counts.connections += 1
         proxy.downstreams[self] = None
 
-    def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
+    def _make_client(self, address: bytes, authority: bytes, proto: bytes) -> Client:
         proxy = self._proxy
         is_trusted = proxy.trusts(address.decode())
         return Client(
@@ -109,12 +114,12 @@ class DownstreamConnection(ClientConnection):
             proxy.gate.fields(is_trusted) if proxy.gate is not None else None,
         )
 
-    def adopt_terms(self) -> None:
+    def apply(self) -> None:
         """Apply a new runtime configuration to the requests that begin from now on."""
         old, limits = self.client, self._proxy.limits
-        self.client = self._meet(old.address, old.authority, old.proto)
+        self.client = self._make_client(old.address, old.authority, old.proto)
         if self._reader is not None:
-            self._reader.adopt(self.client, limits)
+            self._reader.apply(self.client, limits)
         if not self.transport.is_closing():
             self.transport.set_write_buffer_limits(high=limits.high_water)
 
@@ -122,7 +127,7 @@ class DownstreamConnection(ClientConnection):
         if self._reader is None:  # lingering close: input is dropped
             return
         if self._body is None:
-            if self._answering is not None or self.is_write_paused or self._ahead is not None:
+            if self._answering is not None or self.is_write_paused or self._pipelined is not None:
                 self._keep(data)
                 return
             data = self._read_head(data)
@@ -140,11 +145,11 @@ class DownstreamConnection(ClientConnection):
 
     def _keep(self, data: bytes) -> None:
         """Keep pipelined data until earlier requests are answered."""
-        if self._ahead is not None:
-            self._ahead.add(data)
+        if self._pipelined is not None:
+            self._pipelined.add(data)
         elif self._reader is not None:
-            self._ahead = PipelinedBytes(data, self._proxy.now())
-            self.hold(HELD_BY_ORDER)
+            self._pipelined = PipelinedBytes(data, self._proxy.now())
+            self.hold(HELD_BY_PIPELINE)
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
@@ -159,10 +164,10 @@ class DownstreamConnection(ClientConnection):
 
     def _read_ahead(self) -> None:
         """Begin the next pipelined request, if its predecessor has been answered."""
-        ahead, reader = self._ahead, self._reader
+        ahead, reader = self._pipelined, self._reader
         if ahead is None or reader is None or not self._may_begin:
             return
-        self._ahead = None  # restored below if anything is left
+        self._pipelined = None  # restored below if anything is left
         self.came_at = ahead.since
         request = None
         try:
@@ -176,7 +181,7 @@ class DownstreamConnection(ClientConnection):
             if self._reader is not None and not ahead.is_empty:  # an incomplete head
                 ahead.add(self._read_head(ahead.take_all()))
         elif request.fields.is_offer:
-            self._make_offer(reader, b"")
+            self._hold_for_upgrade(reader, b"")
         while self._body is not None and not ahead.is_empty:
             ahead.put_back(len(self._read_body(ahead.take())))
         self.came_at = 0.0
@@ -185,7 +190,7 @@ class DownstreamConnection(ClientConnection):
         if self._reader is None or ahead.is_empty:
             self._ahead_is_read(ahead)
             return
-        self._ahead = ahead
+        self._pipelined = ahead
         if self._answering is None:  # answered immediately
             self._go_on_soon()
 
@@ -193,7 +198,7 @@ class DownstreamConnection(ClientConnection):
         """Finish reading pipelined data: resume reading, or give the rest to a pending upgrade."""
         if self.offer is not None:
             self.offer.take_over(ahead)
-        self.unhold(HELD_BY_ORDER)
+        self.unhold(HELD_BY_PIPELINE)
         if ahead.has_ended and self._reader is not None and not self.eof_received():
             self.transport.close()
 
@@ -206,7 +211,7 @@ class DownstreamConnection(ClientConnection):
             request = reader.read(data)
             if request is None:
                 if not has_begun:  # the head timeout starts with its first byte
-                    self.quiet_since = self._proxy.coarse_now
+                    self.idle_since = self._proxy.cached_time
                     self.head_at = self.came_at or self._proxy.now()
                 return b""
             if not has_begun:
@@ -215,9 +220,9 @@ class DownstreamConnection(ClientConnection):
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
             return b""
-        return self._make_offer(reader, reader.rest) if request.fields.is_offer else reader.rest
+        return self._hold_for_upgrade(reader, reader.rest) if request.fields.is_offer else reader.rest
 
-    def _make_offer(self, reader: RequestReader, rest: bytes) -> bytes:
+    def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:
         """Hold the data behind a request with an upgrade offer until the offer is answered."""
         if not isinstance(self._answering, Exchange):  # answered immediately, or an admin request
             return rest
@@ -226,7 +231,7 @@ class DownstreamConnection(ClientConnection):
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
         """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
-        reader.adopt(self.client, self._proxy.limits)
+        reader.apply(self.client, self._proxy.limits)
         self._reader = reader
         if early:
             self._keep(early)
@@ -234,7 +239,7 @@ class DownstreamConnection(ClientConnection):
     def _read_body(self, data: bytes) -> bytes:
         """Feed the request body. Returns the bytes that follow it."""
         body = cast(Body, self._body)
-        self.quiet_since = self._proxy.coarse_now
+        self.idle_since = self._proxy.cached_time
         try:
             pieces = body.feed(data)
         except BodyTooLarge as error:
@@ -249,14 +254,14 @@ class DownstreamConnection(ClientConnection):
         if body.is_ended:
             self._body = None
             if self._answering is not None:
-                self._reader = self._reader if self._stays else None
+                self._reader = self._reader if self._keeps_alive else None
                 self._answering.request_ended(body.trailers)
         return body.rest
 
     def eof_received(self) -> bool:
         """Handle the client's FIN: it may half-close and still read, so finish the response, then close."""
-        if self._ahead is not None:  # a paused TLS transport still reports its end
-            self._ahead.has_ended = True
+        if self._pipelined is not None:  # a paused TLS transport still reports its end
+            self._pipelined.has_ended = True
             return True
         if self._answering is None or self._body is not None or self._linger_until is not None:
             return False
@@ -265,7 +270,7 @@ class DownstreamConnection(ClientConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._proxy.downstreams.pop(self, None)
-        self._reader = self._ahead = None
+        self._reader = self._pipelined = None
         turn, self._answering = self._answering, None
         if turn is not None:
             turn.abandon()
@@ -280,7 +285,7 @@ class DownstreamConnection(ClientConnection):
         self.is_write_paused = False
         if self._answering is not None:
             self._answering.resume_response()
-        elif self._ahead is not None:
+        elif self._pipelined is not None:
             self._go_on_soon()
 
     # --- turns
@@ -291,7 +296,7 @@ class DownstreamConnection(ClientConnection):
         proxy.counts.requests += 1
         has_body = request.fields.has_body
         turn: Turn
-        if request.target.startswith(CONTROL_PREFIX):
+        if request.target.startswith(ADMIN_PREFIX):
             turn = AdminExchange(self, self._control, request)
         elif proxy.journal is not None:
             turn = LoggedExchange(proxy, self, request, proxy.journal)
@@ -299,7 +304,7 @@ class DownstreamConnection(ClientConnection):
             turn = Exchange(proxy, self, request)
         if has_body:
             self._body = reader.body(request)
-            self._stays = request.fields.keep_alive
+            self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = turn  # sent with the body in this read
             return
         if not request.fields.keep_alive:
@@ -307,14 +312,14 @@ class DownstreamConnection(ClientConnection):
         self._answering = turn
         turn.start()
 
-    def turn_ended(self, stays: bool) -> None:
+    def exchange_ended(self, stays: bool) -> None:
         """Continue after a response was sent in full: next request, lingering close, or close."""
         self._answering = None
-        self.quiet_since = self._proxy.coarse_now
+        self.idle_since = self._proxy.cached_time
         if not stays or self._reader is None:
             if self.offer is None or not self.offer.withdraw(stays):
                 self._finish()
-        elif self._ahead is not None:
+        elif self._pipelined is not None:
             asyncio.get_running_loop().call_soon(self._read_ahead)
 
     # --- ends
@@ -322,7 +327,7 @@ class DownstreamConnection(ClientConnection):
     def check(self, now: float) -> None:
         """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts = self._proxy.timeouts
-        quiet = now - self.quiet_since
+        quiet = now - self.idle_since
         if self._linger_until is not None:
             self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
@@ -332,7 +337,7 @@ class DownstreamConnection(ClientConnection):
                 error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
                 self._refuse(error, self._reader.head)
         elif self._answering is None:
-            if quiet > self._proxy.idle_limit and self._ahead is None:
+            if quiet > self._proxy.idle_limit and self._pipelined is None:
                 self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
@@ -351,17 +356,17 @@ class DownstreamConnection(ClientConnection):
         """Abort a client that has read nothing for the idle timeout; a slow reader is served at its pace."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
-            self._unsent, self.quiet_since = unsent, now
+            self._unsent, self.idle_since = unsent, now
         elif quiet > self._proxy.timeouts.body_idle:
             self.abort()
 
-    def close_if_quiet(self, now: float, longer_than: float) -> bool:
+    def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
         closed."""
         has_begun = self._reader is not None and self._reader.has_begun
-        is_busy = self._answering is not None or self._ahead is not None or has_begun
+        is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
-        return is_idle and now - self.quiet_since > longer_than and self._close_idle()
+        return is_idle and now - self.idle_since > longer_than and self._close_idle()
 
     def _close_idle(self) -> bool:
         """Close an idle connection, unless a request has arrived. Returns whether it was closed.
@@ -377,7 +382,7 @@ class DownstreamConnection(ClientConnection):
     def detach(self) -> asyncio.Transport:
         """Detach the transport, to be used with another protocol."""
         self._proxy.downstreams.pop(self, None)
-        self._answering = self._reader = self._ahead = None
+        self._answering = self._reader = self._pipelined = None
         self.is_held = 0
         self.transport.resume_reading()
         self._proxy.client_left()
@@ -385,25 +390,25 @@ class DownstreamConnection(ClientConnection):
 
     def _finish(self) -> None:
         """Close; linger if the client may still be sending (RFC 9112 § 9.6)."""
-        self._reader = self._ahead = None
-        may_be_sending = self._is_deaf or self._body is not None or self.is_held
+        self._reader = self._pipelined = None
+        may_be_sending = self._ignores_input or self._body is not None or self.is_held
         if not may_be_sending and self._linger_until is None:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._linger_until = self._proxy.coarse_now + self._proxy.timeouts.linger
-            self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
+            self._linger_until = self._proxy.cached_time + self._proxy.timeouts.linger
+            self.unhold(HELD_BY_BODY | HELD_BY_PIPELINE | HELD_BY_UPGRADE)
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:
         """Refuse unparsable or unacceptable input: respond with an error, then close."""
         self._reader = self._body = None
-        self._is_deaf = True
+        self._ignores_input = True
         self._answering = refusal = Refusal(self._proxy, self, error, head)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:
         """Reject the request being received because its body is malformed or overdue."""
         self._reader = self._body = self._unstarted = None
-        self._is_deaf = True
+        self._ignores_input = True
         if self._answering is not None:
             self._answering.reject(error)

@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from balancer.downstream.connection import DownstreamConnection
 
 
-def departed(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
+def disconnected(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
     """Return the connections that the client has reset."""
-    unheard = {}
+    ignore_start = {}
     for downstream in downstreams:
         transport = downstream.transport
         if not (transport.is_reading() or transport.is_closing()):
-            unheard[transport.get_extra_info("socket").fileno()] = downstream
-    if not unheard or not hasattr(select, "poll"):  # Windows
+            ignore_start[transport.get_extra_info("socket").fileno()] = downstream
+    if not ignore_start or not hasattr(select, "poll"):  # Windows
         return []
     looked_at = select.poll()
-    for descriptor in unheard:
+    for descriptor in ignore_start:
         looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
-    return [unheard[descriptor] for descriptor, _ in looked_at.poll(0)]
+    return [ignore_start[descriptor] for descriptor, _ in looked_at.poll(0)]

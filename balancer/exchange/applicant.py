@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 
-class Applicant:
+class WaitingExchange:
     """Base of an exchange: admission and waiting.
 
     `level` is the request's priority level and `deadline` the instant after which its response is useless, where
@@ -41,7 +41,7 @@ class Applicant:
     def _answer(self, error: ForwardingError) -> None:
         raise NotImplementedError
 
-    def _is_let_in(self, gate: Admission) -> bool:
+    def _is_admitted(self, gate: Admission) -> bool:
         """Return whether admission control accepts the request; if not, send the error response."""
         try:
             self.level, self.deadline = gate.admit(self._request.fields.stated)

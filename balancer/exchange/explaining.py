@@ -51,7 +51,7 @@ class Explanations:
         """Return whether every pick is explained."""
         return self._router.trace is self.trace
 
-    def adopt(self, config: ExplainConfig) -> Explaining | None:
+    def apply(self, config: ExplainConfig) -> Explaining | None:
         """Apply the configuration. Returns an `Explaining` for single requests, None if none is configured."""
         self._is_standing = config.enabled
         self._settle(self._now())

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 
-class Contested(ResponseSink, Protocol):
+class HedgedExchange(ResponseSink, Protocol):
     """Interface of an exchange that is hedged."""
 
-    def go_on_with(self, attempt: Attempt) -> None: ...
+    def continue_with(self, attempt: Attempt) -> None: ...
 
 
 class HedgeRace:
     """The two attempts of a hedged exchange."""
 
-    def __init__(self, proxy: Proxy, exchange: Contested, first: Attempt, second: Attempt) -> None:
+    def __init__(self, proxy: Proxy, exchange: HedgedExchange, first: Attempt, second: Attempt) -> None:
         self.proxy = proxy
         self._exchange = exchange
         self._first = HedgedAttempt(self, first)
@@ -47,14 +47,14 @@ class HedgeRace:
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
         return self._second if runner is self._first else self._first
 
-    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> Contested | None:
+    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> HedgedExchange | None:
         """Handle the first response head. Returns the exchange if this attempt wins, None if its status is retryable.
 
         A retryable status does not win: the other attempt continues alone.
         """
         if status in self.proxy.retries.statuses:
             runner.end(OutcomeKind.ERROR_STATUS, status, is_clean=is_whole)
-            self._leave_to(self._other(runner))
+            self._continue_with(self._other(runner))
             return None
         self._other(runner).lose()
         if runner is self._second:
@@ -64,21 +64,21 @@ class HedgeRace:
     def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
         """Drop a failed attempt; the other continues alone."""
         runner.end(error.outcome, None, is_clean=False)
-        self._leave_to(self._other(runner))
+        self._continue_with(self._other(runner))
 
-    def _leave_to(self, runner: HedgedAttempt) -> None:
+    def _continue_with(self, runner: HedgedAttempt) -> None:
         exchange = self._decided(runner)
         if runner.attempt.upstream is not None:
             runner.attempt.upstream.hand_over(exchange)
 
-    def _decided(self, runner: HedgedAttempt) -> Contested:
+    def _decided(self, runner: HedgedAttempt) -> HedgedExchange:
         """End hedging and return the exchange. The attempt drops its reference to the `HedgeRace`, so that no cycle is
         left."""
         runner.race = None
-        self._exchange.go_on_with(runner.attempt)
+        self._exchange.continue_with(runner.attempt)
         return self._exchange
 
-    def call_off(self, attempt: Attempt, kind: OutcomeKind) -> None:
+    def end_other(self, attempt: Attempt, kind: OutcomeKind) -> None:
         """End hedging because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
         runner = self.runner(attempt)
         runner.race = None

@@ -25,21 +25,21 @@ class Retries:
     """Retry configuration and budget.
 
     `limit` is the maximum number of further endpoints, `body` the bytes of a request body buffered for them. `statuses`
-    are response statuses treated like a broken connection. `believes_keys`: a request with an Idempotency-Key is
-    idempotent.
+    are response statuses treated like a broken connection. `trusts_idempotency_key`: a request with an Idempotency-Key
+    is idempotent.
     """
 
     limit: int = 2
     body: int = 65_536
     statuses: frozenset[int] = frozenset((502, 503))
-    believes_keys: bool = False
+    trusts_idempotency_key: bool = False
     budget: RetryBudget = field(default_factory=RetryBudget)
 
     def is_repeatable(self, request: Request) -> bool:
         """Return whether repeating the request has the same effect. Called only after a failure."""
         if request.method in IDEMPOTENT:
             return True
-        return self.believes_keys and KEY_FIELD in request.head.lower()
+        return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
 
 
 def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:

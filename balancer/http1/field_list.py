@@ -51,7 +51,7 @@ class FieldList:
         return ChunkedBody() if self.length < 0 else SizedBody(self.length)
 
 
-def outline_of(head: bytes) -> FieldList:
+def parse_head(head: bytes) -> FieldList:
     """Parse an outgoing HTTP/1.1 request head, its empty line included."""
     line_end = head.find(b"\r\n")
     method, _, rest = head[:line_end].partition(b" ")

@@ -81,7 +81,9 @@ class RequestFields:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.has_body = framing is CHUNKED or length > 0
-        self.spoils_parser = self.has_body  # llhttp expects other bytes to follow the head than this parser
+        self.needs_new_parser = (
+            self.has_body
+        )  # llhttp expects other bytes to follow the head than this parser
         self.upgrade = upgrade
         self.is_offer = bool(upgrade)
 
@@ -94,13 +96,13 @@ def request_fields(block: bytes, client: Client) -> RequestFields:
         name, host = special[0]
         if name == b"host":  # nothing to remove, only to add
             if host != client.host_found:
-                _meet_host(client, host, block)
+                _cache_host(client, host, block)
             host = client.host
             return RequestFields(_with_host(block, client, client.fields, host, host))
-    return SpecialFields(block, False, client, b"").come_to()
+    return SpecialFields(block, False, client, b"").parse()
 
 
-def _meet_host(client: Client, found_host: bytes, block: bytes) -> None:
+def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
     """Validate and cache a Host other than the last one. Raises `RequestRejected`."""
     at = block.lower().find(b"\nhost:") + 6
     host = block[at : block.find(b"\r", at)].strip()
@@ -165,7 +167,7 @@ class SpecialFields:
             )
         return not self.client.is_trusted or _is_misspelt(name, plain)
 
-    def come_to(self) -> RequestFields:
+    def parse(self) -> RequestFields:
         """Return the parsed fields. Raises `RequestRejected`."""
         framing, length = self._framing()
         if framing is not NONE and not self._is_plain(framing):
@@ -186,7 +188,7 @@ class SpecialFields:
             upgrade,
         )
         if b"proxy-connection" in self.values:  # llhttp takes it for Connection, RFC 9110 does not
-            fields.spoils_parser = True
+            fields.needs_new_parser = True
         return fields
 
     def _host(self, authority: bytes) -> bytes:

@@ -40,7 +40,7 @@ PING_AFTER, PING_WAIT = 10.0, 10.0
 """Seconds without data from the worker until a PING is sent, and until the connection is closed without an answer."""
 
 
-UNASKED = 262_144
+ANSWER_BUFFER_LIMIT = 262_144
 """Maximum bytes of answers to PING and SETTINGS that may be buffered for a worker that does not read them."""
 
 LONGEST_LINE = 200

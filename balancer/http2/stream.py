@@ -34,18 +34,18 @@ class Http2Stream:
         "_pending",
         "_session",
         "_trailers",
-        "_untold",
-        "errand",
+        "_unreturned",
         "id",
         "is_over",
         "unsent",
+        "upstream_stream",
     )
 
     def __init__(
-        self, session: Http2Session, errand: UpstreamStream, stream_id: int, *, has_body: bool
+        self, session: Http2Session, upstream_stream: UpstreamStream, stream_id: int, *, has_body: bool
     ) -> None:
         self._session = session
-        self.errand = errand
+        self.upstream_stream = upstream_stream
         self.id = stream_id
         self.is_over = False
         self.unsent = 0
@@ -55,7 +55,7 @@ class Http2Stream:
         self._has_sent_end = not has_body
         self._is_held = False  # the sender of the body is paused
         self._is_paused = False
-        self._untold = 0  # received bytes whose window is not returned yet
+        self._unreturned = 0  # received bytes whose window is not returned yet
 
     # --- the request
 
@@ -68,7 +68,7 @@ class Http2Stream:
         self._session.pump(self)
         if self.unsent > HIGH and not self._is_held:
             self._is_held = True
-            self.errand.paused()
+            self.upstream_stream.paused()
 
     def send_end(self, trailers: bytes) -> None:
         """End the request body; `trailers` is a block of fields or b""."""
@@ -105,13 +105,13 @@ class Http2Stream:
         """Resume the sender if the buffer has shrunk to the low-water mark."""
         if self._is_held and self.unsent <= LOW:
             self._is_held = False
-            self.errand.resumed()
+            self.upstream_stream.resumed()
 
     # --- the response
 
     def took(self, size: int) -> None:
         """Account for `size` received bytes; their window is returned unless the client is slow."""
-        self._untold += size
+        self._unreturned += size
         if not self._is_paused:
             self._tell()
 
@@ -126,9 +126,9 @@ class Http2Stream:
 
     def _tell(self) -> None:
         """Return window, a quarter of it at a time: each update costs a frame."""
-        if self._untold >= STREAM_WINDOW // 4 and not self.is_over:
-            self._session.give_window(self.id, self._untold)
-            self._untold = 0
+        if self._unreturned >= STREAM_WINDOW // 4 and not self.is_over:
+            self._session.give_window(self.id, self._unreturned)
+            self._unreturned = 0
 
     def cancel(self) -> None:
         """Reset the stream if it has not ended."""

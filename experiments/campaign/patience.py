@@ -65,16 +65,16 @@ class Patience:
         """Start the budget of the next planned run."""
         self._until = self._now() + self._seconds
 
-    async def quiet(self, tell: Callable[[float], None]) -> None:
-        """Wait for a quiet moment within the budget; `tell` is called with the steal fraction (0..1)."""
+    async def quiet(self, print_verdict: Callable[[float], None]) -> None:
+        """Wait for a quiet moment within the budget; `print_verdict` is called with the steal fraction (0..1)."""
         while self._now() < self._until:
             at, before = self._now(), self._stolen()
             await self._sleep(LOOK)
             taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
             if taken <= QUIET:
                 return
-            tell(taken)
+            print_verdict(taken)
 
-    def wants_again(self, run: Run) -> bool:
+    def should_repeat(self, run: Run) -> bool:
         """Whether the run was disturbed and the budget allows a repetition."""
         return self._is_disturbed(run) and self._now() < self._until

@@ -18,7 +18,7 @@ MOST_PROCESSES = 64
 """Maximum number of workers of one region that are started as processes on this machine."""
 
 
-def require_playable(scenario: Scenario) -> None:
+def require_live(scenario: Scenario) -> None:
     """Raise `BadInputError` for the first feature that only the simulator supports."""
     for complaint in complaints(scenario):
         raise BadInputError(f"{scenario.name}: {complaint}")

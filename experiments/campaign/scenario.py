@@ -237,13 +237,13 @@ class Scenario(Model):
         """Region name of every worker, in the order of `workers`."""
         return [region.name for region in self.regions for _ in range(region.workers)]
 
-    def told_to(self, entry: Entry) -> dict[str, Any]:
+    def balancer_settings(self, entry: Entry) -> dict[str, Any]:
         """Balancer settings for this entry, apart from policy and endpoints."""
         return merged(self.balancer, entry.balancer)
 
     def mechanisms_of(self, entry: Entry) -> Mechanisms:
         """Balancer settings for this entry with every default filled in."""
-        return Mechanisms.model_validate(self.told_to(entry))
+        return Mechanisms.model_validate(self.balancer_settings(entry))
 
     def quickened(self) -> Scenario:
         """Short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).

@@ -44,7 +44,7 @@ class Call(Event):
         self._what(now)
 
 
-class Agenda:
+class EventQueue:
     """Event queue: a heap of instants, and the event of each.
 
     The heap compares floats only, which costs a fraction of comparing tuples. Further events of the same instant, which

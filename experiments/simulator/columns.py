@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from experiments.load.samples import Floats, Ints, Samples
 
-NOBODY: Final = -1
+NO_WORKER: Final = -1
 BATCH: Final = 8192
 """Number of results that are buffered before they are written to the arrays."""
 
@@ -47,7 +47,7 @@ class Columns:
         self.due: Floats = np.zeros(count) if instants is None else instants + start
         self.ended: Floats = np.zeros(count)
         self.codes: Codes = np.full(count, OK, dtype=np.int32)
-        self.workers: Codes = np.full(count, NOBODY, dtype=np.int32)
+        self.workers: Codes = np.full(count, NO_WORKER, dtype=np.int32)
         self._keys: list[int] = []
         self._ends: list[float] = []
         self._due: list[float] = []
@@ -58,7 +58,7 @@ class Columns:
         self._due.append(at)
 
     def put(self, number: int, at: float, worker: int) -> None:
-        """Record the end of a request; `worker` is the number of the worker that answered, or `NOBODY`."""
+        """Record the end of a request; `worker` is the number of the worker that answered, or `NO_WORKER`."""
         self._keys.append((number << SHIFT) + worker + 1)
         self._ends.append(at)
         if len(self._ends) == BATCH:
@@ -115,7 +115,7 @@ class Columns:
             status=status,
             kind=self.kinds,
             worker=worker,
-            region=np.array([*regions, NOBODY], dtype=np.int64)[worker],
+            region=np.array([*regions, NO_WORKER], dtype=np.int64)[worker],
             sequence=np.arange(self.count),
             attempts=self.attempts,
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from random import Random
 
-from experiments.campaign.timeline import Pause, Trouble
-from experiments.simulator.clock import Agenda, Event
+from experiments.campaign.timeline import FaultState, Pause
+from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
-from experiments.simulator.unit import Unit
+from experiments.simulator.unit import SimulatedBalancer
 from experiments.simulator.worker import Worker
 from policies.health.active_checks import Verdict
 from policies.routing.endpoint_state import EndpointState
@@ -24,7 +24,7 @@ LOOK_EVERY = 2.0
 class Tick(Event):
     """Tick of a router once per second; also readmits unreachable endpoints that can be reached again."""
 
-    def __init__(self, unit: Unit, workers: dict[str, Worker], agenda: Agenda) -> None:
+    def __init__(self, unit: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
         self._unit = unit
         self._workers = workers
         self._agenda = agenda
@@ -44,7 +44,7 @@ class Tick(Event):
 class Gossip(Event):
     """Periodic exchange of in-flight counts between the balancers."""
 
-    def __init__(self, units: list[Unit], every: float, agenda: Agenda) -> None:
+    def __init__(self, units: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
         self._units = units
         self._every = every
         self._agenda = agenda
@@ -61,7 +61,13 @@ class Check(Event):
     """Active checks of one worker by one balancer: sent when due, judged when answered."""
 
     def __init__(
-        self, unit: Unit, state: EndpointState, worker: Worker, model: CheckModel, rng: Random, agenda: Agenda
+        self,
+        unit: SimulatedBalancer,
+        state: EndpointState,
+        worker: Worker,
+        model: CheckModel,
+        rng: Random,
+        agenda: EventQueue,
     ) -> None:
         self._unit = unit
         self._id = state.id
@@ -100,7 +106,7 @@ class Check(Event):
 class Change(Event):
     """Change of a worker's fault state."""
 
-    def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: Agenda) -> None:
+    def __init__(self, fleet: Fleet, worker: Worker, trouble: FaultState, agenda: EventQueue) -> None:
         self._fleet = fleet
         self._worker = worker
         self._trouble = trouble
@@ -128,21 +134,21 @@ class Change(Event):
             pause = Paused(worker, trouble.pause, self._agenda)
             self._agenda.add(max(now, self._fleet.began_at + trouble.pause.since), pause)
         worker.judge()
-        worker.look_again(now)
+        worker.reevaluate_hung(now)
 
     def _go_or_return(self, now: float) -> None:
         if not self._trouble.is_gone:
             self._worker.is_down = False
-        elif self._trouble.is_gentle:
+        elif self._trouble.is_graceful:
             self._worker.leave()
         else:
-            self._worker.go_down(now)
+            self._worker.crash(now)
 
 
 class Paused(Event):
     """GC-like pause of a worker, repeated while its fault state contains it."""
 
-    def __init__(self, worker: Worker, pause: Pause, agenda: Agenda) -> None:
+    def __init__(self, worker: Worker, pause: Pause, agenda: EventQueue) -> None:
         self._worker = worker
         self._pause = pause
         self._agenda = agenda

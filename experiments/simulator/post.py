@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.idle import Idle
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from experiments.simulator.model import PoolModel
-    from experiments.simulator.unit import Unit
+    from experiments.simulator.unit import SimulatedBalancer
     from experiments.simulator.worker import Worker
     from policies.routing.endpoint_state import EndpointState
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Opening(Event):
     """Event: a connection has been opened, for `attempt` or for the first waiter."""
 
-    def __init__(self, post: Post, attempt: Attempt | None) -> None:
+    def __init__(self, post: WorkerConnections, attempt: Attempt | None) -> None:
         self._post = post
         self._attempt = attempt
 
@@ -33,7 +33,7 @@ class Opening(Event):
         self._post.opened(self._attempt, now)
 
 
-class Post:
+class WorkerConnections:
     """Connections of one balancer to one worker.
 
     `is_linked`: connections have a cost here. `setup` is the number of seconds that a new one takes, and `late` the
@@ -44,7 +44,12 @@ class Post:
     """
 
     def __init__(
-        self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool: PoolModel
+        self,
+        unit: SimulatedBalancer,
+        worker: Worker,
+        state: EndpointState,
+        agenda: EventQueue,
+        pool: PoolModel,
     ) -> None:
         self.unit = unit
         self.worker = worker

@@ -98,7 +98,7 @@ async def joined(scheduler: str | None, workers: int | None) -> AsyncIterator[Cl
     cannot be reached.
     """
     dask()
-    hush()
+    silence_dask()
     if scheduler is None:
         async with of_processes(workers or os.cpu_count() or 1) as cluster:
             yield cluster
@@ -117,7 +117,7 @@ def dask() -> Any:
         ) from None
 
 
-def hush() -> None:
+def silence_dask() -> None:
     """Silence Dask's loggers, each of which sets its own level; errors are reported in one line instead."""
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)

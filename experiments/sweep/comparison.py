@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from experiments.campaign.comparison import AdminState, Interval, holm, paired, standing
+from experiments.campaign.comparison import Interval, Standing, holm, paired, standing
 from experiments.campaign.estimates import paired_student
 from experiments.campaign.verdict import show
 from experiments.errors import BadInputError
@@ -19,7 +19,7 @@ from experiments.sweep.matrix import believable, policy_name, scenario_name
 Place = tuple[str, str]
 """Names of scenario and policy, each with its knobs."""
 
-MARKS: dict[AdminState, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
+MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Change:
     scenario: str
     policy: str
     ratio: Interval
-    standing: AdminState
+    standing: Standing
 
 
 def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:

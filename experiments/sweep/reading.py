@@ -114,13 +114,13 @@ def write_report(
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
-    from experiments.terminal import console_here, tell
+    from experiments.terminal import console_here, print_verdict
 
     console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
     with to_read(file) as opened, console.status("Drawing the report"):
         beside = measured_matrix(measured, measure) if measured else None
         facts, matrix = write_page(opened, grid, measure, directory, beside)
-    tell(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
+    print_verdict(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
     for sentence in sentences(matrix, facts.grid.ours):
         console.print(Text(sentence))
     console.print(f"Report: {directory / 'matrix.html'}", highlight=False, soft_wrap=True)
