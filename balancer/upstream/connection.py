@@ -90,7 +90,6 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_bounded",
-        "_has_sent_interim",
         "_has_odd_response",
         "_has_sent_interim",
         "_head",
