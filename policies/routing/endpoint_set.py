@@ -182,7 +182,7 @@ class EndpointSet:
         self.set_standing(endpoint_id, AdminState.UP if is_enabled else AdminState.DRAINING)
 
     def readmit(self, endpoint_id: str) -> None:
-        """Re-admit an endpoint that was ejected for failed connections, now that one succeeded. Raises UnknownEndpoint."""
+        """Re-admit an endpoint ejected for failed connections, after one has succeeded. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
         if self.fitness.readmit(state, self._now()):
             self._reconsider(state)
@@ -193,7 +193,7 @@ class EndpointSet:
         self._judge()
 
     def use_concurrency(self, rules: ConcurrencyRules | None) -> None:
-        """Apply the rules of adaptive concurrency limits; None turns them off. A change resets every endpoint's limit."""
+        """Apply the rules of adaptive concurrency limits; None turns them off. A change resets all limits."""
         if rules == self._concurrency:
             return
         self._concurrency = rules
