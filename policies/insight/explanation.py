@@ -1,12 +1,12 @@
-"""Why a request went where it went.
+"""Explanations: why a request was sent to its endpoint.
 
-Rule of this file: nothing here is on a request's way unless somebody asks. A policy has an attribute `trace`, None
-until the router is told to explain; where it is set, the policy writes a note for each choice it makes, with a reason
-code, whom it considered, and what each of them scored. A choice in steps, such as a region and then one of its
-endpoints, is so many notes. A policy that writes none explains itself as PICKED.
+Nothing here may cost a request time while no trace is active. A policy has an attribute `trace`, None until the router
+activates it; if set, the policy adds a note for each choice it makes, with a reason code, the candidates, and their
+scores. A choice in steps, such as a region and then one of its endpoints, has several notes. A policy that adds none is
+explained as PICKED.
 
-What is noted is what was compared, so the order of the scores is the policy's: usually the least wins. Notes change
-nothing: a seeded run is the same run with them.
+Scores are the values that were compared, so their order is the policy's: usually the least wins. Notes must change
+nothing: a seeded run is the same with them.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from policies.routing.facts import RequestFacts
 from policies.stats.latency import FORGET_AFTER
 
 PICKED: Final = "picked"
-"""The policy says no more."""
+"""Reason: the policy gives none."""
 
 ONLY_ONE: Final = "only-one"
-"""Nobody else was on offer."""
+"""Reason: no other endpoint was available."""
 
 PANIC: Final = "panic"
-"""Who was picked is not well; so many are not that their health is ignored."""
+"""Reason: the endpoint is unhealthy, and was eligible because of panic."""
 
 LOOK: Final = "look"
-"""Who was picked has failed lately. That is not held against it this time: a look whether it is well."""
+"""Reason: a trial of an endpoint that has failed lately, without its failure penalty."""
 
 RAISED: Final = "demoted-raised"
-"""The policy raised an error. What follows are the fallback's reasons."""
+"""Reason: the policy raised an error. The fallback's reasons follow."""
 
 NOT_ON_OFFER: Final = "demoted-not-on-offer"
-"""The policy picked who cannot take the request. What follows are the fallback's reasons."""
+"""Reason: the policy picked an endpoint that was not selectable. The fallback's reasons follow."""
 
 TOO_SLOW: Final = "demoted-too-slow"
-"""The policy took longer than it may. What follows are the fallback's reasons."""
+"""Reason: the policy exceeded its time budget. The fallback's reasons follow."""
 
 Candidate = EndpointState | str
 """An endpoint, or the name of a region."""
 
 
 class Step(NamedTuple):
-    """One choice: its reason code, who was considered, and the score of each, or none."""
+    """One choice: its reason code, the candidates, and the score of each, or none."""
 
     reason: str
     candidates: tuple[Candidate, ...] = ()
     scores: tuple[float, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and plain numbers; a score that is no number in JSON is None."""
+        """Return names and plain numbers for JSON; a score that is not finite is None."""
         scores: list[float | None] = [score if isfinite(score) else None for score in self.scores]
         scores += [None] * (len(self.candidates) - len(scores))
         pairs = zip(self.candidates, scores, strict=False)
@@ -87,11 +87,11 @@ class Explanation:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The codes, in the order of the choices."""
+        """Reason codes in the order of the choices."""
         return tuple(step.reason for step in self.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. A key may be a secret of the client's, so only whether there was one is told."""
+        """Return a dictionary for JSON. A key may be a secret of the client, so only its presence is included."""
         facts = self.facts
         return {
             "at": self.now,
@@ -105,7 +105,7 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        """One line: `spilled-over(emea=0.46 us=0.41) less-loaded(us-0=3 us-1=2) -> us-1`."""
+        """Return one line: `spilled-over(emea=0.46 us=0.41) less-loaded(us-0=3 us-1=2) -> us-1`."""
         name = self.picked.id if self.picked is not None else "nobody"
         return f"{' '.join(map(str, self.steps))} -> {name}"
 

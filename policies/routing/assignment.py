@@ -7,7 +7,7 @@ from policies.routing.facts import Endpoint, RequestFacts
 
 
 class Assignment:
-    """A request counted in at an endpoint, from `route` to `settle`. `in_flight_at_send` excludes the request itself."""
+    """A request counted in at an endpoint, from `route` to `settle`. `in_flight_at_send` excludes the request."""
 
     __slots__ = ("facts", "in_flight_at_send", "is_settled", "routed_at", "state")
 

@@ -100,7 +100,7 @@ class EndpointSet:
         self._member_changed(state)
 
     def _member_changed(self, state: EndpointState) -> None:
-        """Handle an added, removed or updated endpoint; it must be withdrawn from `fitness`, or never have been there."""
+        """Handle an added, removed or updated endpoint, which must not be counted in `fitness` at this time."""
         self._norms.states = self._states
         self._has_news = True
         if self.on_member is not None:
