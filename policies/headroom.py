@@ -89,14 +89,14 @@ class Headroom:
         self._rooms: dict[Region, Room] = {}
 
     def of(self, region: Region) -> Room:
-        """What is known of it."""
+        """Return the headroom of a region, created on first use."""
         room = self._rooms.get(region)
         if room is None:
             room = self._rooms[region] = Room(self._smoothing)
         return room
 
     def settled(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """A request has come back, and with it perhaps a report."""
+        """Count a finished request out, and record the utilisation that its response reports."""
         room = self.of(state.region)
         report = outcome.reported_load
         if report is not None and report.utilization is not None:
@@ -104,7 +104,7 @@ class Headroom:
         room.in_flight -= 1
 
     def look(self, states: Sequence[EndpointState], now: float) -> None:
-        """Count anew, and work out what picks go by."""
+        """Recount the requests in flight, and update every region."""
         for room in self._rooms.values():
             room.in_flight = 0
         for state in states:

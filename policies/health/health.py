@@ -124,7 +124,7 @@ class Health:
                 self.census.flip(state)
             if (
                 warms and state.is_sound and not (was_sound or state.is_fit)
-            ):  # endpoints that a panic kept in use need no slow start
+            ):  # not after a panic: it was in use
                 self.slow_start.begin(state, now)
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:

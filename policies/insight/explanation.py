@@ -111,10 +111,10 @@ class Explanation:
 
 
 class Trace:
-    """What the router and its policies note while explaining is on.
+    """Records the notes of the router and its policies while explanations are on.
 
     `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
-    says how often each reason was given; a pick may have several, so they add up to more than `picks`.
+    has the number of notes per reason; a pick may have several, so they add up to more than `picks`.
     """
 
     __slots__ = ("counts", "last", "picks", "recent")
@@ -126,19 +126,19 @@ class Trace:
         self.recent: deque[Explanation] = deque(maxlen=keep)
 
     def begin(self, facts: RequestFacts, offered: int, now: float) -> None:
-        """A pick among so many begins."""
+        """Begin the explanation of a pick among `offered` available endpoints."""
         self.picks += 1
         self.last = Explanation(facts, offered, now)
         self.recent.append(self.last)
 
     def note(self, reason: str, candidates: Iterable[Candidate] = (), scores: Iterable[float] = ()) -> None:
-        """A choice was made among `candidates` by `scores`. What is handed in is copied."""
+        """Add a choice among `candidates` by `scores`. The arguments are copied."""
         self.counts[reason] += 1
         if self.last is not None:
             self.last.steps.append(Step(reason, tuple(candidates), tuple(scores)))
 
     def end(self, state: EndpointState, now: float) -> None:
-        """The pick has come to `state`: what is to be said of it whoever picked it."""
+        """End the explanation, and add the notes that do not depend on the policy: panic and trial."""
         last = self.last
         if last is None:
             return
@@ -152,26 +152,26 @@ class Trace:
 
 
 def is_look(state: EndpointState, now: float) -> bool:
-    """Whether one more request would look at who has failed lately."""
+    """Whether one more request would be a trial of an endpoint that has failed lately."""
     latency = state.latency
     is_remembered = latency.failures > 0.0 and now - latency.measured_at < FORGET_AFTER
     return is_remembered and state.blame(now) == 0.0
 
 
 def pass_on(policy: object, trace: Trace | None) -> None:
-    """Let a policy write its notes there, or nowhere; one that writes none is left alone."""
+    """Set the trace of a policy, if it supports explanations."""
     if hasattr(policy, "trace"):
         policy.trace = trace
 
 
 class Around(ABC):
-    """A policy around others: they write their notes where it does."""
+    """Base of policies that wrap others: inner policies share its trace."""
 
     _trace: Trace | None = None
 
     @property
     def trace(self) -> Trace | None:
-        """Where reasons are noted while somebody asks for them, by those inside as well."""
+        """The trace of this policy and of the inner ones, or None."""
         return self._trace
 
     @trace.setter
@@ -182,7 +182,7 @@ class Around(ABC):
 
     @abstractmethod
     def inside(self) -> Iterable[object]:
-        """The policies that may have reasons."""
+        """Return the inner policies whose reasons belong in the explanation."""
 
 
 def _name(candidate: Candidate) -> str:

@@ -111,7 +111,7 @@ class Hedging:
         return {region: waits.usual for region, waits in self._by_region.items()}
 
     def wait(self, region: Region) -> float:
-        """Return the hedge delay in seconds for a request that is sent to `region` now, and credit the budget with it."""
+        """Return the hedge delay in seconds of a request sent to `region` now, and credit the budget."""
         if self._tokens < BURST:
             self._tokens += self._share
         return self._usual(region)
