@@ -29,7 +29,7 @@ OUTSIDE = "outside-window"
 
 
 class Aperture:
-    """The less loaded of two in a window of `width` or more endpoints, a different window per balancer.
+    """Deterministic aperture: the less loaded of two in a window of endpoints, a different one per balancer.
 
     So each balancer has fewer connections, and more of them are in use: with 100 endpoints and 10 balancers 200, not
     1000. Finagle's deterministic aperture (Twitter, 2019). `balancers` is their number, `index` the position of this

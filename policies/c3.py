@@ -63,7 +63,7 @@ def mean(old: float, new: float, alpha: float) -> float:
 
 
 class C3(ByScore):
-    """The least of three by C3's rank: mean latency, and the cube of the queue that is to be expected."""
+    """C3: the lowest rank of three drawn at random, by mean latency and the cube of the expected queue."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class C3(ByScore):
         self._heard: PerEndpoint[Feedback] = PerEndpoint(Feedback)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Forget removed endpoints."""
+        """Forget the measurements of removed endpoints."""
         self._heard.follow(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:

@@ -29,7 +29,7 @@ reproducible."""
 
 
 class Deadlines:
-    """Earliest-deadline-first scheduler of endpoints."""
+    """Earliest-deadline-first scheduler of endpoints, weighted by the period 1/weight."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -22,7 +22,7 @@ _weight = attrgetter("weight")
 
 
 class EdfRoundRobin:
-    """Each endpoint in turn, as often as its weight says, by earliest deadline first."""
+    """Weighted round-robin by earliest deadline first (Envoy, gRPC)."""
 
     trace: Trace | None = None
 

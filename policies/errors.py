@@ -76,7 +76,7 @@ class UnknownEndpoint(PoliciesError):
 
 
 class DuplicateEndpoint(PoliciesError):
-    """Two endpoints share an id."""
+    """Two endpoints of the configuration have the same id."""
 
     status = 400
     exit_code = 2

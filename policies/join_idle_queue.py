@@ -28,7 +28,7 @@ NOBODY_IDLE = "nobody-idle"
 
 
 class JoinIdleQueue:
-    """An idle endpoint, the one that has waited longest; at random, by weight, if none is idle."""
+    """Join-idle-queue: the endpoint that has been idle longest; at random, by weight, if none is idle."""
 
     trace: Trace | None = None
 

@@ -63,7 +63,7 @@ class Keyed:
         self._weight = 0.0  # sum of the available ones
 
     def owner(self, hashed: int) -> EndpointState:
-        """Return the first of `owners`."""
+        """Return the first endpoint of `owners`, without the generator's cost."""
         raise NotImplementedError
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:

@@ -24,7 +24,7 @@ QUICKEST = 1e-6
 
 
 class LatencyWeighted:
-    """Random, with probability in proportion to weight/(predicted latency)^power, in-flight corrected.
+    """Weighted random choice, in proportion to weight/(predicted latency)^power, in-flight corrected.
 
     `power` 0 is plain random, a large one least latency. `explore` is the share of requests drawn regardless of
     latency. Shares in proportion to speed are not the optimum over queues (that is flatter for slow endpoints, see the
@@ -39,7 +39,7 @@ class LatencyWeighted:
         self._explore = between(0, 1, explore=explore)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Pick an endpoint. O(n)."""
+        """Pick by weight, or by weight and latency. O(n)."""
         if self._rng.random() < self._explore:
             chances = [state.weight for state in available]
             reason = EXPLORED

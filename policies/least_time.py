@@ -35,7 +35,7 @@ class Mean:
 
 
 class LeastTime(ByScore):
-    """The least mean latency times requests in flight, per weight, of all endpoints."""
+    """Least time: the lowest mean latency times requests in flight, per weight, of all endpoints."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LeastTime(ByScore):
         self._means: PerEndpoint[Mean] = PerEndpoint(Mean)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Forget removed endpoints."""
+        """Forget the means of removed endpoints."""
         self._means.follow(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:

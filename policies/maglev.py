@@ -17,8 +17,8 @@ from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 
 TABLE = 65_537
-"""Default table size, a prime, as in the paper: a hundred endpoints each have as many places as their weight says to
-within 1 %. Filling it takes 30 to 90 ms, during which no request is served."""
+"""Default table size, a prime, as in the paper: the shares of a hundred endpoints match their weights
+to within 1 %. Filling it takes 30 to 90 ms, during which no request is served."""
 
 MOST_LOOKS = 256
 """Places that are tried for an endpoint that can take a key. If one of a hundred endpoints can, it is among them in 92
@@ -30,7 +30,7 @@ MOST_PLACES = 1_048_573
 
 
 class Maglev(Keyed):
-    """The same endpoint for the same key: one lookup in a table that is filled evenly, by weight.
+    """Maglev consistent hashing: one lookup of the key in a table that is filled evenly, by weight.
 
     Eisenbud and others, Maglev: A Fast and Reliable Software Network Load Balancer, NSDI 2016, § 3.4; a lower weight
     gives fewer turns to fill a place. Shares are more even than a ring's. When one of N endpoints is removed, its keys

@@ -38,7 +38,7 @@ class Cost:
         self.at = -inf
 
     def sample(self, seconds: float, now: float, decay: float) -> None:
-        """Add a latency sample."""
+        """Add a latency sample of `seconds`; `decay` is τ."""
         if seconds >= self.seconds:
             self.seconds = seconds
         else:
@@ -49,7 +49,7 @@ class Cost:
 
 
 class PeakEwma(ByScore):
-    """The less costly of two drawn at random, by peak latency that decays, times the requests in flight."""
+    """Peak EWMA: the lower cost of two drawn at random, by decaying peak latency times requests in flight."""
 
     def __init__(self, rng: Random, *, decay: float = 10.0, choices: int = 2) -> None:
         super().__init__(rng, choices)
@@ -60,7 +60,7 @@ class PeakEwma(ByScore):
         self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Forget removed endpoints."""
+        """Forget the costs of removed endpoints."""
         self._costs.follow(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:

@@ -49,7 +49,7 @@ costs more than any other, so that there is one trial at a time and no stampede.
 
 
 class Prequal:
-    """The quickest of those that are not too busy, by probes made ahead of time (Prequal)."""
+    """Prequal: the lowest latency among endpoints that are not too busy, by probes made in advance."""
 
     trace: Trace | None = None
 
@@ -87,7 +87,7 @@ class Prequal:
         self._uses = uses(self._pool.size, len(states), self._probes, self._remove, self._delta, self._reuse)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Pick an endpoint. O(pool)."""
+        """Pick by the probes in the pool. O(pool)."""
         pool = self._pool
         pool.expire(now)
         if not self._somebody_probes:

@@ -18,7 +18,7 @@ follows."""
 
 
 class RandomChoice:
-    """One at random, in proportion to its weight.
+    """Weighted random choice.
 
     Rejection sampling: draw uniformly, keep with probability weight/heaviest. That needs no table, so nothing is
     rebuilt when an endpoint fills up, and for equal weights it is a single draw.

@@ -17,7 +17,7 @@ REGION_IN_TURN = "region-in-turn"
 """Reason: the region whose last turn is longest ago. Scores are the numbers of the regions' last turns."""
 
 ITS_REGION = "its-region"
-"""Reason: the configured region."""
+"""Reason: the configured region is available."""
 
 REGION_UNAVAILABLE = "region-unavailable"
 """Reason: the configured region has no available endpoint."""
@@ -28,7 +28,7 @@ def _nobody(now: float) -> Sequence[EndpointState]:
 
 
 class PerRegion(Around):
-    """One child policy per region, made when the region is first seen: a shared one would mix up their turns."""
+    """Base class with a child policy per region, made on first use: a shared one would mix up their turns."""
 
     def __init__(self, make: PolicyMaker, rng: Random) -> None:
         self._make = make
@@ -37,14 +37,12 @@ class PerRegion(Around):
         self._observers: dict[Region, Callable[..., None]] = {}  # of children that have such a hook
         self._states: Sequence[EndpointState] = ()
         self._picked_by: Policy | None = None
-        if hasattr(
-            make(Random(0)), "probes"
-        ):  # only if the child has it: the router calls every hook that it finds
+        if hasattr(make(Random(0)), "probes"):  # the router calls every hook that it finds
             self.probes = self._probes
             self.observe_probe = self._observe_probe
 
     def inside(self) -> Iterable[Policy]:
-        """Return the child policies."""
+        """Return the child policies of all regions."""
         return self._children.values()
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
@@ -121,7 +119,7 @@ class RegionRoundRobin(PerRegion):
 
 
 class SingleRegion(PerRegion):
-    """One region only, and within it an inner policy (least in flight by default).
+    """Only the configured region, and within it an inner policy (least in flight by default).
 
     While no endpoint of it is available, requests go to another region: a response from afar is better than none.
     """

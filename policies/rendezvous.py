@@ -29,7 +29,7 @@ MOST_SLOTS = 1 << 20
 
 
 class Rendezvous(Keyed):
-    """The same endpoint for the same key: the highest of all bids, by weight.
+    """Rendezvous hashing: the same endpoint for the same key, the highest of all weighted bids.
 
     Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998; weighted by w / −ln u (Schindelhauer and
     Schomaker, SPAA 2005). When one of N endpoints is removed, exactly its own keys move, spread over all others by

@@ -50,7 +50,7 @@ class Report:
         self.errors = RateMeter()
 
     def count(self, is_failure: bool, now: float) -> None:
-        """Count one finished request."""
+        """Count one finished request and its failure."""
         if not self.has_begun:
             self.has_begun = True
             self.answers.begin(now)
@@ -107,7 +107,7 @@ class ReportedLoadRoundRobin:
         self._rebuild(now)
 
     def tick(self, now: float) -> None:
-        """Update the weights when due."""
+        """Update the weights every `update` seconds."""
         if now - self._updated_at >= self._update:
             self._rebuild(now)
 

@@ -21,7 +21,7 @@ A lookup takes as long for any number; a new endpoint among a hundred is added i
 
 
 MOST_POINTS = 16_384
-"""Largest `points`."""
+"""Largest value of the option `points`."""
 
 MOST_IN_ALL = 1 << 20
 """Most points of all endpoints together, some 100 MB: above it, each has half of its points, a quarter, and so on."""

@@ -30,7 +30,7 @@ need not wait for another."""
 
 
 class RoundRobin:
-    """Each endpoint in turn, as often as its weight says, maximally interleaved.
+    """Weighted round-robin, maximally interleaved.
 
     Unequal weights follow nginx's smooth weighted round-robin (since 1.3.1, 2012): every endpoint earns its weight per
     pick; the one with the most credit is picked and pays what all earned. The first position and the initial credits
@@ -68,7 +68,7 @@ class RoundRobin:
         return state
 
     def _next_who_may(self, state: EndpointState, available: Available) -> EndpointState:
-        """Return the next endpoint, skipping one in slow start as often as its share says."""
+        """Return the next endpoint, skipping one in slow start in proportion to its share."""
         credit = self._credit
         for _ in range(MOST_PASSED):
             credit[state.id] += state.share

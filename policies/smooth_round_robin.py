@@ -21,7 +21,7 @@ from policies.routing.facts import RequestFacts
 
 
 class SmoothRoundRobin:
-    """Each endpoint in turn, as often as its weight says, by nginx's smooth weighted round-robin."""
+    """Smooth weighted round-robin (nginx): turns in proportion to weight, spread out evenly."""
 
     trace: Trace | None = None
 

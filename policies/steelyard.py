@@ -107,7 +107,7 @@ class Steelyard:
         return state
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Forget removed endpoints."""
+        """Forget the pick times of removed endpoints."""
         members = {state.id for state in states}
         self._picked_at = {id_: at for id_, at in self._picked_at.items() if id_ in members}
 

@@ -19,7 +19,7 @@ SetTime = Callable[[int, int], None]  # descriptor, absolute nanoseconds or 0 to
 
 
 class Alarm(Protocol):
-    """One-shot timer. It may ring early or spuriously, so the callback must read the clock."""
+    """A one-shot timer. It may ring early or spuriously, so the callback must read the clock."""
 
     def set(self, at: float | None) -> None:
         """Ring at `at`, seconds of `time.monotonic()`; None disarms it. Replaces the previous setting."""

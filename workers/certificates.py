@@ -19,8 +19,7 @@ _SUBJECT = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DN
 
 
 def certificate_in(folder: Path) -> Path:
-    """Write a new P-256 key and a self-signed certificate for 127.0.0.1 to one PEM file; return its path. Raises
-    CannotCertify."""
+    """Write a new P-256 key and a self-signed certificate for 127.0.0.1 to one PEM file. Raises CannotCertify."""
     key, certificate, both = (folder / f"{name}.pem" for name in ("key", "certificate", "both"))
     argv = [PROGRAM, *_REQUEST, *_SUBJECT, "-keyout", str(key), "-out", str(certificate)]
     try:

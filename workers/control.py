@@ -35,13 +35,13 @@ class Control:
         self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
 
     def add_to(self, app: web.Application) -> None:
-        """Add the routes of `/-/faults`."""
+        """Add the routes of `/-/faults` to `app`."""
         app.router.add_get("/-/faults", self.show)
         app.router.add_put("/-/faults", self.put)
         app.router.add_delete("/-/faults", self.heal)
 
     async def show(self, request: web.Request) -> web.Response:
-        """Show the active faults."""
+        """Respond with the active faults as JSON."""
         self._admit(request)
         return self._in_force()
 
@@ -58,7 +58,7 @@ class Control:
         return self._in_force()
 
     async def heal(self, request: web.Request) -> web.Response:
-        """Clear all faults."""
+        """Clear all faults and respond with the empty set."""
         self._admit(request)
         self._switchboard.heal()
         return self._in_force()

@@ -54,7 +54,7 @@ class Faults(BaseModel):
 
 
 class Verdict(Enum):
-    """What happens to one request."""
+    """Treatment of one request under the active faults."""
 
     SERVE = "serve"
     HANG = "hang"
@@ -91,7 +91,7 @@ class Switchboard:
         self._obedient.append(obey)
 
     def heal(self) -> None:
-        """Clear all faults."""
+        """Clear all faults: put the empty set."""
         self.put(Faults())
 
     async def changed(self) -> None:

@@ -47,7 +47,7 @@ class Front:
             connection.leave()
 
     def reset(self) -> None:
-        """Reset all HTTP/2 connections."""
+        """Reset all HTTP/2 connections at once."""
         for connection in list(self._connections):
             connection.abort()
 

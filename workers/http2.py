@@ -42,7 +42,7 @@ FIRST_WINDOW = 65_535  # RFC 9113 § 6.9.2
 
 
 class Http2Connection(asyncio.Protocol):
-    """One client connection. `serve` makes the application's protocol for each stream."""
+    """HTTP/2 connection of one client. `serve` makes the application's protocol for each stream."""
 
     def __init__(self, serve: ProtocolFactory, settings: Settings, rng: Random) -> None:
         self._serve = serve

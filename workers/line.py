@@ -72,7 +72,7 @@ class Line:
         self.is_held = True
 
     def release(self) -> None:
-        """Resume delivery."""
+        """Resume delivery after `hold`, in order."""
         self.is_held = False
         self._arm()
 
@@ -83,7 +83,7 @@ class Line:
         self._leave_until(float("inf"))
 
     def clear(self) -> None:
-        """Drop all entries."""
+        """Drop all entries without delivering them."""
         self._entries.clear()
         self.size = 0
 

@@ -55,7 +55,7 @@ class LinkedSite(web.BaseSite):
 
 
 class Worker:
-    """One worker. Every instance has its own timer, link, slots and random generators."""
+    """A worker, as an async context manager. Each instance has its own timer, link, slots and generators."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

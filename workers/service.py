@@ -19,11 +19,11 @@ ALLOWED_PROFILES = "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, 
 
 
 class Profile(Protocol):
-    """A distribution of service times."""
+    """Distribution from which service times are drawn."""
 
     @property
     def mean(self) -> float:
-        """Expected service time in seconds."""
+        """Expected (mean) service time in seconds."""
 
     def draw(self, rng: Random) -> float:
         """Return one service time in seconds, ≥ 0."""

@@ -16,7 +16,7 @@ from workers.timer import DeadlineTimer
 
 
 class Standstill:
-    """Stops `slots` as the faults say. `until` is the end of the last pause, in seconds of `time.monotonic()`."""
+    """Stops `slots` for the configured pauses. `until` is the end of the last one in `time.monotonic()` seconds."""
 
     def __init__(self, timer: DeadlineTimer, slots: Slots) -> None:
         self._timer = timer

@@ -1,4 +1,4 @@
-"""One HTTP/2 stream, presented to the worker's application as an HTTP/1.1 connection with one request.
+"""HTTP/2 stream, presented to the worker's application as an HTTP/1.1 connection with one request.
 
 It only translates, so slots, queues, faults and bodies are the same in both versions. Data beyond the client's
 flow-control window is kept here, and the application is paused.

@@ -74,7 +74,7 @@ class TlsConnection(asyncio.Protocol):
         self._flush()
 
     def end(self) -> None:
-        """Send close_notify, and close."""
+        """Send close_notify, and close the transport."""
         if self._is_shaken:
             with contextlib.suppress(ssl.SSLError):  # without waiting for the client's close_notify
                 self.tls.unwrap()

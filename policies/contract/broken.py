@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ContractBroken(AssertionError):
-    """A policy violates the contract."""
+    """A policy violates a rule of the contract."""
 
 
 def demand(kept: bool, otherwise: str) -> None:

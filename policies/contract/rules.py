@@ -79,7 +79,7 @@ def ends_with_failures(make: PolicyMaker) -> None:
 
 def returns_in_time(make: PolicyMaker) -> None:
     """An endpoint that failed every request for 3 s has at least a third of its fair share within three seconds of its
-    recovery, however the failure was detected, and if it was not."""
+    recovery, whether a check, the end of an ejection or only its requests show it."""
     for told in Told:
         share = share_after_return(make, told)
         demand(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")

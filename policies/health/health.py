@@ -122,9 +122,7 @@ class Health:
             state.is_sound = is_wanted(state) and state.is_well
             if state.is_sound is not was_sound:
                 self.census.flip(state)
-            if (
-                warms and state.is_sound and not (was_sound or state.is_fit)
-            ):  # not after a panic: it was in use
+            if warms and state.is_sound and not (was_sound or state.is_fit):  # a panic keeps it warm
                 self.slow_start.begin(state, now)
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:

@@ -54,7 +54,7 @@ class EjectionRules:
 
 
 class Cause(Enum):
-    """Reason of an ejection."""
+    """Reason for which outlier detection ejects an endpoint."""
 
     UNREACHABLE = "unreachable"  # repeated connection failures: a fact rather than an estimate
     FAILURES = "failures"
@@ -200,7 +200,7 @@ class Ejection:
         return successes / requests if requests >= self.rules.requests else 1.0
 
     def eject(self, state: EndpointState, cause: Cause, now: float, *, is_a_fact: bool) -> None:
-        """Eject the endpoint."""
+        """Eject `state` by the present rules, without a check of the limits."""
         state.record.eject(cause, now, self.rules, self._rng)
         state.record.is_a_fact = is_a_fact
 

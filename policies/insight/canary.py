@@ -28,7 +28,7 @@ CANARY: Final = "canary"
 
 
 class Arm:
-    """One of the two policies with its counts. `latency` is of its successes, from the pick to the last byte."""
+    """Live or candidate policy with its counts. `latency` is of its successes, from the pick to the last byte."""
 
     __slots__ = ("latency", "name", "outcomes", "picks", "policy", "role")
 
@@ -78,7 +78,7 @@ class Canary(Around):
         return self.live, self.candidate
 
     def inside(self) -> Iterable[Policy]:
-        """Return both policies."""
+        """Return the live policy and the candidate."""
         return (arm.policy for arm in self.arms)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

@@ -13,7 +13,7 @@ from policies.policy import Policy
 from policies.routing.endpoint_state import EndpointState
 
 TOLD = ("observe", "observe_probe", "members_changed", "tick")
-"""Hooks that return nothing."""
+"""Hooks without a result, called for every policy."""
 
 ASKED = "probes"
 """The hook that returns the endpoints to probe."""

@@ -22,7 +22,7 @@ from policies.routing.facts import RequestFacts
 from policies.stats.latency import FORGET_AFTER
 
 PICKED: Final = "picked"
-"""Reason: the policy gives none."""
+"""Reason: the policy records no notes of its own."""
 
 ONLY_ONE: Final = "only-one"
 """Reason: no other endpoint was available."""
@@ -47,7 +47,7 @@ Candidate = EndpointState | str
 
 
 class Step(NamedTuple):
-    """One choice: its reason code, the candidates, and the score of each, or none."""
+    """Step of an explanation: its reason code, the candidates, and the score of each, or none."""
 
     reason: str
     candidates: tuple[Candidate, ...] = ()

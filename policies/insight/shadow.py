@@ -75,7 +75,7 @@ class Shadow:
 
 
 class Shadowed(Around):
-    """A `live` policy with `shadows`."""
+    """Policy that delegates to `live` and lets `shadows` pick for comparison."""
 
     def __init__(self, live: Policy, shadows: Sequence[Shadow]) -> None:
         self.live = live
@@ -106,7 +106,7 @@ class Guarded:
                 setattr(self, name, _guarded(shadow, hook))
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Not supported."""
+        """Not supported: `Shadow.see` calls the policy directly."""
         raise NotImplementedError
 
 

@@ -67,7 +67,7 @@ class Waits:
         return self._by_id.get(endpoint_id, self.usual)
 
     def learn(self, endpoint_id: str, wait: float, now: float) -> None:
-        """Set the endpoint's delay."""
+        """Set the endpoint's delay, and update the region's median when due."""
         self._by_id[endpoint_id] = wait
         self._judged_at[endpoint_id] = now
         if now - self._renewed_at >= RENEW_AFTER:
@@ -121,7 +121,7 @@ class Hedging:
         return waits.usual if waits is not None else START
 
     def judge(self, state: EndpointState, latency: float | None, now: float) -> None:
-        """Record the seconds to the first byte of a request; None if it was late and not waited for."""
+        """Record the seconds to the first byte of a request; None if it exceeded the hedge delay."""
         waits = self._by_region.get(state.region)
         if waits is None:
             waits = self._by_region[state.region] = Waits()

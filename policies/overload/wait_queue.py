@@ -23,7 +23,7 @@ from policies.errors import WaitQueueFull
 from policies.stats.rate import RateMeter
 
 SHARE: Final = 8
-"""One turn in `SHARE` goes to lower levels: a level under flood leaves the others an eighth."""
+"""Number of turns of a level of which one goes to lower levels: a level under flood leaves the others an eighth."""
 
 TARGET: Final = 0.1
 """Wait in seconds that is normal: a burst that is worked off."""
@@ -64,7 +64,7 @@ class Lane(Generic[Waiter]):
         self.turns = 0
 
     def add(self, place: Ticket[Waiter]) -> None:
-        """Append a ticket."""
+        """Append a ticket to the lane."""
         self._places.append(place)
         self.waiting += 1
 
@@ -185,7 +185,7 @@ class WaitQueue(Generic[Waiter]):
         return None
 
     def clear(self) -> None:
-        """Cancel all tickets."""
+        """Cancel all tickets of all lanes."""
         for level in range(len(self._rows)):
             while (place := self._rows[level].newest()) is not None:
                 self.leave(place)

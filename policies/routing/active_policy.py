@@ -34,7 +34,7 @@ class ActivePolicy:
         self.install(policy)
 
     def install(self, policy: Policy) -> None:
-        """Make `policy` the active one."""
+        """Make `policy` the active one and look up its hooks."""
         self.policy = policy
         self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
         self.observe: Callable[..., None] | None = getattr(policy, "observe", None)

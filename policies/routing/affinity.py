@@ -57,17 +57,12 @@ class Sticky(Around):
         self.inner = inner
         self.counts = counts or StickyCounts()
         self._placement = placement
-        for hook in (
-            "observe",
-            "tick",
-            "probes",
-            "observe_probe",
-        ):  # only those present: the router looks them up once, and calls each that it finds
+        for hook in ("observe", "tick", "probes", "observe_probe"):  # the router calls each that it finds
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 
     def inside(self) -> Iterable[Policy]:
-        """Return the inner policy."""
+        """Return the inner policy, whose reasons follow."""
         return (self.inner,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:

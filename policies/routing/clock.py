@@ -10,12 +10,12 @@ class Clock(Protocol):
     """Source of time: the machine, a simulation or a test."""
 
     def now(self) -> float:
-        """Return monotonic seconds."""
+        """Return monotonic seconds since an arbitrary time."""
         ...
 
 
 class MonotonicClock:
-    """The machine's monotonic clock."""
+    """The clock of the machine, `time.monotonic`."""
 
     def __init__(self) -> None:
         self.now = time.monotonic  # the builtin itself: a method around it would double its cost

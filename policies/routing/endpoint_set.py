@@ -28,9 +28,7 @@ class EndpointSet:
         self.fitness = fitness
         self._concurrency = concurrency
         self._by_id: dict[str, EndpointState] = {}
-        self._states: list[
-            EndpointState
-        ] = []  # the values of `_by_id`; replaced by a new list on every change
+        self._states: list[EndpointState] = []  # values of `_by_id`; a new list on every change
         self._next_order = 0
         self._has_news = False  # endpoints have changed since the policy was last notified
         self._available = Available()

@@ -2,9 +2,9 @@
 
 The router is the only writer; policies and the control plane read.
 
-Failures reduce the requests that an endpoint gets. But without requests nothing shows that it has recovered: the
-failure share decays by the same factor as the successes, so it does not change while there are no requests. The failure
-penalty therefore ends in one of three ways:
+Failures reduce the requests that an endpoint gets. But without requests nothing shows that it has recovered:
+failures and successes decay by the same factor, so the failure share does not change while there are no requests. The
+failure penalty therefore ends in one of three ways:
 
 - Recovery is reported: a check passes again, or an ejection ends. The earlier failures are forgotten, and the first new
   failure restores the former state (an ejection, or else the full penalty).

@@ -39,7 +39,7 @@ class AdminState(Enum):
 
 
 class RequestFacts:
-    """What a policy may know of a request.
+    """Properties of a request that a policy may use.
 
     `region` is the request's origin (the client's region, or the proxy's home region), `key` what an affinity policy
     hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already failed it.

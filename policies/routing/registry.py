@@ -79,7 +79,7 @@ LARGEST = 1e9
 
 
 def known() -> list[str]:
-    """Return all policy names, sorted."""
+    """Return the names of all policies and plug-ins, sorted."""
     return sorted({*TABLE, *_plugins()})
 
 

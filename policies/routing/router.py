@@ -198,7 +198,7 @@ class Router(EndpointSet):
 
     @property
     def policy(self) -> Policy:
-        """The active policy."""
+        """The active policy, without the fallback."""
         return self._in_force.policy
 
     def set_policy(self, policy: Policy) -> None:

@@ -40,7 +40,7 @@ class Degree:
         self.clear()
 
     def clear(self) -> None:
-        """Discard all samples."""
+        """Discard all samples of this degree."""
         self._samples: list[float] = []
         self._sorted: list[float] = []
         self._next = 0

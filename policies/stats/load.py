@@ -111,7 +111,7 @@ class Histogram:
         self.total = 0.0
 
     def record(self, seconds: float) -> None:
-        """Add a sample."""
+        """Add a sample in seconds. O(1)."""
         index = int(log(seconds) * _PER_LOG + _OFFSET) if seconds > SHORTEST else 0
         try:
             self.counts[index] += 1

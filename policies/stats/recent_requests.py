@@ -36,7 +36,7 @@ class RecentRequests:
         self.follow = self._counts.follow
 
     def count(self, state: EndpointState, now: float) -> None:
-        """Count one pick of `state`."""
+        """Count one pick of `state` at `now`."""
         count = self._counts[state]
         if now - count.since >= 1.0:
             count.turn(now)
