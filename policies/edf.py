@@ -51,8 +51,10 @@ class Deadlines:
         heapify(self._heap)
 
     def next(self, facts: RequestFacts, available: Available) -> EndpointState:
-        """Return the endpoint of `available` that is due next. O(log n); an unavailable one misses its turns for
-        good."""
+        """Return the endpoint of `available` that is due next.
+
+        O(log n); an unavailable one misses its turns for good.
+        """
         heap, weights, tried = self._heap, self._weights, facts.tried
         for _ in range(MOST_PASSED if heap else 0):
             due, place, state, _weight = heap[0]

@@ -42,8 +42,7 @@ def several(name: str, number: int) -> list[int]:
 
 
 def mixed(number: int) -> int:
-    """Mix a 64-bit number so that every bit depends on every other (the finalizer of SplitMix64, Steele, Lea and Flood
-    2014)."""
+    """Mix all bits of a 64-bit number by the finalizer of SplitMix64 (Steele, Lea and Flood 2014)."""
     number = (number ^ (number >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     number = (number ^ (number >> 27)) * 0x94D049BB133111EB & MASK
     return number ^ (number >> 31)

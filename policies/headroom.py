@@ -74,8 +74,7 @@ class Room:
 
     @property
     def expected(self) -> float:
-        """Upper bound of the utilisation when all that is in flight has arrived: as if all load there were this
-        balancer's."""
+        """Upper bound of the utilisation after all arrivals: as if all load there were this balancer's."""
         reported = self.utilization or 0.0
         return min(1.0, reported * self.in_flight / self.usual) if self.has_surge else reported
 

@@ -75,8 +75,7 @@ class JoinIdleQueue:
         return state
 
     def _head(self, facts: RequestFacts, now: float) -> EndpointState | None:
-        """Return the first of the queue that is idle and may be used, after moving it to the end; None if there is
-        none."""
+        """Move the first usable idle endpoint of the queue to its end and return it; None if there is none."""
         line = self._line
         for _ in range(len(line)):
             state = next(iter(line))

@@ -133,8 +133,7 @@ class Keyed:
         self._size = 0
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Call `learn` if endpoints or weights have changed; this hook is also called when a slow-start share has
-        grown."""
+        """Call `learn` if endpoints or weights have changed, and not only a slow-start share."""
         self._states = states
         self._count_anew(now)
         known = [(state, state.endpoint.weight) for state in states]

@@ -71,8 +71,7 @@ class LeastTime(ByScore):
         mean.at = max(now, mean.at)
 
     def score(self, state: EndpointState, now: float) -> float:
-        """Return the score in seconds; an unmeasured endpoint comes first while it has no request, and last when it
-        has."""
+        """Return the score in seconds; an unmeasured endpoint comes first if it is idle, else last."""
         mean = self._means[state]
         failed = state.latency.charge * state.blame(now) if state.latency.failures else 0.0
         if now - mean.at >= self._forget and not failed:

@@ -25,8 +25,10 @@ RENEW_EVERY: Final = 16
 
 
 class Probe:
-    """A probe response: `in_flight` requests, and the latency in seconds at that load. It may be used `uses` more
-    times."""
+    """A probe response: `in_flight` requests, and the latency in seconds at that load.
+
+    It may be used `uses` more times.
+    """
 
     __slots__ = ("at", "in_flight", "latency", "uses")
 

@@ -191,8 +191,7 @@ class RegionAware(PerRegion):
         return best
 
     def _price(self, members: Available, now: float) -> float:
-        """Return the lower price of two endpoints, drawn at random if there are more: as good as a full scan, at
-        constant cost."""
+        """Return the lower price of two endpoints drawn at random: as good as a full scan, at constant cost."""
         price = self._wait_price
         size = len(members)
         if size == 1:

@@ -106,7 +106,9 @@ class RegionRoundRobin(PerRegion):
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick in the region whose last turn is longest ago, an order that survives regions that vanish and return.
-        O(regions)."""
+
+        O(regions).
+        """
         region = min(available.by_region, key=self._when_last)
         if self._trace is not None:
             self._trace.note(REGION_IN_TURN, available.by_region, map(self._when_last, available.by_region))

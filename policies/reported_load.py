@@ -36,8 +36,7 @@ LEAST_UTILIZATION = 1e-3
 
 
 class Report:
-    """Report of one endpoint: its `utilization` as of `at`, reported without a gap since `since`, and the rates of its
-    responses and `errors`."""
+    """Report of one endpoint: `utilization` as of `at`, without a gap since `since`, and rates of responses."""
 
     __slots__ = ("answers", "at", "errors", "has_begun", "since", "utilization")
 
@@ -137,8 +136,7 @@ class ReportedLoadRoundRobin:
         self._turns.rebuild(self._weights, self._weights.__getitem__)
 
     def _weigh(self, now: float) -> dict[EndpointState, float]:
-        """Return the weights: from reports, else the mean per unit of configured weight; both times the slow-start
-        share."""
+        """Return the weights: from reports, else the mean per configured weight; times the slow-start share."""
         told = {
             state: report.weight(now, self._blackout, self._expiry, self._penalty)
             for state, report in self._reports.items()

@@ -126,8 +126,7 @@ class Steelyard:
         return self._best_of(peers, now)
 
     def _costs(self, members: list[EndpointState], most: int, now: float) -> list[Costed]:
-        """Return the costs of up to `most` consecutive members from a random start, so that balancers do not all start
-        alike."""
+        """Return the costs of up to `most` consecutive members from a random start, which differs per balancer."""
         size = len(members)
         turn = int(self._random() * size)
         drawn = members[turn : turn + most]

@@ -6,8 +6,7 @@ import math
 
 
 class Dormancy:
-    """Model of a process that sleeps after `sleep_after` seconds without a request and takes `wake_time` seconds to
-    wake.
+    """Model of a process that sleeps after `sleep_after` idle seconds and takes `wake_time` seconds to wake.
 
     Requests that arrive while it wakes all wait for the same time. `sleep_after=inf` never sleeps.
     """

@@ -25,8 +25,10 @@ def parse_duration(text: str, default_unit: str = "s") -> float:
 
 
 def parse_span(text: str) -> tuple[float, float]:
-    """Parse `19-21ms` → (0.019, 0.021) seconds. A low end without a unit has the unit of the high end. Raises
-    ValueError."""
+    """Parse `19-21ms` → (0.019, 0.021) seconds.
+
+    A low end without a unit has the unit of the high end. Raises ValueError.
+    """
     match = _SPAN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a span such as 19-21ms or 0-2s")

@@ -29,8 +29,7 @@ three milliseconds of it."""
 
 
 class FarEnd(asyncio.Transport):
-    """The transport that `protocol` writes to; `near` is the client's transport, `up` and `down` are the delay
-    lines."""
+    """The transport that `protocol` writes to; `near` is the client's transport, `up` and `down` delay lines."""
 
     def __init__(
         self,

@@ -61,8 +61,10 @@ class Front:
 
 
 class FirstBytes(asyncio.Protocol):
-    """Detects HTTP/2 by its preface (RFC 9113 § 3.4), else HTTP/1.1. A silent client is closed after `patience`
-    seconds."""
+    """Detects HTTP/2 by its preface (RFC 9113 § 3.4), else HTTP/1.1.
+
+    A silent client is closed after `patience` seconds.
+    """
 
     def __init__(self, http1: ProtocolFactory, http2: ProtocolFactory, patience: float) -> None:
         self._http1 = http1

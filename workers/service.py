@@ -1,5 +1,6 @@
-"""Service times and the queue of a worker. Pure: no I/O, no clock and no global randomness; a simulator uses it as
-well.
+"""Service times and the queue of a worker.
+
+Pure: no I/O, no clock and no global randomness; a simulator uses it as well.
 
 `now` and `rng` are arguments. All times are in seconds.
 """
@@ -78,8 +79,9 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Lognormal (heavy-tailed) service time. `mean` is the mean, not the median; `sigma` the deviation of the
-    logarithm.
+    """Lognormal (heavy-tailed) service time.
+
+    `mean` is the mean, not the median; `sigma` the deviation of the logarithm.
 
     By its mean, so that profiles of equal mean offer equal load: median = mean·e^(−σ²/2), C² = e^(σ²) − 1.
     """
@@ -167,8 +169,7 @@ class Slots:
         return stay
 
     def stop(self, now: float, seconds: float) -> None:
-        """Stop all slots from `now` on: unfinished and waiting requests are delayed by `seconds`, and no slot is free
-        before.
+        """Stop all slots for `seconds` from `now` on: unfinished and waiting requests are delayed by as much.
 
         A `Stay` that was returned before is not updated; its delay is the difference in `stopped`."""
         self._free_at = [

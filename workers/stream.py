@@ -27,8 +27,10 @@ supported."""
 
 
 def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
-    """Return the request's header in HTTP/1.1 format, and whether a chunked body follows. Raises KeyError without
-    method or path."""
+    """Return the request's header in HTTP/1.1 format, and whether a chunked body follows.
+
+    Raises KeyError without method or path.
+    """
     told = list(fields)
     pseudo = {name: value for name, value in told if name.startswith(b":")}
     lines = [

@@ -59,8 +59,7 @@ def spares_a_cold_endpoint(make: PolicyMaker) -> None:
 
 
 def ends_with_failures(make: PolicyMaker) -> None:
-    """With ejection, which is on by default, a failing endpoint gets only an occasional trial, and has its share again
-    after its recovery."""
+    """With ejection, a failing endpoint gets only occasional trials, and its share again after its recovery."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         fails = state.id == f"{REGION}-0" and now < 20
@@ -122,8 +121,7 @@ def _failing_from_10_to_13() -> Answer:
 
 
 def bears_a_slow_start(make: PolicyMaker) -> None:
-    """A new endpoint in slow start gets at most a little over its part of a fair share, and its full share in the
-    end."""
+    """A new endpoint gets little more than its slow-start part of a fair share, and its full share in the end."""
     trial = Trial(make, endpoints(*[1] * 4), fitness=Health(Random(4), slow_start=SlowStart(window=20.0)))
     trial.closed_loop(24, 10)
     trial.router.replace(endpoints(*[1] * 5))
@@ -139,8 +137,7 @@ def bears_a_slow_start(make: PolicyMaker) -> None:
 
 
 def shuns_failures(make: PolicyMaker) -> None:
-    """An endpoint that fails within five milliseconds gets at most a little over its fair share, however idle it
-    looks."""
+    """An endpoint that fails within 5 ms gets at most a little over its fair share, however idle it looks."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         return (0.005, OutcomeKind.RESET) if state.id == f"{REGION}-0" else (0.1, OutcomeKind.OK)

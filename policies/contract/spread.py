@@ -20,8 +20,7 @@ BALANCERS = 300
 
 
 def begins_anywhere(make: PolicyMaker) -> None:
-    """Of many balancers that start, or learn of a new endpoint, at once, only a few send the first request to the same
-    one.
+    """Of many balancers that start or learn of an endpoint at once, few send the first request to the same one.
 
     A policy that compares all endpoints picks the new one if it knows the others to be busier: for 0 to 4 requests, 29
     % do.
@@ -112,8 +111,7 @@ def keeps_the_fullest_low(make: PolicyMaker, most: float) -> None:
 
 
 def fullest(make: PolicyMaker) -> float:
-    """Return how many of a thousand requests the fullest of a hundred endpoints holds while none is answered, the mean
-    of ten.
+    """Return how many of 1000 unanswered requests the fullest of 100 endpoints holds, the mean of ten runs.
 
     Balls into bins: at random it is 10 and some √(2·10·ln 100) more, about 19; by two choices ln ln 100/ln 2 more,
     about 12 (Azar, Broder, Karlin and Upfal 1994; Berenbrink, Czumaj, Steger and Vöcking 2000); in turn it is 10.

@@ -46,8 +46,7 @@ class Verdict:
 
     @property
     def is_changing(self) -> bool:
-        """Whether the last check contradicted the state, or the state is unhealthy: a recovery should be detected
-        soon."""
+        """Whether the last check contradicted the state, or the state is unhealthy; checks are then faster."""
         return self._against > 0 or not self.is_healthy
 
     def record(self, fault: str | None, now: float) -> bool:

@@ -32,8 +32,10 @@ def region_allowance(size: int) -> int:
 
 
 class Census:
-    """Counts of endpoints and of unhealthy ones, per region, and in all under None. Only endpoints in ready state
-    count."""
+    """Counts of endpoints and of unhealthy ones, per region, and in all under None.
+
+    Only endpoints in ready state count.
+    """
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
         self.size: Counter[Region | None] = Counter()

@@ -66,8 +66,7 @@ class Health:
             self.slow_start.advance(states, now)
 
     def withdraw(self, state: EndpointState) -> None:
-        """Remove `state` from the counts before its endpoint, admin state or membership changes; `enter` must
-        follow."""
+        """Remove `state` from the counts before a change of the endpoint or its admin state; `enter` must follow."""
         self.census.remove(state)
 
     def enter(

@@ -31,8 +31,10 @@ TRUSTED = 5
 
 
 def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> list[EndpointState]:
-    """Return the endpoints whose wait exceeded `factor` times the pool's median for LASTING ticks. Call once a
-    second."""
+    """Return the endpoints whose wait exceeded `factor` times the pool's median for LASTING ticks.
+
+    Call once a second.
+    """
     waits = waits_of(states, now)
     if len(waits) < FEWEST:
         return []

@@ -123,8 +123,7 @@ class Record:
         return ok - self._ok_at_return
 
     def eject(self, cause: Cause, now: float, rules: EjectionRules, rng: Random) -> None:
-        """Eject, for longer each time; each `rules.time` without an ejection since the last return reduces the
-        multiplier by one."""
+        """Eject, for longer each time; each `rules.time` since the last return reduces the multiplier by one."""
         forgiven = int(max(0.0, now - self._returned_at) / rules.time)
         self.times = max(0, self.times - forgiven) + 1
         self.count += 1

@@ -73,8 +73,7 @@ class Step(NamedTuple):
 
 
 class Explanation:
-    """Why one request was sent to `picked`, at `now` in seconds of the router's clock, when `offered` were
-    available."""
+    """Why one request was sent to `picked`, at `now` in seconds, when `offered` endpoints were available."""
 
     __slots__ = ("facts", "now", "offered", "picked", "steps")
 

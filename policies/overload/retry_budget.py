@@ -16,8 +16,10 @@ SLICES = 10
 
 
 class RetryBudget:
-    """Allows retries for `share` of the requests of the last `window` seconds, and `per_second`. `denied` counts
-    rejections."""
+    """Allows retries for `share` of the requests of the last `window` seconds, and `per_second`.
+
+    `denied` counts rejections.
+    """
 
     __slots__ = ("_at", "_reserve", "_share", "_slice", "_spent", "_spent_in_all", "_totals", "denied")
 

@@ -116,8 +116,10 @@ class Lane(Generic[Waiter]):
 
 
 class WaitQueue(Generic[Waiter]):
-    """A bounded wait queue of `levels` lanes, 0 the highest. `pace` measures turns per second while the queue is not
-    empty."""
+    """A bounded wait queue of `levels` lanes, 0 the highest.
+
+    `pace` measures turns per second while the queue is not empty.
+    """
 
     def __init__(self, limit: int, levels: int = 1, is_adaptive: bool = False) -> None:
         self.limit = limit

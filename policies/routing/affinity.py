@@ -90,8 +90,7 @@ class Sticky(Around):
 
 
 class ByToken:
-    """Placement by token: a key, such as the balancer's cookie, is the token of one endpoint; an unknown one maps to
-    none."""
+    """Placement by token: a key, such as the balancer's cookie, is the token of one endpoint, or unknown."""
 
     def __init__(self, token_of: Callable[[str], str]) -> None:
         self._token_of = token_of
@@ -110,11 +109,10 @@ class ByToken:
 
 
 class ByRendezvous:
-    """Placement by rendezvous hashing: the endpoints with the highest scores for the key's slot (Thaler and Ravishankar
-    1998).
+    """Placement by rendezvous hashing: the endpoints with the highest scores for the key's slot.
 
-    Weighted by w / −ln u (Schindelhauer and Schomaker 2005): each endpoint gets its share. When one is removed only its
-    own keys move; when one is added, keys move only to it. Endpoints are identified by id.
+    Thaler and Ravishankar 1998; weighted by w / −ln u (Schindelhauer and Schomaker 2005): each endpoint gets its share.
+    When one is removed only its own keys move; when one is added, keys move only to it. Endpoints are identified by id.
     """
 
     def __init__(self) -> None:

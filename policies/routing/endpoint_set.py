@@ -18,8 +18,10 @@ from policies.stats.latency_prior import LatencyPrior
 
 
 class EndpointSet:
-    """The states of all endpoints, and the list of the available ones. The base of `Router`, which documents the
-    attributes."""
+    """The states of all endpoints, and the list of the available ones.
+
+    The base of `Router`, which documents the attributes.
+    """
 
     def __init__(
         self, now: Callable[[], float], fitness: Health, concurrency: ConcurrencyRules | None
@@ -69,8 +71,9 @@ class EndpointSet:
         self._replace(endpoints, warms=True)
 
     def put(self, endpoint: Endpoint) -> None:
-        """Add `endpoint`, or update the one with its id, as `replace` does. The policy is notified of all changes at
-        once before its next pick.
+        """Add `endpoint`, or update the one with its id, as `replace` does.
+
+        The policy is notified of all changes at once before its next pick.
 
         O(log n), unless there is panic, and O(regions) with a policy that keeps to regions.
         """
@@ -158,8 +161,10 @@ class EndpointSet:
             self.on_available()
 
     def set_healthy(self, endpoint_id: str, is_healthy: bool, *, is_reachable: bool = True) -> None:
-        """Apply the result of active checks; `is_reachable` says whether the check got an answer at all. Raises
-        UnknownEndpoint."""
+        """Apply the result of active checks; `is_reachable` says whether the check got an answer at all.
+
+        Raises UnknownEndpoint.
+        """
         state = self.find(endpoint_id)
         if is_healthy and not state.healthy:
             state.returned()
@@ -168,8 +173,10 @@ class EndpointSet:
         self._reconsider(state)
 
     def set_standing(self, endpoint_id: str, standing: AdminState) -> None:
-        """Set the admin state. An endpoint that is not ready gets no new requests; those in flight finish. Raises
-        UnknownEndpoint."""
+        """Set the admin state.
+
+        An endpoint that is not ready gets no new requests; those in flight finish. Raises UnknownEndpoint.
+        """
         state = self.find(endpoint_id)
         self.fitness.withdraw(state)
         state.standing = standing
@@ -240,8 +247,10 @@ class EndpointSet:
             self.on_available()
 
     def _limit_found(self, state: EndpointState) -> None:
-        """Apply a new concurrency limit. A lower one may unlist the endpoint here; `settle` lists it after a higher
-        one."""
+        """Apply a new concurrency limit.
+
+        A lower one may unlist the endpoint here; `settle` lists it after a higher one.
+        """
         state.limit_found()
         if state.is_listed and state.is_full:
             self._refresh(state)

@@ -220,8 +220,7 @@ class Router(EndpointSet):
 
     @property
     def demoted(self) -> int:
-        """Number of fallback picks: the policy raised, exceeded its time budget or picked an endpoint that was not
-        selectable."""
+        """Number of fallback picks: the policy raised, took too long or picked an endpoint not selectable."""
         return self._in_force.demoted
 
     @property

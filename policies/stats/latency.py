@@ -96,8 +96,9 @@ class LatencyModel:
         self.renew()
 
     def renew(self) -> None:
-        """Forget recent latencies and failures: it counts as unmeasured. The floor stays, as the distance has not
-        changed.
+        """Forget recent latencies and failures: it counts as unmeasured.
+
+        The floor stays, as the distance has not changed.
 
         Successes are forgotten with the failures: otherwise those of a good period long past would outweigh a new
         failure.
