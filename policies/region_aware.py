@@ -73,7 +73,7 @@ EXPLORE = 0.01
 
 
 class RegionAware(PerRegion):
-    """Home region first; spills over when home is full, unhealthy, or dearer than another by a margin.
+    """Home region first; spills over when home is full, unhealthy, or more expensive than another by a margin.
 
     The price of a region is that of its cheapest endpoint: fixed part + wait_price × expected wait + cost of failures.
     Within the region an inner policy picks (least in flight by default). A request without a home, or whose home has no
