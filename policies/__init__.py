@@ -1,4 +1,4 @@
-"""Policies: where a request should go. Standard library only; no I/O, no clock, no shared randomness."""
+"""Load-balancing policies and endpoint state. Standard library only; no I/O, no clock, no shared randomness."""
 
 from policies.errors import (
     AlreadySettled,

@@ -1,9 +1,8 @@
-"""Deterministic aperture: two choices among a few endpoints, others for each balancer.
+"""Deterministic aperture: power of two choices within a subset of endpoints, one subset per balancer.
 
-Rule of this file: endpoints lie on a circle in an order that all balancers know, each as wide as its weight, and each
-balancer looks at a window of it. The windows begin at equal distances and are whole multiples of that distance wide,
-so that they cover each place equally often and nobody is loaded more than others, though no balancer knows of
-another.
+Endpoints lie on a circle in an order that all balancers compute alike, each as wide as its weight, and each balancer
+uses a window of it. The windows begin at equal distances and their widths are whole multiples of that distance, so that
+they cover each place equally often and the load is even without coordination among the balancers.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from policies.routing.facts import RequestFacts
 from policies.two_choices import FAILING, LESS_LOADED, TIE, less_loaded_of_two
 
 LEAST = 12
-"""Endpoints in a window at least. Finagle's default: enough for two choices to choose from, and for some to fail."""
+"""Least number of endpoints in a window. Finagle's default: enough for two choices, even if some fail."""
 
 OUTSIDE = "outside-window"
-"""Nobody in the window is left; what follows is why whom was picked of all."""
+"""Reason: no endpoint of the window is available; the reason for the pick among all follows."""
 
 
 class Aperture:
-    """The less loaded of two in a window of `width` endpoints or more, another one for each of so many balancers.
+    """Deterministic aperture: the less loaded of two in a window of endpoints, a different one per balancer.
 
-    So each balancer has fewer connections, and warmer ones: with 100 endpoints and 10 balancers 200, not 1000.
-    Finagle's deterministic aperture (Twitter, 2019). `balancers` is how many there are, `index` which of them, from
-    0, this one is; several processes of a unit share its place among them. With one balancer that is one process the
-    window is all there are. An endpoint of which the window has a part only gets that part of an endpoint's requests
-    from here.
+    So each balancer has fewer connections, and more of them are in use: with 100 endpoints and 10 balancers 200, not
+    1000. Finagle's deterministic aperture (Twitter, 2019). `balancers` is their number, `index` the position of this
+    one, from 0; sibling processes divide the position among them. With one balancer of one process the window contains
+    all endpoints. An endpoint at the edge of the window gets from here only the share that lies within.
 
-    Who is not available is made up for by the next ones beyond the window.
+    An unavailable endpoint is replaced by the next one beyond the window.
     """
 
     trace: Trace | None = None
@@ -56,15 +54,15 @@ class Aperture:
         self._edges: list[float] = []
         self._window: list[tuple[EndpointState, float]] = []
         self._chances: list[float] = []
-        self._offered = -1  # were available when the window was laid
+        self._offered = -1  # number of available endpoints when the window was computed
 
     @property
     def window(self) -> Sequence[EndpointState]:
-        """Whom this balancer sends to."""
+        """The endpoints that this balancer sends to."""
         return [state for state, _ in self._window]
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Lay them on the circle, in the order of their hashes."""
+        """Place the endpoints on the circle, in the order of their hashes."""
         self._ring = sorted(states, key=lambda state: (hashing.of_name(state.id), state.id))
         self._edges = [0.0]
         for state in self._ring:
@@ -72,11 +70,11 @@ class Aperture:
         self._offered = -1
 
     def tick(self, now: float) -> None:
-        """Lay the window anew: somebody may have come back as another went."""
+        """Recompute the window at the next pick: one endpoint may have returned as another became unavailable."""
         self._offered = -1
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(log window), and O(window) after a flip."""
+        """Pick an endpoint in O(log window), and O(window) after an availability change."""
         if not facts.tried and len(available) != self._offered:
             self._lay_window(len(available))
         chances, window = self._chances, self._window
@@ -99,14 +97,14 @@ class Aperture:
         return other[0] if others < mine else one[0]
 
     def _without_chances(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """A retry, or somebody has gone this very moment: two of those in the window who can take it, else of all."""
+        """Pick for a retry, or just after an endpoint became unavailable: two of the window's, else of all."""
         able = [state for state, _ in self._window if state.is_listed and state.id not in facts.tried]
         if not able and self.trace is not None:
             self.trace.note(OUTSIDE)
         return less_loaded_of_two(able or available, self._random, now, self.trace)
 
     def _lay_window(self, offered: int) -> None:
-        """From this balancer's place on, until as much is covered as its window is wide."""
+        """Compute the window, from this balancer's position on, until its width is covered."""
         self._offered = offered
         ring, edges = self._ring, self._edges
         begins_at, width = self._place()
@@ -121,12 +119,12 @@ class Aperture:
                 width -= part
             if width <= negligible:
                 break
-        else:  # round the circle: nobody is there in part only
+        else:  # the window covers the whole circle: every endpoint has its full weight
             self._window = [(state, 1.0) for state in ring if state.is_listed]
         self._lay_chances()
 
     def _place(self) -> tuple[float, float]:
-        """Where the window begins, and how wide it is, in weight."""
+        """Return the start and the width of the window, in weight."""
         state = self._ring[0]
         balancers = self._balancers * state.parts
         index = self._index * state.parts + state.part
@@ -143,6 +141,6 @@ class Aperture:
 
 
 def _load(pair: tuple[EndpointState, float], now: float) -> float:
-    """What is in flight per weight that is ours, failures charged."""
+    """Return the relative load: in flight plus failure penalty, per weight that lies within the window."""
     state, part = pair
     return (state.in_flight + FAILING * state.blame(now)) / (state.weight * part)

@@ -1,7 +1,7 @@
-"""The least score of a few, or of all: what the policies that rate endpoints have in common.
+"""Least-score selection among a random sample or all endpoints: the base of the policies that score endpoints.
 
-Rule of this file: drawn without replacement, and a tie is broken at random. A scan that gives ties to the first one
-sends every request of an idle pool to the same endpoint.
+Samples are drawn without replacement and ties are broken at random: a scan that gives ties to the first endpoint sends
+every request of an idle pool to the same one.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from policies.routing.facts import Outcome, RequestFacts
 from policies.two_choices import draw_two
 
 LEAST_SCORE = "least-score"
-"""The least of the scores of those who were considered."""
+"""Reason: the lowest score among the endpoints considered."""
 
 ON_TRIAL = 1e6
-"""Seconds charged per request in flight at an endpoint that nothing is known of: more than at any that is known, so
-it gets one trial at a time, and no stampede."""
+"""Seconds charged per request in flight at an unmeasured endpoint: more than at any measured one, so it gets one trial
+request at a time instead of a stampede."""
 
 
 def number_of_choices(choices: int) -> int:
-    """The option of that name, if it is 0 or at least 2. Raises BadPolicyOption."""
+    """Return the option `choices`. Raises BadPolicyOption unless it is 0 or at least 2."""
     if choices < 0 or choices == 1:
         raise BadPolicyOption("choices", f"must be 0 (all) or >= 2, got {choices}")
     return choices
 
 
 def to_first_byte(outcome: Outcome) -> float:
-    """Seconds; the rest depends on the size of the answer and on how fast the client reads."""
+    """Return the seconds to the first byte; the rest depends on the response size and on the client's reading speed."""
     first = outcome.first_byte_at
     return (outcome.ended_at if first is None else first) - outcome.sent_at
 
 
 class ByScore:
-    """Picks the least `score` of `choices` endpoints drawn at random; 0 choices: of all."""
+    """Picks the endpoint with the lowest `score` among `choices` drawn at random; with 0 choices, among all."""
 
     trace: Trace | None = None
 
@@ -48,11 +48,11 @@ class ByScore:
         self._choices = number_of_choices(choices)
 
     def score(self, state: EndpointState, now: float) -> float:
-        """What one more request there is rated; the least wins."""
+        """Return the cost of one more request at `state`; the lowest wins."""
         raise NotImplementedError
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(choices); O(n) for all."""
+        """Pick an endpoint in O(choices), or O(n) with 0 choices."""
         size = len(available)
         if size == 1:
             if self.trace is not None:

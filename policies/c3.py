@@ -1,18 +1,18 @@
-"""C3: ranks endpoints by latency and by a queue that it fears more than in proportion.
+"""C3: ranks endpoints by latency and by the cube of the expected queue.
 
-Rule of this file: the score of Suresh, Canini, Schmid and Feldmann, "C3: Cutting Tail Latency in Cloud Data Stores via
-Adaptive Replica Selection", NSDI 2015, section 3.1:
+The score of Suresh, Canini, Schmid and Feldmann, "C3: Cutting Tail Latency in Cloud Data Stores via Adaptive Replica
+Selection", NSDI 2015, section 3.1:
 
     Ψ = R − 1/μ + q̂³/μ        q̂ = 1 + os·w + q
 
-R is the mean latency seen here, 1/μ the mean service time and q the mean queue that the worker reports, os what is in
-flight there from here, w how many balancers there are (each takes the others for as busy as itself). The cube keeps a
-quick endpoint from having a queue that is as long in seconds as a slow one's: that is long in requests, and all of
-them wait when it slows down.
+R is the mean latency measured here, 1/μ the mean service time and q the mean queue that the worker reports, os what is
+in flight there from here, w the number of balancers (each assumes that the others send as much as itself). The cube
+keeps a fast endpoint from having a queue that is as long in seconds as a slow one's: that is long in requests, and all
+of them wait when it slows down.
 
-The means are by samples, as there; each counts for `alpha`, .3 as in Elasticsearch's adaptive replica selection. Here q̂
-is per weight. A worker that reports no service time is taken to need the least latency that was seen of it; one
-that reports no queue, none. The paper's rate control is not here: limits and queues belong to the router.
+The means are by samples, as in the paper; each counts for `alpha`, .3 as in Elasticsearch's adaptive replica selection.
+Here q̂ is per weight. The service time of a worker that reports none is the least latency measured of it; its queue, if
+it reports none, is zero. The paper's rate control is omitted: limits and queues belong to the router.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from policies.stats.per_endpoint import PerEndpoint
 from policies.two_choices import FAILING
 
 FORGET_AFTER = 10.0
-"""Seconds after which what was heard counts for nothing: who is avoided cannot show that it is well again."""
+"""Seconds after which measurements and reports are discarded: an endpoint that is avoided cannot show that it has
+recovered."""
 
 UNKNOWN = -1.0
 
@@ -44,7 +45,7 @@ class Feedback:
         self.latency = self.queue = self.service = UNKNOWN
 
     def hear(self, latency: float | None, load: ReportedLoad | None, now: float, alpha: float) -> None:
-        """A request took so long, or the worker says how it is, or both."""
+        """Add a latency, a load report, or both."""
         if now - self.at >= FORGET_AFTER:
             self.latency = self.queue = self.service = UNKNOWN
         self.at = max(now, self.at)
@@ -57,12 +58,12 @@ class Feedback:
 
 
 def mean(old: float, new: float, alpha: float) -> float:
-    """The mean with one sample more, which counts for `alpha` of it, or for all of it if it is the first."""
+    """Return the moving average with a new sample that counts for `alpha`, or for all if it is the first."""
     return new if old == UNKNOWN else old + alpha * (new - old)
 
 
 class C3(ByScore):
-    """The least of three by C3's rank: mean latency, and the cube of the queue that is to be expected."""
+    """C3: the lowest rank of three drawn at random, by mean latency and the cube of the expected queue."""
 
     def __init__(
         self,
@@ -82,22 +83,25 @@ class C3(ByScore):
         self._heard: PerEndpoint[Feedback] = PerEndpoint(Feedback)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Remember those that are there."""
+        """Forget the measurements of removed endpoints."""
         self._heard.follow(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """A success tells a latency; any answer may carry a report."""
+        """Record the latency of a success and the load report of any response."""
         is_ok = outcome.kind is OutcomeKind.OK
         if state.is_member and (is_ok or outcome.reported_load is not None):
             latency = to_first_byte(outcome) if is_ok else None
             self._heard[state].hear(latency, outcome.reported_load, now, self._alpha)
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        """Reports count however they come."""
+        """Record the load report of a probe."""
         self._heard[state].hear(None, load, now, self._alpha)
 
     def score(self, state: EndpointState, now: float) -> float:
-        """Ψ in seconds; who fails seems to have a long queue. Who is unknown is as is usual, for one request."""
+        """Return Ψ in seconds, with the failure penalty in the queue.
+
+        An unmeasured endpoint gets the latency prior while it has no request in flight, and ON_TRIAL per request after.
+        """
         heard = self._heard[state]
         latency, service, queue = heard.latency, heard.service, heard.queue
         if now - heard.at >= FORGET_AFTER:

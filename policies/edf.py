@@ -1,12 +1,12 @@
-"""Earliest deadline first: whose turn it is, by weights that may change at any time.
+"""Earliest-deadline-first scheduler: weighted turns, with weights that may change at any time.
 
-Rule of this file: a heap in virtual time. Whoever has its turn is due again one period later, 1/weight, so that in any
+A heap in virtual time. An endpoint that has had its turn is due again one period later, 1/weight, so that in any
 stretch each has its share to within one turn. Demers, Keshav and Shenker (SIGCOMM 1989) queue packets so; Envoy and
 gRPC pick endpoints so.
 
-Phases are random. Where everyone begins at its first deadline, and again at every rebuild, all balancers that hear of a
-change at once send their next requests to the same endpoint, the heaviest. Here a newcomer comes in anywhere in its
-period, and a rebuild leaves the part of its period that each has still to wait.
+Phases are random. If every endpoint began at its first deadline, and again at every rebuild, all balancers that learn
+of a change at once would send their next requests to the same endpoint, the heaviest. Here a new endpoint begins
+anywhere in its period, and a rebuild keeps the part of the period that each has still to wait.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 MOST_PASSED = 64
-"""After so many turns of those who are away, whoever is there is drawn by weight: when most are away, no pick may cost
-a look at all of them."""
+"""After so many turns of unavailable endpoints, one of the available is drawn by weight: when most are unavailable, a
+pick must not look at all of them."""
 
 Entry = tuple[float, int, EndpointState, float]
-"""(due at, place, whose turn, the weight that the period was made of). The place decides a tie, and repeats a run."""
+"""(due at, index, endpoint, the weight that the period was computed from). The index breaks ties, so that a run is
+reproducible."""
 
 
 class Deadlines:
-    """Turns of endpoints."""
+    """Earliest-deadline-first scheduler of endpoints, weighted by the period 1/weight."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -37,7 +38,7 @@ class Deadlines:
         self._time = 0.0
 
     def rebuild(self, states: Iterable[EndpointState], weight_of: Callable[[EndpointState], float]) -> None:
-        """These are the members and their weights now. O(n)."""
+        """Set the endpoints and their weights. O(n)."""
         random = self._rng.random
         left = {state: max(0.0, due - self._time) * weight for due, _, state, weight in self._heap}
         weights = {state: weight_of(state) for state in states}
@@ -50,7 +51,10 @@ class Deadlines:
         heapify(self._heap)
 
     def next(self, facts: RequestFacts, available: Available) -> EndpointState:
-        """Whose turn it is of `available`. O(log n); who is away misses its turns, and does not catch up."""
+        """Return the endpoint of `available` that is due next.
+
+        O(log n); an unavailable one misses its turns for good.
+        """
         heap, weights, tried = self._heap, self._weights, facts.tried
         for _ in range(MOST_PASSED if heap else 0):
             due, place, state, _weight = heap[0]

@@ -1,7 +1,7 @@
-"""Weighted round-robin by earliest deadline.
+"""Weighted round-robin by earliest deadline first.
 
-Rule of this file: `deadlines.py` with the configured weights. Envoy's round_robin (`EdfLoadBalancerBase`) and gRPC's
-weighted_round_robin are this. Turns by weight as in smooth weighted round-robin, at O(log n) instead of O(n).
+`edf.py` with the configured weights, as Envoy's round_robin (`EdfLoadBalancerBase`) and gRPC's weighted_round_robin.
+Turns by weight as in smooth weighted round-robin, at O(log n) instead of O(n).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 EARLIEST_DEADLINE = "earliest-deadline"
-"""Who has waited longest, in periods of its own. The score is its weight."""
+"""Reason: the earliest deadline. The score is the weight."""
 
 _weight = attrgetter("weight")
 
 
 class EdfRoundRobin:
-    """Each in turn as often as its weight says, by earliest deadline first."""
+    """Weighted round-robin by earliest deadline first (Envoy, gRPC)."""
 
     trace: Trace | None = None
 
@@ -30,11 +30,11 @@ class EdfRoundRobin:
         self._turns = Deadlines(rng)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Deadlines go by the new weights from now on."""
+        """Rebuild the schedule with the new weights."""
         self._turns.rebuild(states, _weight)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(log n)."""
+        """Pick the endpoint with the earliest deadline. O(log n)."""
         state = self._turns.next(facts, available)
         if self.trace is not None:
             self.trace.note(EARLIEST_DEADLINE, (state,), (state.weight,))

@@ -1,7 +1,7 @@
-"""What can go wrong in this room: one tree.
+"""Exceptions of the `policies` package.
 
-Rule of this file: an error that a client may see knows its HTTP `status`, one that ends a command knows
-its `exit_code`. Messages name the thing at fault and what would have been right.
+An error that a client may see has its HTTP `status`, one that ends a command its `exit_code`. A message names what is
+wrong and what is valid.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 MOST_NAMES = 20
-"""Names that a message lists."""
+"""Most names that a message lists."""
 
 
 def some_of(names: Iterable[str]) -> str:
-    """The names for a message; of many the first ones, and how many there are."""
+    """Return the names joined for a message; of more than `MOST_NAMES` the first ones and the total."""
     names = list(names)
     more = f", … ({len(names)} in all)" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
 
 class PoliciesError(Exception):
-    """Root of the tree."""
+    """Base class of all errors of this package."""
 
     status = 500
     exit_code = 1
 
 
 class NoEndpointAvailable(PoliciesError):
-    """Nothing can take the request now.
+    """No endpoint can take the request now.
 
-    Raised on the hot path of an overloaded unit, so the states are only looked at when somebody asks.
+    Raised on the hot path of an overloaded proxy, so the states are inspected only when the message is read.
     """
 
     status = 503
@@ -46,7 +46,7 @@ class NoEndpointAvailable(PoliciesError):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether waiting may help: some endpoint is fit and merely full."""
+        """Whether waiting may help: some endpoint is eligible and only full."""
         return any(state.is_fit for state in self._states)
 
     def __str__(self) -> str:
@@ -60,30 +60,30 @@ class NoEndpointAvailable(PoliciesError):
 
 
 class AlreadySettled(PoliciesError):
-    """An assignment was settled twice: its in-flight count would have drifted."""
+    """An assignment was settled twice; without this error its in-flight count would drift."""
 
 
 class WaitQueueFull(PoliciesError):
-    """As many wait as may."""
+    """The wait queue has reached its limit."""
 
     status = 503
 
 
 class UnknownEndpoint(PoliciesError):
-    """No endpoint has this id."""
+    """No endpoint has the given id."""
 
     status = 404
 
 
 class DuplicateEndpoint(PoliciesError):
-    """Two endpoints share an id."""
+    """Two endpoints of the configuration have the same id."""
 
     status = 400
     exit_code = 2
 
 
 class UnknownPolicy(PoliciesError):
-    """A name that is neither in the table nor an entry point."""
+    """A policy name that is neither built in nor an entry point."""
 
     status = 400
     exit_code = 2
@@ -97,16 +97,16 @@ class UnknownPolicy(PoliciesError):
 
 
 class BrokenPolicy(PoliciesError):
-    """A policy of another package that cannot be loaded."""
+    """A policy of another package cannot be loaded."""
 
     status = 400
     exit_code = 2
 
 
 class BadPolicyOption(PoliciesError):
-    """An option that a policy does not have, or a value that it cannot take.
+    """A policy has no such option, or the option's value is invalid.
 
-    `field` is the dotted path in the configuration ("policy.inner.choices"), `reason` what is allowed there.
+    `field` is the dotted path in the configuration ("policy.inner.choices"), `reason` the allowed values.
     """
 
     status = 400
@@ -118,5 +118,5 @@ class BadPolicyOption(PoliciesError):
         super().__init__(f"{field}: {reason}")
 
     def within(self, prefix: str) -> BadPolicyOption:
-        """The same error, seen from the table that holds the option."""
+        """Return the same error with `prefix` put before its `field`."""
         return type(self)(f"{prefix}.{self.field}", self.reason)

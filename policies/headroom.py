@@ -1,12 +1,12 @@
-"""How much room other regions have for what is forwarded to them.
+"""Headroom of regions: how much load each region can take from others.
 
-Rule of this file: a report is old when it is read, and other balancers have read it, too. So it is smoothed; what one
-has forwarded oneself since is counted on top; a region that has become tight stays so until it has clearly more room;
-and who passes a region over does so by a chance that grows with its load, so that all who read the same do not do the
+A report is out of date when it is read, and other balancers have read it, too. So reports are smoothed; requests
+forwarded since are added; a region that has become tight stays so until its utilisation has clearly fallen; and a
+region is skipped with a probability that grows with its load, so that balancers with the same report do not all do the
 same.
 
-Utilisation is what workers say of themselves (`ReportedLoad`). Of a region that says nothing nothing is known, and it
-is never passed over: its price, which is learned from latency, has to do.
+Utilisation is what workers report (`ReportedLoad`). A region without reports is never skipped; its price, which is
+learned from latency, has to suffice.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from policies.routing.facts import Outcome, Region
 from policies.stats.load import Ewma
 
 SMOOTHING: Final = 5.0
-"""Seconds after which a report counts 1/e. Several round trips, so that a share that was moved shows before it is moved
-again."""
+"""Seconds after which a report counts 1/e. Several round trips, so that a shift of load shows before the next one."""
 
 BAND: Final = 0.1
-"""How far below `full` a tight region's utilisation must fall. Workers' reports of a second differ by less."""
+"""How far below `full` a tight region's utilisation must fall. Workers' reports of one second differ by less."""
 
 SPARE: Final = 4
-"""Requests in flight that are no surge, whatever was usual."""
+"""Requests in flight that are never a surge."""
 
 LEAST_ROOM: Final = 0.02
-"""Of a region that is full: where all are, each still gets something."""
+"""Least headroom of a full region: where all are full, each still gets a share."""
 
 
 class Room:
-    """One region: `in_flight` is what this balancer has there, `usual` the most that its reports speak for,
-    `utilization` 0..1, `chance` that of being passed over, unless there is a surge."""
+    """Headroom of one region.
+
+    `in_flight` is what this balancer has there, `usual` the most that the reports account for, `utilization` is 0..1,
+    `chance` the probability of being skipped, unless there is a surge."""
 
     __slots__ = ("_forwards", "_reports", "chance", "in_flight", "is_tight", "usual", "utilization")
 
@@ -50,15 +51,15 @@ class Room:
         self.chance = 0.0
 
     def report(self, utilization: float, now: float) -> None:
-        """A worker says how busy it is. What is in flight now is what it speaks for, or less."""
+        """Add a reported utilisation, which accounts for at most the requests in flight now."""
         self._reports.add(utilization, now)
         self._forwards.add(self.in_flight, now)
 
     def look(self, now: float, full: float) -> None:
-        """Once a second: work out what picks go by."""
+        """Update the values that picks use. Call once a second."""
         self.utilization = self._reports.read(now)
         forwards = self._forwards.read(now) or 0.0
-        self.usual = forwards + 2.0 * sqrt(forwards) + SPARE  # what chance alone brings
+        self.usual = forwards + 2.0 * sqrt(forwards) + SPARE  # mean plus random variation
         if self.utilization is None:
             self.is_tight, self.chance = False, 0.0
             return
@@ -68,18 +69,18 @@ class Room:
 
     @property
     def has_surge(self) -> bool:
-        """Whether more is in flight than the reports speak for."""
+        """Whether more is in flight than the reports account for."""
         return self.in_flight > self.usual
 
     @property
     def expected(self) -> float:
-        """Utilisation when all that is in flight has arrived, at worst: as if all load there were ours."""
+        """Upper bound of the utilisation after all arrivals: as if all load there were this balancer's."""
         reported = self.utilization or 0.0
         return min(1.0, reported * self.in_flight / self.usual) if self.has_surge else reported
 
 
 class Headroom:
-    """The rooms of all regions. `full` is the utilisation above which a region has no room for others' load."""
+    """Headroom of all regions. `full` is the utilisation above which a region takes no load from others."""
 
     def __init__(self, full: float, smoothing: float) -> None:
         self._full = full
@@ -87,14 +88,14 @@ class Headroom:
         self._rooms: dict[Region, Room] = {}
 
     def of(self, region: Region) -> Room:
-        """What is known of it."""
+        """Return the headroom of a region, created on first use."""
         room = self._rooms.get(region)
         if room is None:
             room = self._rooms[region] = Room(self._smoothing)
         return room
 
     def settled(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """A request has come back, and with it perhaps a report."""
+        """Count a finished request out, and record the utilisation that its response reports."""
         room = self.of(state.region)
         report = outcome.reported_load
         if report is not None and report.utilization is not None:
@@ -102,7 +103,7 @@ class Headroom:
         room.in_flight -= 1
 
     def look(self, states: Sequence[EndpointState], now: float) -> None:
-        """Count anew, and work out what picks go by."""
+        """Recount the requests in flight, and update every region."""
         for room in self._rooms.values():
             room.in_flight = 0
         for state in states:
@@ -111,7 +112,7 @@ class Headroom:
             room.look(now, self._full)
 
     def chance(self, region: Region) -> float:
-        """That a request from elsewhere passes the region over."""
+        """Return the probability that a request from another region skips this one."""
         room = self.of(region)
         if room.utilization is None or not room.has_surge:
             return room.chance
@@ -119,7 +120,7 @@ class Headroom:
         return max(0.0, (room.expected - begins_at) / (1.0 - begins_at))
 
     def weight(self, region: Region, members: Available) -> float:
-        """Hosts × (1 − utilisation): how much it should get of what nobody has room for. O(n)."""
+        """Return hosts × (1 − utilisation): the region's share of load that no region has room for. O(n)."""
         utilization = self.of(region).utilization
         room = 1.0 - utilization if utilization is not None else 1.0 - self._full
         return sum(state.weight for state in members) * max(LEAST_ROOM, room)

@@ -1,12 +1,12 @@
-"""Join-idle-queue: idle endpoints stand in line for requests.
+"""Join-idle-queue: idle endpoints queue up for requests.
 
-Rule of this file: Lu, Xie, Kliot, Geller, Larus and Greenberg, "Join-Idle-Queue: A Novel Load Balancing Algorithm for
-Dynamically Scalable Web Services", Performance Evaluation 68 (2011), section 3. Whoever becomes idle joins the line; a
-request goes to its head, and to anyone at random, by weight, where nobody stands there.
+Lu, Xie, Kliot, Geller, Larus and Greenberg, "Join-Idle-Queue: A Novel Load Balancing Algorithm for Dynamically Scalable
+Web Services", Performance Evaluation 68 (2011), section 3. An endpoint that becomes idle joins the queue; a request
+goes to the head of the queue, or to an endpoint at random, by weight, if the queue is empty.
 
-The line is never trusted. Who stands at its head is looked at when its turn comes: if it has requests, whoever sent
-them, it leaves the line until it is idle again. If it is idle but may not be used it steps aside, and joins again when
-it may: an endpoint that came back and was in no line would have to wait for a request at random.
+The head is validated when its turn comes: if it has requests, of whichever process, it leaves the queue until it is
+idle again. If it is idle but may not be used it is set aside, and rejoins when it may: an endpoint that came back and
+was in no queue would have to wait for a request at random.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, RequestFacts
 
 IDLE = "idle"
-"""The head of the line of idle endpoints."""
+"""Reason: the head of the queue of idle endpoints."""
 
 NOBODY_IDLE = "nobody-idle"
-"""The line is empty: at random."""
+"""Reason: the queue is empty, so at random."""
 
 
 class JoinIdleQueue:
-    """An idle endpoint, the one that has waited longest; at random, by weight, where nobody is idle."""
+    """Join-idle-queue: the endpoint that has been idle longest; at random, by weight, if none is idle."""
 
     trace: Trace | None = None
 
@@ -40,7 +40,7 @@ class JoinIdleQueue:
         self._size = 0
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """New ones come in at any place, or every balancer would begin with the same."""
+        """Add new endpoints in random order, or every balancer would begin with the same one."""
         self._at_random.members_changed(states, now)
         members = set(states)
         for group in (self._line, self._aside):
@@ -51,18 +51,18 @@ class JoinIdleQueue:
         self._line.update(dict.fromkeys(new))
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Who has nothing left to do joins the line."""
+        """Append the endpoint to the queue if it is idle now."""
         if not state.in_flight and state.is_member and state not in self._aside:
             self._line[state] = None
             self._line.move_to_end(state)
 
     def tick(self, now: float) -> None:
-        """Who stepped aside tries again."""
+        """Let the endpoints that were set aside rejoin."""
         self._rejoin()
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(1) on average: whoever is passed over leaves the line. O(n) at most after many have gone or come."""
-        if len(available) != self._size:  # somebody has gone or come
+        """Pick in O(1) on average, as each endpoint skipped leaves the queue; O(n) at most after many changes."""
+        if len(available) != self._size:  # availability has changed
             self._size = len(available)
             self._rejoin()
         state = self._head(facts, now)
@@ -75,8 +75,7 @@ class JoinIdleQueue:
         return state
 
     def _head(self, facts: RequestFacts, now: float) -> EndpointState | None:
-        """The first of the line that is idle and may be used. It goes to the end, to be looked at again in its
-        turn."""
+        """Move the first usable idle endpoint of the queue to its end and return it; None if there is none."""
         line = self._line
         for _ in range(len(line)):
             state = next(iter(line))
@@ -94,6 +93,6 @@ class JoinIdleQueue:
 
 
 def is_welcome(state: EndpointState, facts: RequestFacts, now: float) -> bool:
-    """Whether it may take the request, and has not just failed others."""
+    """Whether it may take the request and has no failure penalty."""
     is_on_offer = state.is_listed and state.id not in facts.tried
     return is_on_offer and not (state.latency.failures and state.blame(now))

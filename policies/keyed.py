@@ -1,15 +1,15 @@
-"""What policies share that send a key to the same endpoint every time.
+"""Base of the policies that send a key to the same endpoint every time (consistent hashing).
 
-Rule of this file: who is not available now is passed over, never taken out. What was worked out from the names and
-weights of the endpoints stands while they stay, so a flip moves the keys of who has flipped and no others, and
-balancers beside each other agree without a word. A key of an endpoint that starts slowly is its own as soon as its
-share reaches the key's number, so keys come to it a few at a time, and none goes back and forth.
+An unavailable endpoint is skipped, never removed. The tables depend only on the names and weights of the configured
+endpoints, so a change of availability moves the keys of that endpoint and no others, and balancers agree without
+communication. A key of an endpoint in slow start goes to it as soon as its share reaches the key's number, so keys
+arrive a few at a time, and none goes back and forth.
 
-Nothing but `max_in_flight`, ejection and checks keeps a key from its endpoint, however loaded that is: that is what
-affinity means. `load_bound` is for who wants less of it: bounded load (Mirrokni, Thorup and Zadimoghaddam, Consistent
-Hashing with Bounded Loads, SODA 2018) passes over who holds `load_bound` times its part of what is in flight.
+Only `max_in_flight`, ejection and checks keep a key from its endpoint, however loaded that is: that is what affinity
+means. `load_bound` relaxes it: bounded load (Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads,
+SODA 2018) skips an endpoint that holds `load_bound` times its share of what is in flight.
 
-A request without a key has no place: it goes to the less loaded of two drawn at random.
+A request without a key goes to the less loaded of two endpoints drawn at random.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from policies.routing.facts import NOBODY, Outcome, RequestFacts
 from policies.two_choices import less_loaded_of_two
 
 OWNER = "owner"
-"""The endpoint that the key belongs to."""
+"""Reason: the endpoint that the key belongs to."""
 
 NEXT_OWNER = "next-owner"
-"""The next one that the key belongs to, because those before cannot take it. Scores are requests in flight per
+"""Reason: a later endpoint in the key's order, because those before cannot take it. Scores are requests in flight per
 weight."""
 
 NO_KEY = "no-key"
-"""The request has none; what follows is why it went where it went."""
+"""Reason: the request has no key; the reason for the pick follows."""
 
 _UNIT: Final = 2.0**-32
 
 
 class Keyed:
-    """To be derived from: the endpoint that a key belongs to, and who comes next.
+    """Base class: picks the first endpoint in the key's order that can take the request.
 
-    `owner` and `owners` are asked with the key's number of 64 bits, `learn` is told of the endpoints when they are
-    others than before.
+    A subclass implements `owner` and `owners`, which get the key's 64-bit hash, and `learn`, which gets the endpoints
+    after a change.
     """
 
     trace: Trace | None = None
@@ -53,29 +53,29 @@ class Keyed:
             raise BadPolicyOption("load_bound", f"must be above 1, or 0 for none, got {load_bound}")
         self._random = rng.random
         self._load_bound = load_bound
-        if load_bound:  # else nobody need count
+        if load_bound:  # without a bound no count is needed
             self.observe = self._settled
             self.tick = self._count_anew
         self._states: Sequence[EndpointState] = ()
         self._known: list[tuple[EndpointState, float]] = []
-        self._in_flight = 0  # at all of them: counted on between two looks, for a sum is O(n)
+        self._in_flight = 0  # at all of them: updated between two sums, as a sum is O(n)
         self._size = 0
-        self._weight = 0.0  # of those available
+        self._weight = 0.0  # sum of the available ones
 
     def owner(self, hashed: int) -> EndpointState:
-        """The first of `owners`."""
+        """Return the first endpoint of `owners`, without the generator's cost."""
         raise NotImplementedError
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """Whom the key belongs to, one after the other. Some may be missing, and come more than once."""
+        """Yield the endpoints in the key's order. Some may be missing, or appear more than once."""
         raise NotImplementedError
 
     def learn(self, states: Sequence[EndpointState]) -> None:
-        """Endpoints have come or gone, or their weights are others."""
+        """Build the tables for these endpoints and weights."""
         raise NotImplementedError
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """The first of the key's endpoints that can take it. As quick as `owner`, where that one can."""
+        """Pick the first endpoint in the key's order that can take it. As fast as `owner`, if the owner can."""
         key = facts.key
         if key is None:
             if self.trace is not None:
@@ -113,7 +113,7 @@ class Keyed:
         return less_loaded_of_two(available, self._random, now, self.trace)
 
     def _most_per_weight(self, available: Available) -> float:
-        """What each must hold less than, per weight, to take one more."""
+        """Return the load per weight below which an endpoint may take one more request."""
         if len(available) != self._size:
             self._size = len(available)
             self._weight = sum(state.weight for state in available)
@@ -128,12 +128,12 @@ class Keyed:
         self._in_flight -= 1
 
     def _count_anew(self, now: float) -> None:
-        """Other processes have some in flight, too."""
+        """Sum up what is in flight, to include the requests of sibling processes."""
         self._in_flight = sum(state.in_flight for state in self._states)
         self._size = 0
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Learn who there is, if that is news: this is called as well when somebody's share has grown."""
+        """Call `learn` if endpoints or weights have changed, and not only a slow-start share."""
         self._states = states
         self._count_anew(now)
         known = [(state, state.endpoint.weight) for state in states]

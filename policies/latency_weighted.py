@@ -1,7 +1,6 @@
-"""Latency-weighted: random, in favour of the quick.
+"""Latency-weighted random choice, in favour of fast endpoints.
 
-Rule of this file: everyone keeps a share. A policy that stops asking an endpoint cannot learn that it has
-recovered.
+Every endpoint keeps a share: a policy that sends an endpoint no requests cannot learn that it has recovered.
 """
 
 from __future__ import annotations
@@ -15,23 +14,21 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 EXPLORED = "explored"
-"""Drawn by weight alone, so that everyone keeps a share. Scores are weights."""
+"""Reason: drawn by weight alone, so that every endpoint keeps a share. Scores are weights."""
 
 QUICKER_LIKELIER = "quicker-likelier"
-"""Drawn in favour of the quick. Scores are what the chances are in proportion to."""
+"""Reason: drawn in favour of fast endpoints. Scores are proportional to the probabilities."""
 
 QUICKEST = 1e-6
-"""Seconds below which latencies count as equal: nothing over a network is quicker, and it keeps 1/latency
-finite."""
+"""Seconds below which latencies count as equal: nothing over a network is faster, and it keeps 1/latency finite."""
 
 
 class LatencyWeighted:
-    """Random, with probability in proportion to weight/(predicted latency)^power, in-flight corrected.
+    """Weighted random choice, in proportion to weight/(predicted latency)^power, in-flight corrected.
 
-    `power` 0 is plain random, large is least latency. `explore` is the share of requests that is drawn
-    regardless of latency. Shares in proportion to speed are not the optimum over queues (that is flatter
-    for the slow, see the static optimum of Tantawi & Towsley, JACM 1985), but they need no arrival rate and
-    cannot oscillate far.
+    `power` 0 is plain random, a large one least latency. `explore` is the share of requests drawn regardless of
+    latency. Shares in proportion to speed are not the optimum over queues (that is flatter for slow endpoints, see the
+    static optimum of Tantawi & Towsley, JACM 1985), but they need no arrival rate and cannot oscillate far.
     """
 
     trace: Trace | None = None
@@ -42,7 +39,7 @@ class LatencyWeighted:
         self._explore = between(0, 1, explore=explore)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(n)."""
+        """Pick by weight, or by weight and latency. O(n)."""
         if self._rng.random() < self._explore:
             chances = [state.weight for state in available]
             reason = EXPLORED

@@ -1,7 +1,7 @@
-"""Least in flight of a few: the power of two choices.
+"""Least in flight (least connections) of a random sample: the power of two choices.
 
-Rule of this file: drawn without replacement. Caddy's `random_choose 2` drew with replacement and was plain
-random for years, because nobody asserted a distribution.
+Samples are drawn without replacement. Caddy's `random_choose 2` drew with replacement and was plain random for years,
+because no test asserted its distribution.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from policies.two_choices import draw_two, less_loaded_of_two, note_loads, relat
 TIES = ("random", "rate")
 
 LOWER_RATE = "lower-rate"
-"""As loaded as others; the one that has had the fewest requests of late. Scores are requests in the last second."""
+"""Reason: equally loaded as others, and the fewest recent requests. Scores are requests in the last second."""
 
 
 class LeastInFlight:
     """The least loaded, by in-flight per weight, of a few endpoints drawn at random (power of two choices).
 
-    Mitzenmacher, IEEE TPDS 2001: two choices instead of one turn the longest queue from log n into log log
-    n, and no view of all endpoints is needed, so that many units side by side do not herd. 0 choices: of all.
+    Mitzenmacher, IEEE TPDS 2001: two choices instead of one turn the longest queue from log n into log log n, and no
+    view of all endpoints is needed, so that many balancers side by side do not herd. 0 choices: of all.
 
-    A tie goes to any of the equals, or with `tie = "rate"` to the one with the fewest requests in the last second.
-    Below one request in flight per endpoint nearly all is a tie, and two choices are no better than one. HAProxy's
-    cure (`balance random`, since 3.4): of 1600 servers the busiest had 780 of a million requests, and 628 with it.
+    A tie is broken at random, or with `tie = "rate"` in favour of the fewest requests in the last second. Below one
+    request in flight per endpoint nearly all picks are ties, and two choices are no better than one. `tie = "rate"` is
+    HAProxy's solution (`balance random`, since 3.4): of 1600 servers the busiest had 780 of a million requests, and 628
+    with it.
     """
 
     trace: Trace | None = None
@@ -54,7 +55,7 @@ class LeastInFlight:
             self._turnover.follow(states)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(choices); O(n) for all."""
+        """Pick an endpoint in O(choices), or O(n) with 0 choices."""
         if self._is_plain:
             return less_loaded_of_two(available, self._random, now, self.trace)
         if len(available) == 1:
@@ -91,7 +92,7 @@ class LeastInFlight:
 
 
 def least_loaded(states: Sequence[EndpointState], now: float) -> list[EndpointState]:
-    """Those of whom nobody is less loaded."""
+    """Return the endpoints with the lowest relative load."""
     load: Callable[[EndpointState, float], float] = relative_load
     loads = [
         load(state, now) if state.latency.failures else state.in_flight / state.weight for state in states

@@ -1,12 +1,12 @@
-"""Least time: who answers soonest, counting what it has in flight.
+"""Least time: the lowest mean latency times requests in flight.
 
-Rule of this file: score = mean latency × (in flight + 1) / weight, the least wins, over all endpoints. nginx's
-`least_time` (the commercial version) and Traefik's `leasttime` (3.6) are this rule. The mean is the usual one of
-proxies: each sample counts for a part α of it.
+score = mean latency × (in flight + 1) / weight, the least wins, over all endpoints. The rule of nginx's `least_time`
+(the commercial version) and Traefik's `leasttime` (3.6). The mean is the usual one of proxies: each sample counts for a
+part α of it.
 
-A mean that is only renewed by requests keeps away, for good, an endpoint that was slow once: Traefik #12306. So a mean
-without a sample for `forget` seconds is worth nothing. One request at a time goes there, and the first answer is the
-new mean.
+A mean that is only updated by requests keeps traffic for good from an endpoint that was slow once: Traefik #12306. So a
+mean without a sample for `forget` seconds is discarded. The endpoint then gets one request at a time, and the first
+response sets the new mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNTIL = ("first-byte", "last-byte")
 
 
 class Mean:
-    """The mean `seconds` of one endpoint, and the instant of its last sample."""
+    """The mean `seconds` of one endpoint, and the time `at` of its last sample."""
 
     __slots__ = ("at", "seconds")
 
@@ -35,7 +35,7 @@ class Mean:
 
 
 class LeastTime(ByScore):
-    """The least mean latency times requests in flight, per weight, of all endpoints."""
+    """Least time: the lowest mean latency times requests in flight, per weight, of all endpoints."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class LeastTime(ByScore):
         self._means: PerEndpoint[Mean] = PerEndpoint(Mean)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Remember those that are there."""
+        """Forget the means of removed endpoints."""
         self._means.follow(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """A success moves the mean, or is it where the old one is forgotten."""
+        """Update the mean with a success; if the mean is stale, the sample replaces it."""
         if outcome.kind is not OutcomeKind.OK or not state.is_member:
             return
         seconds = to_first_byte(outcome) if self._is_to_first_byte else outcome.ended_at - outcome.sent_at
@@ -71,7 +71,7 @@ class LeastTime(ByScore):
         mean.at = max(now, mean.at)
 
     def score(self, state: EndpointState, now: float) -> float:
-        """Seconds; one that nothing is known of is first if it has no request, and then last."""
+        """Return the score in seconds; an unmeasured endpoint comes first if it is idle, else last."""
         mean = self._means[state]
         failed = state.latency.charge * state.blame(now) if state.latency.failures else 0.0
         if now - mean.at >= self._forget and not failed:

@@ -1,6 +1,6 @@
-"""Maglev: a table of endpoints, and a key belongs to who stands in its place.
+"""Maglev consistent hashing: a lookup table of endpoints, indexed by the key's hash.
 
-Rule of this file: the table is worked out when endpoints come or go, and a pick is one look into it.
+The table is filled when endpoints or weights change; a pick is one lookup.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 
 TABLE = 65_537
-"""Places, a prime, as in the paper: a hundred endpoints each have as many as their weight says to within 1 %. Filling
-it takes 30 to 90 ms, during which nobody is served."""
+"""Default table size, a prime, as in the paper: the shares of a hundred endpoints match their weights
+to within 1 %. Filling it takes 30 to 90 ms, during which no request is served."""
 
 MOST_LOOKS = 256
-"""Places that are looked at for somebody who can take a key. Of a hundred endpoints of which one can, it is among
-them in 92 % of cases; for the rest anybody will do."""
+"""Places that are tried for an endpoint that can take a key. If one of a hundred endpoints can, it is among them in 92
+% of cases; in the rest any endpoint is used."""
 
 
 MOST_PLACES = 1_048_573
@@ -30,13 +30,13 @@ MOST_PLACES = 1_048_573
 
 
 class Maglev(Keyed):
-    """The same endpoint for the same key: one look into a table that all have filled evenly, by weight.
+    """Maglev consistent hashing: one lookup of the key in a table that is filled evenly, by weight.
 
-    Eisenbud and others, Maglev: A Fast and Reliable Software Network Load Balancer, NSDI 2016, § 3.4; by weight, who
-    weighs less has its turn less often. Shares are more even than a ring's. When one of N goes, its keys are spread
-    over all others, and a few of theirs move as well. Who cannot take a key now keeps its places, and its keys go to
-    other places, drawn by the key. `load_bound` 1.25 passes over who holds more than 1.25 times its part of what is
-    in flight; 0 does not look.
+    Eisenbud and others, Maglev: A Fast and Reliable Software Network Load Balancer, NSDI 2016, § 3.4; a lower weight
+    gives fewer turns to fill a place. Shares are more even than a ring's. When one of N endpoints is removed, its keys
+    are spread over all others, and a few of theirs move as well. An unavailable endpoint keeps its places, and its keys
+    go to other places, drawn by the key. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times its share
+    of what is in flight; 0 turns this off.
     """
 
     def __init__(self, rng: Random, *, table: int = TABLE, load_bound: float = 0.0) -> None:
@@ -47,11 +47,11 @@ class Maglev(Keyed):
         self._table: list[EndpointState] = []
 
     def owner(self, hashed: int) -> EndpointState:
-        """O(1)."""
+        """Return the endpoint at the key's place. O(1)."""
         return self._table[(hashed >> 32) * self._size_of_table >> 32]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """The place, and others at a distance that is the key's own."""
+        """Yield the endpoint at the key's place, then those at multiples of a step that depends on the key."""
         table, size = self._table, self._size_of_table
         at = (hashed >> 32) * size >> 32
         step = 1 + hashing.mixed(hashed) % (size - 1)
@@ -60,7 +60,7 @@ class Maglev(Keyed):
             at = (at + step) % size
 
     def learn(self, states: Sequence[EndpointState]) -> None:
-        """Fill the table: each in turn takes the next place on its list that is free. O(table · log table)."""
+        """Fill the table: each endpoint in turn takes the next free place on its list. O(table · log table)."""
         ordered = sorted(states, key=lambda state: state.id)
         members = tuple((state.id, state.endpoint.weight) for state in ordered)
         self._table = [ordered[at] for at in filled(members, self._size_of_table)]
@@ -68,9 +68,9 @@ class Maglev(Keyed):
 
 @lru_cache(maxsize=4)
 def filled(members: tuple[tuple[str, float], ...], size: int) -> Sequence[int]:
-    """For each place who stands there, of these ids and weights; `size` is a prime. Their order counts.
+    """Return the index of the endpoint at each place, for these ids and weights in order; `size` must be a prime.
 
-    Kept for who asks again: the policies of several regions or balancers, and one that is put in force anew.
+    Cached for the policies of several regions or balancers, and for a policy that is installed again.
     """
     if not members:
         return ()
@@ -94,5 +94,5 @@ def filled(members: tuple[tuple[str, float], ...], size: int) -> Sequence[int]:
 
 
 def is_prime(number: int) -> bool:
-    """By trial: it is small, and asked once."""
+    """Whether `number` is prime, by trial division: it is small, and tested once."""
     return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))

@@ -1,6 +1,6 @@
-"""Options of a policy: checked where they are used, reported where they are written.
+"""Range checks for policy options.
 
-Rule of this file: a policy's keyword-only arguments are its options. Nothing states them a second time.
+A policy's keyword-only arguments are its options; they are not declared anywhere else.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ Number = TypeVar("Number", int, float)
 
 
 def at_least(least: float, **option: Number) -> Number:
-    """The one option given, if it is not below `least`.
+    """Return the value of the one option given. Raises BadPolicyOption if it is below `least`.
 
-    Raises BadPolicyOption naming it; the registry puts the policy's place in the configuration before the
-    name.
+    The error carries the option's name; the registry prefixes the policy's path in the configuration.
     """
     [(name, value)] = option.items()
     if not value >= least:
@@ -25,7 +24,7 @@ def at_least(least: float, **option: Number) -> Number:
 
 
 def between(least: float, most: float, **option: Number) -> Number:
-    """The one option given, if it is in [least, most]. Raises BadPolicyOption as `at_least` does."""
+    """Return the value of the one option given. Raises BadPolicyOption if it is outside [least, most]."""
     [(name, value)] = option.items()
     if not least <= value <= most:
         raise BadPolicyOption(name, f"must be from {least} to {most}, got {value}")

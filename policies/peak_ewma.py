@@ -1,16 +1,16 @@
-"""Peak EWMA: quick to believe that an endpoint has become slow, slow to believe that it is quick again.
+"""Peak EWMA: reacts at once to a higher latency, and slowly to a lower one.
 
-Rule of this file: a cost per endpoint, in seconds. On a sample x that comes Δ after the last one
+A cost per endpoint, in seconds. On a sample x that comes Δ after the last one
 
     x > c:  c = x        else:  c = c·w + x·(1 − w),  w = e^(−Δ/τ)
 
 and a cost that is read decays toward 0, as if a sample of 0 had come at that moment: c·e^(−Δ/τ). The score is
-c·(in_flight + 1)/weight. Twitter's Finagle, `loadbalancer/PeakEwma.scala`; Linkerd has it from there.
+c·(in_flight + 1)/weight. Twitter's Finagle, `loadbalancer/PeakEwma.scala`; Linkerd took it from there.
 
-Three things differ from there. A read changes nothing: in Finagle each one lets the cost fade and counts as an
-observation. Failures are charged, at least 5 s or the endpoint's 99th percentile, because quick ones would attract
-(`EndpointState.blame` says for how long). And a cost so old that it says nothing is no invitation to everybody: the
-endpoint is on probation, as a new one is.
+Three things differ from Finagle. A read changes nothing: in Finagle each read decays the cost and counts as an
+observation. Failures are charged, at least 5 s or the endpoint's 99th percentile, because fast ones would attract
+traffic (`EndpointState.blame` defines for how long). And a stale cost does not attract all requests: the endpoint is on
+probation, as a new one is.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from policies.routing.facts import Outcome, OutcomeKind
 from policies.stats.per_endpoint import PerEndpoint
 
 STALE = 3.0
-"""Times τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
+"""Multiple of τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""
 
 
 class Cost:
-    """What one endpoint costs: `seconds` as of the last sample, `at`."""
+    """Cost of one endpoint: `seconds` as of the last sample, `at`."""
 
     __slots__ = ("at", "seconds")
 
@@ -38,7 +38,7 @@ class Cost:
         self.at = -inf
 
     def sample(self, seconds: float, now: float, decay: float) -> None:
-        """One more took so long."""
+        """Add a latency sample of `seconds`; `decay` is τ."""
         if seconds >= self.seconds:
             self.seconds = seconds
         else:
@@ -49,7 +49,7 @@ class Cost:
 
 
 class PeakEwma(ByScore):
-    """The less costly of two drawn at random, by peak latency that decays, times the requests in flight."""
+    """Peak EWMA: the lower cost of two drawn at random, by decaying peak latency times requests in flight."""
 
     def __init__(self, rng: Random, *, decay: float = 10.0, choices: int = 2) -> None:
         super().__init__(rng, choices)
@@ -60,16 +60,16 @@ class PeakEwma(ByScore):
         self._costs: PerEndpoint[Cost] = PerEndpoint(Cost)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Remember those that are there."""
+        """Forget the costs of removed endpoints."""
         self._costs.follow(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """A success is a sample, to the first byte; failures are charged when the score is read."""
+        """Record the latency of a success to the first byte; failures are charged when the score is read."""
         if outcome.kind is OutcomeKind.OK and state.is_member:
             self._costs[state].sample(to_first_byte(outcome), now, self._decay)
 
     def score(self, state: EndpointState, now: float) -> float:
-        """Seconds × (in flight + 1) / weight; 0 for one on probation that has no request, and then very much."""
+        """Return seconds × (in flight + 1) / weight; on probation 0 without requests, else ON_TRIAL per request."""
         cost = self._costs[state]
         age = now - cost.at
         seconds = cost.seconds * exp(-age / self._decay) if age < self._stale else 0.0

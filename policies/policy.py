@@ -1,8 +1,7 @@
-"""What a policy is.
+"""The interface of a policy.
 
-Rule of this file: a policy chooses among what it is given, and does nothing else. It reads no clock, does
-no I/O, owns no randomness but the `random.Random` it was made with, and never asks whether a state is
-healthy: what it is given is.
+A policy only chooses among the endpoints it is given, all of which are eligible. It reads no clock, does no I/O and
+uses no randomness but the `random.Random` it was made with.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from policies.routing.facts import RequestFacts
 
 
 class Policy(Protocol):
-    """One method. More are optional, and cost nothing where they are absent:
+    """A load-balancing policy: `pick` is required, the other hooks are optional and cost nothing where absent.
 
     - `observe(state, outcome, now)` after a request has been settled;
-    - `members_changed(states, now)` when the policy is installed, and when endpoints come, go or change their weight;
-      `states` are all, available or not;
+    - `members_changed(states, now)` when the policy is installed, and when endpoints are added, removed or change
+      weight; `states` are all endpoints, available or not;
     - `tick(now)` about once a second;
-    - `probes(now)` after each pick: whom to probe out of band, possibly nobody;
-    - `observe_probe(state, load, latency, now)` when a probe is answered: what the worker says of itself, and the
-      seconds from sending the probe to its answer. One that fails is never heard of. Where nobody probes, neither is
-      called, so a policy must do without.
+    - `probes(now)` after each pick: returns the endpoints to probe out of band, possibly none;
+    - `observe_probe(state, load, latency, now)` when a probe is answered: the load that the worker reports, and the
+      seconds from sending the probe to its answer. Failed probes are not reported. Where probing is not available,
+      neither probe hook is called, so a policy must work without them.
 
-    An attribute `trace`, None at first, is set while somebody asks for reasons: see `explanation.py`.
+    An attribute `trace`, None at first, is set while explanations are recorded: see `explanation.py`.
 
-    An attribute `keeps_to_regions`, true where it is given as such, says that the policy sends its share to a region
-    however few are left there; panic then looks at each region by itself.
+    An attribute `keeps_to_regions`, if true, says that the policy sends a region its share however few endpoints are
+    left there; panic is then decided per region.
     """
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Choose one of `available`, which is never empty. `now` is in seconds of the router's clock."""
+        """Return one of `available`, which is never empty. `now` is in seconds of the router's clock."""
         ...
 
 
 PolicyMaker = Callable[[Random], Policy]
-"""How to make a policy: what an option is that names another policy, so that one can be made per region."""
+"""Makes a policy. The type of an option that names another policy, so that one can be made per region."""

@@ -1,20 +1,20 @@
-"""Prequal: probes ahead of time, and of those that are not too busy the quickest.
+"""Prequal: probes in advance, and the lowest latency among endpoints that are not too busy.
 
-Rule of this file: Wydrowski, Kleinberg, Rumble and Archer, "Load is not what you should balance: Introducing Prequal",
-NSDI 2024, section 4. After each query `probes` endpoints drawn at random are asked how many requests they have. The
-answers wait in a pool (`probe_pool.py`) for the queries to come. An answer is hot if its load is above the quantile
-`q_rif` of the loads heard of lately. If any are cold, the cold one with the least latency is taken, else the one with
-the least load. Each query also removes `remove` answers, the oldest and the worst in turn, and an answer is used
+Wydrowski, Kleinberg, Rumble and Archer, "Load is not what you should balance: Introducing Prequal", NSDI 2024, section
+4. After each query `probes` endpoints drawn at random are probed for their requests in flight. The responses are kept
+in a pool (`probe_pool.py`) for later queries. A response is hot if its load is above the quantile `q_rif` of recent
+loads. If any are cold, the cold one with the least latency is picked, else the one with the least load. Each query also
+removes `remove` responses, the oldest and the worst in turn, and a response is used
 
     b = max(1, (1 + δ) / ((1 − m/n)·probes − remove))
 
-times, with m the pool's size and n the endpoints; a part of a use is drawn. Where n is not much above m that is
+times, with m the pool's size and n the endpoints; b is rounded at random. Where n is not much above m that is
 undefined, and `reuse` bounds it.
 
-The latency is the median of what was seen from here at a similar load (`latency_by_load.py`); in the paper the worker
-keeps it, which sees no network. Reports that come with responses are probes that cost nothing. Where nobody probes, the
-policy asks the unit itself what it has in flight at those that it would probe. An endpoint whose latency is unknown
-gets one request at a time until it is.
+The latency is the median measured here at a similar load (`latency_by_load.py`); in the paper the worker measures it,
+without the network. Load reports in responses count as probes without cost. Where the proxy does not probe, the policy
+uses the balancer's own in-flight counts of the endpoints that it would probe. An endpoint of unknown latency gets one
+request at a time until it is known.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from policies.stats.per_endpoint import PerEndpoint
 from policies.two_choices import less_loaded_of_two
 
 COLD = "cold-quickest"
-"""The least latency of those that are not hot. Scores are seconds."""
+"""Reason: the least latency of those that are not hot. Scores are seconds."""
 
 ALL_HOT = "all-hot-least-loaded"
-"""All are hot: the least load. Scores are requests per weight."""
+"""Reason: all are hot, so the least load. Scores are requests per weight."""
 
 NO_PROBES = "no-probes"
-"""Fewer than two answers are in the pool: the less loaded of two. What follows are its reasons."""
+"""Reason: fewer than two responses are in the pool, so the less loaded of two. The reason of that pick follows."""
 
 HOPE = 0.5
-"""Part of the usual latency that one whose latency is unknown is taken to have while it has no request. With one it
-is dearer than any of the others, so that there is one trial at a time and no stampede."""
+"""Multiple of the latency prior that is assumed for an endpoint of unknown latency while it has no request. With one it
+costs more than any other, so that there is one trial at a time and no stampede."""
 
 
 class Prequal:
-    """The quickest of those that are not too busy, by probes made ahead of time (Prequal)."""
+    """Prequal: the lowest latency among endpoints that are not too busy, by probes made in advance."""
 
     trace: Trace | None = None
 
@@ -80,14 +80,14 @@ class Prequal:
         self._somebody_probes = False
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Answers of those who left go; how often one is used depends on how many there are."""
+        """Remove the probes of removed endpoints, and update the number of uses."""
         self._states = states
         self._latencies.follow(states)
         self._pool.follow(set(states))
         self._uses = uses(self._pool.size, len(states), self._probes, self._remove, self._delta, self._reuse)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(pool)."""
+        """Pick by the probes in the pool. O(pool)."""
         pool = self._pool
         pool.expire(now)
         if not self._somebody_probes:
@@ -120,16 +120,16 @@ class Prequal:
             trace.note(COLD, cold, [probes[state].latency for state in cold])
 
     def probes(self, now: float) -> Sequence[EndpointState]:
-        """Whom to ask next."""
+        """Return the endpoints to probe next."""
         self._somebody_probes = True
         return self._drawn()
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        """An answer; one that says no load tells that the endpoint is there, and as busy as we know."""
+        """Add a probe response; one without a load counts with the balancer's own in-flight count."""
         self._add(state, state.in_flight if load.in_flight is None else load.in_flight, now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """A success is a sample of latency; any report is an answer to a probe."""
+        """Record the latency of a success, and add a load report to the pool."""
         if not state.is_member:
             return
         load = outcome.reported_load
@@ -141,22 +141,20 @@ class Prequal:
             self._add(state, in_flight, now)
 
     def _add(self, state: EndpointState, in_flight: int, now: float) -> None:
-        in_flight = max(
-            in_flight, state.in_flight
-        )  # what we have there ourselves is the least that it can have
+        in_flight = max(in_flight, state.in_flight)  # the balancer's own requests there are a lower bound
         latency = self._latency(state, in_flight, state.in_flight, now)
-        times = int(self._uses + self._random())  # a part of a use is drawn
+        times = int(self._uses + self._random())  # rounded at random
         self._pool.add(state, Probe(in_flight, latency, now, times))
 
     def _latency(self, state: EndpointState, in_flight: int, of_ours: int, now: float) -> float:
-        """Seconds at that load, of which so many requests are ours."""
+        """Return the latency in seconds at that load, of which `of_ours` requests are this balancer's."""
         latency = self._latencies[state].read(in_flight, now)
         if latency is None:
             return state.norms.latency(state.region, now) * (of_ours + HOPE)
         return latency
 
     def _drawn(self) -> list[EndpointState]:
-        """So many members as there are probes per query, without replacement; those that are away are not asked."""
+        """Draw as many endpoints as there are probes per query, without replacement; unavailable ones are dropped."""
         self._due += self._probes
         count = int(self._due)
         self._due -= count
@@ -173,6 +171,6 @@ class Prequal:
 
 
 def uses(pool: int, endpoints: int, probes: float, remove: float, delta: float, most: float) -> float:
-    """How often an answer is used: b of the paper, at most `most`."""
+    """Return how often a response is used: b of the paper, at most `most`."""
     spare = (1.0 - pool / endpoints) * probes - remove if endpoints else 0.0
     return min(most, max(1.0, (1.0 + delta) / spare)) if spare > 0 else most

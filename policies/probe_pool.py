@@ -1,8 +1,8 @@
-"""Answers to probes, waiting to be used.
+"""Pool of probe responses for Prequal.
 
-Rule of this file: one per endpoint, the newest, in the order in which they came; none older than `oldest` seconds, none
-used more often than it may be. Between probes the pool keeps itself honest: who is sent a request is counted one
-busier at once. Prequal, NSDI 2024, section 4.
+One response per endpoint, the newest, in order of arrival; none older than `oldest` seconds, none used more often than
+its `uses`. Between probes the pool corrects itself: a pick adds one to the endpoint's in-flight count. Prequal, NSDI
+2024, section 4.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from policies.routing.facts import RequestFacts
 from policies.two_choices import FAILING
 
 LEFT: Final = 2
-"""Probes that removal leaves: with fewer there is no choice."""
+"""Probes that `remove_one` leaves: with fewer there is no choice."""
 
 RECENT: Final = 64
-"""Loads heard of lately, of which the quantile is taken."""
+"""Recent loads of which the quantile is taken."""
 
 RENEW_EVERY: Final = 16
-"""Loads between two renewals of the quantile; among few, each one counts."""
+"""Loads between two updates of the quantile; up to so many loads it is updated at each."""
 
 
 class Probe:
-    """What one endpoint has answered: `in_flight` requests, and the latency in seconds that it has with so many. To
-    be used so many `uses` more."""
+    """A probe response: `in_flight` requests, and the latency in seconds at that load.
+
+    It may be used `uses` more times.
+    """
 
     __slots__ = ("at", "in_flight", "latency", "uses")
 
@@ -38,8 +40,9 @@ class Probe:
 
 
 class ProbePool:
-    """Up to `size` probes, none over `oldest` seconds. Hot is whose load, requests per weight, is above the quantile
-    `q` of the loads that were heard of lately: above `hot_above`."""
+    """Up to `size` probes, none older than `oldest` seconds.
+
+    An endpoint is hot if its load, requests per weight, is above `hot_above`, the quantile `q` of recent loads."""
 
     def __init__(self, size: int, oldest: float, q: float) -> None:
         self.size = size
@@ -53,7 +56,7 @@ class ProbePool:
         self._worst: EndpointState | None = None
 
     def add(self, state: EndpointState, probe: Probe) -> None:
-        """Instead of what was known of that endpoint; the oldest goes where there is no room."""
+        """Add a probe; it replaces the one of the same endpoint, or the oldest if the pool is full."""
         probes = self.probes
         if state in probes:
             del probes[state]
@@ -72,7 +75,7 @@ class ProbePool:
         self.hot_above = sorted(loads)[min(len(loads) - 1, int(self._q * len(loads)))]
 
     def expire(self, now: float) -> None:
-        """Let those go that are too old."""
+        """Remove probes that are too old."""
         probes, since = self.probes, now - self._oldest
         while probes:
             first = next(iter(probes))
@@ -81,8 +84,10 @@ class ProbePool:
             del probes[first]
 
     def best(self, facts: RequestFacts, now: float, least: int) -> EndpointState | None:
-        """Hot–cold lexicographic: the quickest of the cold that can take the request, the less loaded of equals; else
-        the least loaded of the hot. None if fewer than `least` can take it. O(size)."""
+        """Return the best endpoint by the hot–cold lexicographic rule. O(size).
+
+        The fastest of the cold that can take the request, a tie going to the less loaded; else the least loaded of the
+        hot. None if fewer than `least` can take it."""
         hot_above, tried = self.hot_above, facts.tried
         cold: EndpointState | None = None
         hot: EndpointState | None = None
@@ -116,7 +121,7 @@ class ProbePool:
         return hot if cold is None else cold
 
     def use(self, state: EndpointState) -> Probe | None:
-        """A request goes there. Returns the answer if it may be used again: what its latency is now, others know."""
+        """Count a pick of `state`. Return its probe if it may be used again; the caller must update its latency."""
         probe = self.probes[state]
         probe.in_flight += 1
         probe.uses -= 1
@@ -126,8 +131,9 @@ class ProbePool:
         return None
 
     def remove_one(self) -> None:
-        """The oldest and the worst in turn, while some are left. The worst is the busiest of the hot; where all are
-        cold, the slowest."""
+        """Remove the oldest and the worst probe in turn, down to `LEFT`.
+
+        The worst is the busiest of the hot; if all are cold, the slowest."""
         probes = self.probes
         if len(probes) <= LEFT:
             return
@@ -139,14 +145,15 @@ class ProbePool:
         del probes[gone]
 
     def follow(self, members: set[EndpointState]) -> None:
-        """Only these are left."""
+        """Remove the probes of all endpoints but `members`."""
         self.probes = {state: probe for state, probe in self.probes.items() if state in members}
         self._worst = None
 
 
 def load_of(state: EndpointState, probe: Probe, now: float) -> float:
-    """Requests per weight, ours at least: an answer may be old. Who fails seems much busier, so that quick failures do
-    not attract."""
+    """Return requests per weight, plus the failure penalty, so that fast failures do not attract traffic.
+
+    The count is at least this process's own, as the probe may be old."""
     in_flight = max(probe.in_flight, state.in_flight)
     if state.latency.failures:
         return (in_flight + FAILING * state.blame(now)) / state.weight

@@ -1,4 +1,4 @@
-"""Random: no memory, no state, no herding. What every other policy must beat."""
+"""Weighted random choice: no state and no herding. The baseline of every other policy."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 AT_RANDOM = "at-random"
-"""Drawn by weight, whatever the load. The score is the weight of who was drawn."""
+"""Reason: drawn by weight, whatever the load. The score is the weight of the endpoint drawn."""
 
 MOST_REDRAWS = 64
-"""After so many rejections the weights are too uneven for rejection; one exact draw over all, O(n), ends
-it."""
+"""After so many rejections the weights are too uneven for rejection sampling; one exact draw over all, O(n),
+follows."""
 
 
 class RandomChoice:
-    """One at random, in proportion to its weight.
+    """Weighted random choice.
 
-    Weights are met by rejection: draw uniformly, keep with probability weight/heaviest. That needs no
-    table, so nothing is rebuilt when an endpoint fills up, and for equal weights it is a single draw.
+    Rejection sampling: draw uniformly, keep with probability weight/heaviest. That needs no table, so nothing is
+    rebuilt when an endpoint fills up, and for equal weights it is a single draw.
     """
 
     trace: Trace | None = None
@@ -32,11 +32,11 @@ class RandomChoice:
         self._heaviest = 1.0
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Note the heaviest, as it is when it is warm."""
+        """Note the largest configured weight, without slow start."""
         self._heaviest = max((state.endpoint.weight for state in states), default=1.0)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(1) for equal weights, else O(heaviest/mean weight)."""
+        """Pick an endpoint. O(1) for equal weights, else O(heaviest/mean weight)."""
         state = available[int(self._random() * len(available))]
         if state.weight < self._heaviest:
             state = self._redraw(state, available)

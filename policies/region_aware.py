@@ -1,8 +1,7 @@
-"""Region-aware: at home while home is worth it.
+"""Region-aware routing: the home region first, others when home becomes more expensive.
 
-Rule of this file: a region is left because of its load, before its health or its limits force anyone to.
-Strict preference keeps sending into a saturated region (istio #50727); here every region has a price, and
-home merely a head start.
+Traffic leaves a region because of its load, before its health or its limits force it to. Strict preference keeps
+sending into a saturated region (istio #50727); here every region has a price, and home gets a small discount.
 """
 
 from __future__ import annotations
@@ -22,38 +21,36 @@ from policies.routing.facts import Outcome, Region, RequestFacts
 from policies.two_choices import draw_two
 
 HOME = "home"
-"""The home region, which is the cheapest or no dearer than its head start. Scores are prices, after it."""
+"""Reason: the home region, the cheapest after its discount `margin`. Scores are prices after the discount."""
 
 SPILLED_OVER = "spilled-over"
-"""Another region, because home is dearer. Scores are prices, after home's head start."""
+"""Reason: another region, because home is more expensive. Scores are prices after home's discount."""
 
 CHEAPEST = "cheapest-region"
-"""The cheapest region; the request has no home, or nobody is available there. Scores are prices."""
+"""Reason: the cheapest region; the request has no home, or home has no available endpoint. Scores are prices."""
 
 EXPLORED = "explored"
-"""One of whom nothing is known any more, to see what it is like now."""
+"""Reason: an endpoint whose measurements are stale, to measure it again."""
 
 PASSED_ON = "passed-on"
-"""The cheapest region of those that have room. Scores are the chances of being passed over for want of it."""
+"""Reason: the cheapest region that has room. Scores are the probabilities of being skipped for lack of it."""
 
 BY_HEADROOM = "by-headroom"
-"""No other region has room: drawn by hosts × (1 − utilisation), which are the scores."""
+"""Reason: no other region has room, so drawn by hosts × (1 − utilisation), which are the scores."""
 
 FULL = 0.9
-"""Utilisation from which on a region has no room for what is not its own. Near saturation a few more requests are a
-long queue: at 0.9 it is nine requests, at 0.95 nineteen."""
+"""Utilisation above which a region takes no load from others. Near saturation a few more requests are a long queue: at
+0.9 it is nine requests, at 0.95 nineteen."""
 
 MARGIN = 0.01
-"""Seconds by which another region must be cheaper. Half a service time of the experiment: below that it is
-noise."""
+"""Seconds by which another region must be cheaper. Half a service time of the experiment: below that it is noise."""
 
 WAIT_PRICE = 8.0
-"""Seconds that one second of expected wait counts.
+"""Cost in seconds of one second of expected wait.
 
-At 1 every request minds itself only, and all regions end up equally slow (Wardrop's equilibrium): the near
-ones saturate and blind round-robin wins. The pool is served best when the wait is priced with what it does
-to all who come after: W + λ·dW/dλ, which is W/(1 − ρ) for an M/M/1 queue, so eight times the wait at ρ =
-0.88.
+At 1 every request minimizes its own latency only, and all regions end up equally slow (Wardrop's equilibrium): the near
+ones saturate and round-robin is better. The pool is served best when the wait is priced with its effect on all later
+requests: W + λ·dW/dλ, which is W/(1 − ρ) for an M/M/1 queue, so eight times the wait at ρ = 0.88.
 
 Simulated mean latency in ms, six workers of 50 req/s with round trips of 350, 450, 580 ms:
 
@@ -67,27 +64,25 @@ Simulated mean latency in ms, six workers of 50 req/s with round trips of 350, 4
     mean 20 ms         180/s           531  489  488  482  490  494   493
                        240/s           628  542  536  530  533  534   517
 
-8 is within 3 % of the best price in every row. Where service varies, mean − floor holds service as well as
-wait: a high price then spills early at low load, and near the pool's capacity round-robin stays 1–3 %
-ahead.
+8 is within 3 % of the best price in every row. Where service varies, mean − floor holds service as well as wait: a high
+price then spills early at low load, and near the pool's capacity round-robin stays 1–3 % ahead.
 """
 
 EXPLORE = 0.01
-"""Share of requests at most that looks whether a stale endpoint is still what it was. A price of stale facts
-is no price."""
+"""Largest share of requests that goes to an endpoint with stale measurements, as a price needs current ones."""
 
 
 class RegionAware(PerRegion):
-    """Home region first; spills over when home is full, unhealthy, or dearer than another by a margin.
+    """Home region first; spills over when home is full, unhealthy, or more expensive than another by a margin.
 
-    The price of a region is what its cheapest endpoint asks: fixed part + wait_price × expected wait + cost
-    of failures. Within the region an inner policy chooses (least in flight by default). A request without a
-    home, or whose home has nobody available, goes where it is cheapest.
+    The price of a region is that of its cheapest endpoint: fixed part + wait_price × expected wait + cost of failures.
+    Within the region an inner policy picks (least in flight by default). A request without a home, or whose home has no
+    available endpoint, goes to the cheapest region.
 
-    Where workers report their utilisation, another region than home is passed over with a chance that grows from `full`
-    on, and more so while more is on its way there than its reports speak for: the load of a region that is lost goes to
-    all that have room, not to the nearest until that one is lost as well (the domino). Reports are smoothed over
-    `smoothing` seconds; see `headroom.py`.
+    Where workers report their utilisation, another region than home is skipped with a probability that grows from
+    `full` on, and more so while more is in flight there than its reports account for: the load of a failed region goes
+    to all that have room, not to the nearest until that one fails as well (cascading failure). Reports are smoothed
+    over `smoothing` seconds; see `headroom.py`.
     """
 
     def __init__(
@@ -107,10 +102,10 @@ class RegionAware(PerRegion):
         self._wait_price = at_least(0, wait_price=wait_price)
         self._explore = between(0, 1, explore=explore)
         self._headroom = Headroom(between(0.2, 1, full=full), at_least(0.1, smoothing=smoothing))
-        self._is_told = False  # how busy anybody is: until then nobody need count
+        self._is_told = False  # a utilisation has been reported; until then there is no need to count
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(regions)."""
+        """Pick a region by price, then an endpoint by the inner policy. O(regions)."""
         home, has_choice = facts.region, len(available.by_region) > 1
         state = None
         if has_choice and self._random() < self._explore:
@@ -125,7 +120,7 @@ class RegionAware(PerRegion):
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Learn what the region says of itself."""
+        """Record the utilisation that the worker reports."""
         report = outcome.reported_load
         if self._is_told:
             self._headroom.settled(state, outcome, now)
@@ -135,19 +130,19 @@ class RegionAware(PerRegion):
         super().observe(state, outcome, now)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """See what is in flight where."""
+        """Update the endpoints and the requests in flight per region."""
         super().members_changed(states, now)
         if self._is_told:
             self._headroom.look(states, now)
 
     def tick(self, now: float) -> None:
-        """See how much room there is."""
+        """Update the headroom of all regions."""
         super().tick(now)
         if self._is_told:
             self._headroom.look(self._states, now)
 
     def _stale(self, available: Available, now: float) -> EndpointState | None:
-        """Somebody drawn at random, if nobody knows any more how it is."""
+        """Return an endpoint drawn at random if its measurements are stale and it is idle, else None."""
         state = available[int(self._random() * len(available))]
         if state.in_flight or state.is_measured(now):
             return None
@@ -160,7 +155,7 @@ class RegionAware(PerRegion):
         return chance > 0.0 and self._random() < chance
 
     def _with_room(self, cheapest: Region, home: Region | None, available: Available, now: float) -> Region:
-        """The next cheapest that is not passed over as well, else one by its headroom."""
+        """Return the next cheapest region that is not skipped as well, else one drawn by headroom."""
         regions = available.by_region
         others = [region for region in regions if region != cheapest]
         for region in sorted(others, key=lambda region: self._price(regions[region], now)):
@@ -196,8 +191,7 @@ class RegionAware(PerRegion):
         return best
 
     def _price(self, members: Available, now: float) -> float:
-        """The cheaper of two, drawn at random if there are more: as good as a full scan, and the cost is
-        flat."""
+        """Return the lower price of two endpoints drawn at random: as good as a full scan, at constant cost."""
         price = self._wait_price
         size = len(members)
         if size == 1:
@@ -209,7 +203,7 @@ class RegionAware(PerRegion):
 
 
 def _drawn(regions: Sequence[Region], weights: Sequence[float], number: float) -> Region:
-    """The region in whose part of all weights the number (0..1) falls."""
+    """Return the region at the position `number` (0..1) of the cumulative weights."""
     left = number * sum(weights)
     for region, weight in zip(regions, weights, strict=True):
         left -= weight

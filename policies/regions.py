@@ -1,5 +1,4 @@
-"""Policies that choose a region first: in turn, or always the same. And what they share: a child policy per
-region."""
+"""Policies that choose a region first, in turn or always the same, and their base: one child policy per region."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import Outcome, Region, ReportedLoad, RequestFacts
 
 REGION_IN_TURN = "region-in-turn"
-"""The region whose turn is longest ago. Scores say which turn its last was."""
+"""Reason: the region whose last turn is longest ago. Scores are the numbers of the regions' last turns."""
 
 ITS_REGION = "its-region"
-"""The one region that is asked for."""
+"""Reason: the configured region is available."""
 
 REGION_UNAVAILABLE = "region-unavailable"
-"""The region that was to take it has nobody available."""
+"""Reason: the configured region has no available endpoint."""
 
 
 def _nobody(now: float) -> Sequence[EndpointState]:
@@ -29,8 +28,7 @@ def _nobody(now: float) -> Sequence[EndpointState]:
 
 
 class PerRegion(Around):
-    """One child policy per region, made when the region is first seen: a shared one would mix up their
-    turns."""
+    """Base class with a child policy per region, made on first use: a shared one would mix up their turns."""
 
     def __init__(self, make: PolicyMaker, rng: Random) -> None:
         self._make = make
@@ -39,35 +37,35 @@ class PerRegion(Around):
         self._observers: dict[Region, Callable[..., None]] = {}  # of children that have such a hook
         self._states: Sequence[EndpointState] = ()
         self._picked_by: Policy | None = None
-        if hasattr(make(Random(0)), "probes"):  # only where they are wanted: the router pays for every hook
+        if hasattr(make(Random(0)), "probes"):  # the router calls every hook that it finds
             self.probes = self._probes
             self.observe_probe = self._observe_probe
 
     def inside(self) -> Iterable[Policy]:
-        """The children."""
+        """Return the child policies of all regions."""
         return self._children.values()
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Tell each child about the members of its region."""
+        """Notify each child of the endpoints of its region."""
         self._states = states
         for region in self._children:
             self._tell(region, now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Tell the child of the region that the outcome is from."""
+        """Notify the child policy of the endpoint's region."""
         hook = self._observers.get(state.region)
         if hook is not None:
             hook(state, outcome, now)
 
     def tick(self, now: float) -> None:
-        """Let every child do what it does in time."""
+        """Call the `tick` hook of every child."""
         for child in self._children.values():
             hook = getattr(child, "tick", None)
             if hook is not None:
                 hook(now)
 
     def pick_in(self, region: Region, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Let the region's child choose among the region's members."""
+        """Let the region's child policy pick among the region's endpoints."""
         if region not in self._children:
             fresh = self._children[region] = self._make(self._rng)
             pass_on(fresh, self._trace)
@@ -78,7 +76,7 @@ class PerRegion(Around):
         return child.pick(facts, available.by_region[region], now)
 
     def _probes(self, now: float) -> Sequence[EndpointState]:
-        """Whom the child that has picked last wants probed."""
+        """Return the endpoints that the child of the last pick wants probed."""
         asked: Sequence[EndpointState] = getattr(self._picked_by, "probes", _nobody)(now)
         return asked
 
@@ -96,7 +94,7 @@ class PerRegion(Around):
 class RegionRoundRobin(PerRegion):
     """Regions in turn, and within each an inner policy (round-robin by default).
 
-    Every region gets the same share, however many workers it has and whatever they weigh.
+    Every region gets the same share, whatever the number and weights of its workers.
     """
 
     keeps_to_regions = True
@@ -107,7 +105,10 @@ class RegionRoundRobin(PerRegion):
         self._last_turn: dict[Region, int] = {}
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(regions). The region whose turn is longest ago: regions that vanish and return upset no order."""
+        """Pick in the region whose last turn is longest ago, an order that survives regions that vanish and return.
+
+        O(regions).
+        """
         region = min(available.by_region, key=self._when_last)
         if self._trace is not None:
             self._trace.note(REGION_IN_TURN, available.by_region, map(self._when_last, available.by_region))
@@ -120,10 +121,9 @@ class RegionRoundRobin(PerRegion):
 
 
 class SingleRegion(PerRegion):
-    """One region only, and within it an inner policy (least in flight by default).
+    """Only the configured region, and within it an inner policy (least in flight by default).
 
-    While nobody there is available, requests go wherever the inner policy would send them: an answer from
-    afar is better than none.
+    While no endpoint of it is available, requests go to another region: a response from afar is better than none.
     """
 
     keeps_to_regions = True
@@ -133,7 +133,7 @@ class SingleRegion(PerRegion):
         self._region = region
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(1) beside the inner policy."""
+        """Pick in the configured region if it is available. O(1) beside the inner policy."""
         is_there = self._region in available.by_region
         region = self._region if is_there else next(iter(available.by_region))
         if self._trace is not None:

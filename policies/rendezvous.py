@@ -1,7 +1,7 @@
-"""Rendezvous: every endpoint bids for the key, and the highest bid has it.
+"""Rendezvous (highest random weight) hashing: every endpoint bids for the key, and the highest bid gets it.
 
-Rule of this file: keys share slots, and a slot's bids are compared once and kept while the endpoints stay. The first
-look at a slot is O(n), all others are one look into a dictionary.
+Keys share slots, and a slot's order of bids is cached while the endpoints stay. The first lookup of a slot is O(n), all
+others are one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from policies.routing.endpoint_state import EndpointState
 
 SLOTS = 16_384
 """Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the
-slots, each of which is worked out when it is first met."""
+slots, each of which is computed when it is first used."""
 
 DEPTH = 4
-"""Highest bids that are kept for a slot. Who needs more has them all compared again."""
+"""Highest bids that are cached for a slot. A lookup that needs more compares them all again."""
 
 
 MOST_SLOTS = 1 << 20
-"""Largest `slots`: the order of endpoints is kept for each slot that was met."""
+"""Largest `slots`: the order of endpoints is cached for each slot that was used."""
 
 
 class Rendezvous(Keyed):
-    """The same endpoint for the same key: the highest of all bids, by weight.
+    """Rendezvous hashing: the same endpoint for the same key, the highest of all weighted bids.
 
     Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998; weighted by w / −ln u (Schindelhauer and
-    Schomaker, SPAA 2005). When one of N goes, exactly its own keys move, spread over all others by weight, and when
-    one comes, it takes from each what it needs and nobody else gets anything. `load_bound` 1.25 passes over who holds
-    more than 1.25 times its part of what is in flight; 0 does not look.
+    Schomaker, SPAA 2005). When one of N endpoints is removed, exactly its own keys move, spread over all others by
+    weight; when one is added, keys move only to it. `load_bound` 1.25 skips an endpoint that holds more than 1.25 times
+    its share of what is in flight; 0 turns this off.
     """
 
     def __init__(self, rng: Random, *, slots: int = SLOTS, load_bound: float = 0.0) -> None:
@@ -44,7 +44,7 @@ class Rendezvous(Keyed):
         self._orders: dict[int, list[EndpointState]] = {}
 
     def owner(self, hashed: int) -> EndpointState:
-        """O(1), and O(n) for a slot that is met for the first time since endpoints have changed."""
+        """Return the key's first endpoint. O(1), and O(n) for the first use of a slot since endpoints have changed."""
         slot = (hashed >> 32) * self._slots >> 32
         order = self._orders.get(slot)
         if order is None:
@@ -52,7 +52,7 @@ class Rendezvous(Keyed):
         return order[0]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """The highest bid first."""
+        """Yield the endpoints, the highest bid first."""
         slot = (hashed >> 32) * self._slots >> 32
         self.owner(hashed)
         yield from self._orders[slot]
@@ -60,7 +60,7 @@ class Rendezvous(Keyed):
             yield from self._highest(slot, len(self._bidders))
 
     def learn(self, states: Sequence[EndpointState]) -> None:
-        """Slots are worked out anew when they are met."""
+        """Update the endpoints and discard all cached orders."""
         self._bidders = [(state, hashing.of_name(state.id)) for state in sorted(states, key=lambda s: s.id)]
         self._orders = {}
 

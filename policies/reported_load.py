@@ -1,16 +1,16 @@
-"""Weighted round-robin by what the workers report of themselves.
+"""Client-side weighted round-robin by the load that workers report (ORCA style).
 
-Rule of this file: gRFC A58 (`weighted_round_robin`), which Envoy has as `client_side_weighted_round_robin`. The weight
-of an endpoint is what it serves per unit of its utilisation,
+gRFC A58 (`weighted_round_robin`), which Envoy has as `client_side_weighted_round_robin`. The weight of an endpoint is
+the rate it serves per unit of its utilisation,
 
     w = qps / (utilisation + eps/qps × penalty)
 
-with eps its errors per second. No weight is had from an endpoint that has not reported for `blackout` seconds on end,
-or whose last report is older than `expiry`; it takes the mean of the others' weights. With fewer than two weights all
-count by what is configured. Turns are by earliest deadline first, renewed every `update` seconds.
+with eps its errors per second. An endpoint that has not reported for `blackout` seconds without a gap, or whose last
+report is older than `expiry`, has no weight of its own and takes the mean of the others. With fewer than two such
+weights all endpoints use the configured ones. Turns are by earliest deadline first, renewed every `update` seconds.
 
-In the gRFC the worker reports qps and eps. Ours reports its utilisation, so both are counted here: among several
-balancers the ratio holds as long as they all send in the same proportions.
+In the gRFC the worker reports qps and eps. Here it reports only its utilisation, so both are counted by the balancer:
+with several balancers the ratio holds as long as they all send in the same proportions.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from policies.stats.per_endpoint import PerEndpoint
 from policies.stats.rate import RateMeter
 
 BY_REPORTS = "by-reports"
-"""Who has waited longest, in periods of its own. The score is its weight, as reports make it."""
+"""Reason: the earliest deadline. The score is the weight computed from reports."""
 
 LEAST_UTILIZATION = 1e-3
-"""A worker that is less busy than this says nothing of what it can take."""
+"""Least utilisation that counts as a report: below it, qps per utilisation says nothing about capacity."""
 
 
 class Report:
-    """What is known of one endpoint: its `utilization` as of `at`, reported without a gap since `since`, and the pace
-    of its answers and `errors`."""
+    """Report of one endpoint: `utilization` as of `at`, without a gap since `since`, and rates of responses."""
 
     __slots__ = ("answers", "at", "errors", "has_begun", "since", "utilization")
 
@@ -50,7 +49,7 @@ class Report:
         self.errors = RateMeter()
 
     def count(self, is_failure: bool, now: float) -> None:
-        """One request has ended."""
+        """Count one finished request and its failure."""
         if not self.has_begun:
             self.has_begun = True
             self.answers.begin(now)
@@ -60,7 +59,7 @@ class Report:
             self.errors.count(now)
 
     def hear(self, load: ReportedLoad, now: float, expiry: float) -> None:
-        """It says how busy it is; a gap of `expiry` seconds begins the blackout anew."""
+        """Record a reported utilisation; a gap of `expiry` seconds restarts the blackout."""
         if load.utilization is None or load.utilization < LEAST_UTILIZATION:
             return
         if now - self.at >= expiry:
@@ -69,7 +68,7 @@ class Report:
         self.at = now
 
     def weight(self, now: float, blackout: float, expiry: float, penalty: float) -> float:
-        """Requests per second and unit of utilisation; 0 where it cannot be told."""
+        """Return requests per second and unit of utilisation; 0 if unknown."""
         if now - self.at >= expiry or now - self.since < blackout:
             return 0.0
         qps = self.answers.read(now)
@@ -102,17 +101,17 @@ class ReportedLoadRoundRobin:
         self._weights: dict[EndpointState, float] = {}
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Who is new takes the mean of the others."""
+        """Update the endpoints; a new one gets the mean weight."""
         self._reports.follow(states)
         self._rebuild(now)
 
     def tick(self, now: float) -> None:
-        """Renew the weights when it is time."""
+        """Update the weights every `update` seconds."""
         if now - self._updated_at >= self._update:
             self._rebuild(now)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
-        """Every answer counts, and may carry a report."""
+        """Count the response and record its load report."""
         if not state.is_member:
             return
         report = self._reports[state]
@@ -121,11 +120,11 @@ class ReportedLoadRoundRobin:
             report.hear(outcome.reported_load, now, self._expiry)
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        """Reports count however they come."""
+        """Record the load report of a probe."""
         self._reports[state].hear(load, now, self._expiry)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(log n)."""
+        """Pick the endpoint with the earliest deadline. O(log n)."""
         state = self._turns.next(facts, available)
         if self.trace is not None:
             self.trace.note(BY_REPORTS, (state,), (self._weights.get(state, 0.0),))
@@ -137,7 +136,7 @@ class ReportedLoadRoundRobin:
         self._turns.rebuild(self._weights, self._weights.__getitem__)
 
     def _weigh(self, now: float) -> dict[EndpointState, float]:
-        """By reports; those without by the mean, per unit of configured weight; all in part while they warm up."""
+        """Return the weights: from reports, else the mean per configured weight; times the slow-start share."""
         told = {
             state: report.weight(now, self._blackout, self._expiry, self._penalty)
             for state, report in self._reports.items()

@@ -1,7 +1,6 @@
-"""Ring hash: each endpoint has points on a circle, and a key belongs to whose point comes next.
+"""Ring hash (ketama): each endpoint has points on a circle, and a key belongs to the endpoint of the next point.
 
-Rule of this file: an endpoint's points depend on its name and its weight alone, so that nothing moves but what must
-when others come or go.
+An endpoint's points depend on its name and its weight alone, so that a change of others moves as few keys as possible.
 """
 
 from __future__ import annotations
@@ -17,25 +16,24 @@ from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 
 POINTS = 512
-"""Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, as Envoy at
-least. A lookup takes as long for any number; a newcomer among a hundred is put in place in 10 ms, among a thousand in
-100 ms."""
+"""Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, Envoy's minimum.
+A lookup takes as long for any number; a new endpoint among a hundred is added in 10 ms, among a thousand in 100 ms."""
 
 
 MOST_POINTS = 16_384
-"""Largest `points`."""
+"""Largest value of the option `points`."""
 
 MOST_IN_ALL = 1 << 20
-"""Points of all endpoints together, some 100 MB: with more, each has half of its points, a quarter, and so on."""
+"""Most points of all endpoints together, some 100 MB: above it, each has half of its points, a quarter, and so on."""
 
 
 class RingHash(Keyed):
     """The same endpoint for the same key: consistent hashing on a ring of points, by weight.
 
     Karger, Lehman, Leighton, Levine, Lewin and Panigrahy, Consistent Hashing and Random Trees, STOC 1997; with points
-    in proportion to weight as in libketama (2007). When one of N goes, only its own keys move, 1/N of them, and each
-    to whose point comes next; so do those of one that cannot take them now. `load_bound` 1.25 passes over who holds
-    more than 1.25 times its part of what is in flight; 0 does not look.
+    in proportion to weight as in libketama (2007). When one of N endpoints is removed, only its own keys move, 1/N of
+    them, each to the endpoint of the next point; so do those of one that is unavailable. `load_bound` 1.25 skips an
+    endpoint that holds more than 1.25 times its share of what is in flight; 0 turns this off.
     """
 
     def __init__(self, rng: Random, *, points: int = POINTS, load_bound: float = 0.0) -> None:
@@ -46,13 +44,13 @@ class RingHash(Keyed):
         self._placed: dict[EndpointState, Sequence[float]] = {}
 
     def owner(self, hashed: int) -> EndpointState:
-        """O(log points)."""
+        """Return the endpoint of the next point. O(log points)."""
         points = self._points
         at = bisect_right(points, hashed * hashing.UNIT)
         return self._owner[points[at if at < len(points) else 0]]
 
     def owners(self, hashed: int) -> Iterable[EndpointState]:
-        """Round the ring, once."""
+        """Yield the endpoints of all points, once around the ring."""
         points, owner = self._points, self._owner
         start = bisect_right(points, hashed * hashing.UNIT)
         for part in (range(start, len(points)), range(start)):
@@ -60,8 +58,7 @@ class RingHash(Keyed):
                 yield owner[points[at]]
 
     def learn(self, states: Sequence[EndpointState]) -> None:
-        """Take out the points of who has gone and put in those of who has come: O(points), and little of that in
-        Python."""
+        """Remove the points of removed endpoints and add those of new ones: O(points), mostly outside Python code."""
         of_one = points_of_weight_one(self._points_of_one, sum(state.endpoint.weight for state in states))
         wanted = {state: max(1, round(of_one * state.endpoint.weight)) for state in states}
         gone = [state for state, points in self._placed.items() if wanted.get(state) != len(points)]
@@ -82,7 +79,7 @@ class RingHash(Keyed):
 
 
 def points_of_weight_one(points: int, weight: float) -> float:
-    """`points`, halved until endpoints of this `weight` together have no more than `MOST_IN_ALL`.
+    """Return `points`, halved until endpoints of this `weight` together have no more than `MOST_IN_ALL`.
 
     By halves, so that a change of the endpoints seldom changes how many points the others have.
     """
@@ -94,6 +91,7 @@ def points_of_weight_one(points: int, weight: float) -> float:
 
 @lru_cache(maxsize=64)
 def points_of(name: str, number: int) -> Sequence[float]:
-    """Where on the ring an endpoint's points are; of more, the first are the same. Kept for who asks again: the
-    policies of several regions or balancers."""
+    """Return the positions of an endpoint's points on the ring; a longer list begins with the shorter one.
+
+    Cached for the policies of several regions or balancers."""
     return tuple(place * hashing.UNIT for place in hashing.several(name, number))

@@ -1,7 +1,7 @@
-"""Round-robin, smooth and weighted.
+"""Weighted round-robin.
 
-Rule of this file: who comes next depends on who came last, never on a count, so that endpoints filling up and
-returning neither skip nor favour anybody.
+The next endpoint depends on the last one, never on a counter, so that endpoints that become full and return cause no
+skips and no preference.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 IN_TURN = "in-turn"
-"""Whose turn it is, weights being equal."""
+"""Reason: next in turn, weights being equal."""
 
 MOST_CREDIT = "most-credit"
-"""Who has waited longest for its weight. Scores are credits; the most wins."""
+"""Reason: the most credit. Scores are credits."""
 
 _order = attrgetter("order")
 
 MOST_PASSED = 64
-"""After so many have been passed over, who is next takes the turn: when all are new, nobody need wait for another."""
+"""After so many endpoints in slow start have been passed over, the next one takes the turn: when all are new, a pick
+need not wait for another."""
 
 
 class RoundRobin:
-    """Each in turn, as often as its weight says, maximally interleaved.
+    """Weighted round-robin, maximally interleaved.
 
-    Unequal weights follow nginx's smooth weighted round-robin (since 1.3.1, 2012): everyone earns its
-    weight per pick, the richest is picked and pays what all earned. The start is random, and so is the credit that a
-    weight begins with, or units started together, or told of a newcomer together, would hit the same endpoint together.
+    Unequal weights follow nginx's smooth weighted round-robin (since 1.3.1, 2012): every endpoint earns its weight per
+    pick; the one with the most credit is picked and pays what all earned. The first position and the initial credits
+    are random, or balancers that start or learn of a new endpoint together would all pick the same one.
     """
 
     trace: Trace | None = None
@@ -46,7 +47,7 @@ class RoundRobin:
         self._credit: defaultdict[str, float] = defaultdict(float)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """See whether weights matter, and forget the credit of those who left."""
+        """Determine whether weights are equal, and forget the credit of removed endpoints."""
         was_even, self._is_even = self._is_even, len({state.endpoint.weight for state in states}) <= 1
         kept = {} if was_even and not self._is_even else self._credit
         everything = sum(state.endpoint.weight for state in states)
@@ -56,7 +57,7 @@ class RoundRobin:
             self._credit[state.id] = kept.get(state.id, phase)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(1) for equal weights (O(log n) after a flip), else O(n)."""
+        """Pick the next endpoint. O(1) for equal weights (O(log n) after an availability change), else O(n)."""
         if not self._is_even:
             return self._richest(available)
         state = self._next_in_turn(available)
@@ -67,7 +68,7 @@ class RoundRobin:
         return state
 
     def _next_who_may(self, state: EndpointState, available: Available) -> EndpointState:
-        """Who is warming up takes its turn as often as its share says, and is passed over otherwise."""
+        """Return the next endpoint, skipping one in slow start in proportion to its share."""
         credit = self._credit
         for _ in range(MOST_PASSED):
             credit[state.id] += state.share

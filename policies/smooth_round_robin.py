@@ -1,10 +1,11 @@
-"""Smooth weighted round-robin: turns by weight, spread out as evenly as can be.
+"""Smooth weighted round-robin: turns in proportion to weight, spread out as evenly as possible.
 
-Rule of this file: everyone earns its weight per pick, the richest is picked and pays what all have earned. nginx's
-upstream module since 1.3.1 (`ngx_http_upstream_get_peer`): weights 5, 1, 1 give a a b a c a a, never five a in a row.
+Every endpoint earns its weight per pick; the one with the most credit is picked and pays the sum of all earnings. From
+nginx's upstream module since 1.3.1 (`ngx_http_upstream_get_peer`): weights 5, 1, 1 give a a b a c a a, never five a in
+a row.
 
-Credits add up to nothing and stay so, whoever flips: who is away neither earns nor pays. They begin at random, or all
-balancers that start together would go the same round in step.
+Credits always sum to zero: an unavailable endpoint neither earns nor pays. Initial credits are random, or all balancers
+that start together would go round in step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from policies.routing.facts import RequestFacts
 
 
 class SmoothRoundRobin:
-    """Each in turn as often as its weight says, by nginx's smooth weighted round-robin."""
+    """Smooth weighted round-robin (nginx): turns in proportion to weight, spread out evenly."""
 
     trace: Trace | None = None
 
@@ -29,7 +30,7 @@ class SmoothRoundRobin:
         self._credit: defaultdict[EndpointState, float] = defaultdict(float)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
-        """Those that stay keep their credit, a new one begins anywhere in its round; then all is evened out."""
+        """Keep the credit of remaining endpoints, give new ones a random one, and normalize the sum to zero."""
         total = sum(state.endpoint.weight for state in states)
         had = self._credit
         mine = [had[state] if state in had else (self._random() - 0.5) * total for state in states]
@@ -38,7 +39,7 @@ class SmoothRoundRobin:
         self._credit = defaultdict(float, even)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(n)."""
+        """Pick the endpoint with the most credit. O(n)."""
         credit = self._credit
         richest, most, total = available[0], float("-inf"), 0.0
         for state in available:

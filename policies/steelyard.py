@@ -1,17 +1,17 @@
-"""Ours: the endpoint at which the request is expected to cost the pool least.
+"""The project's own policy: the endpoint at which the request is expected to cost the pool least.
 
-Rule of this file: one sum in seconds decides, over endpoints of all regions alike, and each of its parts is measured:
+One sum in seconds decides, over endpoints of all regions alike, and each of its parts is measured:
 
-    connecting     what opening a connection takes of late, where none stands that the request could have
+    connecting     recent time to open a connection, if none is idle for the request
     fixed part     round trip and bare service, the floor of `latency.py`
     wait           what is in flight there × how long each takes there, × wait_price
     failures       what they cost × the share that failed
-    − head start   of the home region
+    − margin       of the home region
 
-Between those of a region who cost about the same, fewer requests in flight per weight decide, then whose turn was
-longest ago: that is known exactly. Where all are alike and seldom busy, that is round-robin, which nothing beats there.
-Nobody publishes a policy that knows whether a connection is warm. A new one costs two or three round trips: from afar
-that is more than any queue that a balancer would let grow.
+Among endpoints of a region that cost about the same, the fewest requests in flight per weight decide, then the longest
+time since the last pick: both are known exactly. Where all are alike and seldom busy, that is round-robin, which is
+optimal there. No published policy takes into account whether a connection is open. A new one costs two or three round
+trips: from afar that is more than any queue that a balancer would let grow.
 """
 
 from __future__ import annotations
@@ -29,46 +29,46 @@ from policies.routing.facts import Region, RequestFacts
 from policies.two_choices import LESS_LOADED, relative_load
 
 COSTS: Final = "costs"
-"""What those who were drawn are expected to cost, region by region; the region of the least is gone to. Scores are
+"""Reason: the expected costs of the endpoints drawn, per region; the region of the least is chosen. Scores are
 seconds."""
 
 EXPLORED: Final = "explored"
-"""One of whom nothing is known any more, to see what it is like now."""
+"""Reason: an endpoint whose measurements are stale, to measure it again."""
 
 CHOICES: Final = 8
-"""Endpoints of the region gone to that are looked at. A region of so many or fewer is looked at whole.
+"""Endpoints of the chosen region that are compared. A region of so many or fewer is compared completely.
 
 Simulated, six workers of one slot at 70 % load: p99 129 ms with four, 121 with eight, which is all of them."""
 
 SCOUTS: Final = 2
-"""Endpoints that tell what a region costs."""
+"""Endpoints that are sampled to estimate a region's cost."""
 
 WAIT_PRICE: Final = 5.0
-"""Seconds that one second of expected wait counts, because those who come later wait, too (see `region_aware.py`)."""
+"""Cost in seconds of one second of expected wait, because later requests wait, too (see `region_aware.py`)."""
 
 MARGIN: Final = 0.01
 """Seconds by which another region must be cheaper than home."""
 
 EQUAL: Final = 0.05
-"""Part of the cost by which endpoints of one region may differ and still count as equals. At 0 estimates are never
-equal: four alike have a p99 of 57 ms instead of 50. At 0.15 twenty units that each see a twentieth of the traffic no
-longer follow what latencies tell of the others (244 ms instead of 229)."""
+"""Relative difference in cost within which endpoints of one region count as equal. At 0 estimates are never equal: four
+alike have a p99 of 57 ms instead of 50. At 0.15 twenty balancers that each see a twentieth of the traffic no longer
+react to latencies that the others cause (244 ms instead of 229)."""
 
 EXPLORE: Final = 0.003
-"""Share of requests at most that looks whether an endpoint of which nothing is known any more is still what it was.
+"""Largest share of requests that goes to an endpoint whose measurements are stale, to measure it again.
 
-A look costs a new connection, mostly, so where requests are few, more of them than this would be what p99 tells of."""
+Such a request mostly opens a new connection, so at low request rates a larger share would dominate the p99."""
 
 
 Costed = tuple[float, EndpointState]
-"""An endpoint, and the seconds that one more request there costs."""
+"""The cost in seconds of one more request at an endpoint, and the endpoint."""
 
 
 class Steelyard:
     """Least expected cost: connecting, distance, wait and failures, each as measured, over all regions at once.
 
-    Two endpoints of every region say what it costs; up to `choices` of the cheapest are compared. `wait_price` weighs
-    the wait that a request causes to others. Nobody states capacities or distances.
+    Two endpoints of every region give its cost; up to `choices` of the cheapest are compared. `wait_price` weighs the
+    wait that a request causes to others. Capacities and distances are not configured.
     """
 
     trace: Trace | None = None
@@ -90,7 +90,7 @@ class Steelyard:
         self._picked_at: dict[str, float] = {}
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(regions + choices)."""
+        """Pick an endpoint in O(regions + choices)."""
         size = len(available)
         if size == 1:
             if self.trace is not None:
@@ -107,7 +107,7 @@ class Steelyard:
         return state
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Forget those who are gone."""
+        """Forget the pick times of removed endpoints."""
         members = {state.id for state in states}
         self._picked_at = {id_: at for id_, at in self._picked_at.items() if id_ in members}
 
@@ -126,7 +126,7 @@ class Steelyard:
         return self._best_of(peers, now)
 
     def _costs(self, members: list[EndpointState], most: int, now: float) -> list[Costed]:
-        """Those of so many in a row at most, beginning anywhere: units side by side must not all begin alike."""
+        """Return the costs of up to `most` consecutive members from a random start, which differs per balancer."""
         size = len(members)
         turn = int(self._random() * size)
         drawn = members[turn : turn + most]
@@ -139,8 +139,9 @@ class Steelyard:
         return costs
 
     def _best_of(self, costs: list[Costed], now: float) -> EndpointState:
-        """Of those who cost about as much as the least. Who that is in truth is noise; who has less to do is known, and
-        between those whose turn was longest ago."""
+        """Return the least loaded of those that cost about as much as the cheapest, then the one picked longest ago.
+
+        Differences of estimated cost below EQUAL are noise; loads and pick times are exact."""
         most = (1.0 + EQUAL) * min(costs, key=_cost)[0]
         equals = [state for cost, state in costs if cost <= most]
         if len(equals) == 1:
@@ -152,7 +153,7 @@ class Steelyard:
 
 
 def expected_cost(state: EndpointState, now: float, wait_price: float) -> float:
-    """Seconds that one more request there costs, those to come included."""
+    """Return the seconds that one more request there costs, including the wait of later requests."""
     cost = state.predicted_latency(now, wait_price)
     connections = state.connections
     if connections is not None and not connections.is_warm:

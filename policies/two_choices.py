@@ -1,6 +1,6 @@
-"""Two drawn at random, and the less loaded of them: what most policies end in.
+"""Power of two choices: two endpoints drawn at random, and the less loaded of them.
 
-Rule of this file: functions without state, plain enough to be compiled.
+Functions without state, simple enough to be compiled.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from policies.insight.explanation import ONLY_ONE, Trace
 from policies.routing.endpoint_state import EndpointState
 
 LESS_LOADED: Final = "less-loaded"
-"""The least loaded of those drawn."""
+"""Reason: the least loaded of those drawn."""
 
 TIE: Final = "tie"
-"""The first of those drawn; nobody drawn was less loaded."""
+"""Reason: the first of those drawn, as none is less loaded."""
 
 
 def less_loaded_of_two(
     available: list[EndpointState], random: Callable[[], float], now: float, trace: Trace | None = None
 ) -> EndpointState:
-    """The less loaded of two of `available`, drawn without replacement; a tie goes to the first drawn."""
+    """Return the less loaded of two of `available`, drawn without replacement; a tie goes to the first drawn."""
     size = len(available)
     if size == 1:
         if trace is not None:
@@ -38,7 +38,7 @@ def less_loaded_of_two(
 
 
 def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:
-    """Two different indices below `size` (>= 2), every ordered pair equally likely.
+    """Return two different indices below `size` (>= 2), every ordered pair equally likely.
 
     `Random.sample` costs 3 µs, this a tenth of that.
     """
@@ -48,20 +48,19 @@ def draw_two(size: int, random: Callable[[], float]) -> tuple[int, int]:
 
 
 FAILING: Final = 100.0
-"""Requests in flight that an endpoint which fails every request seems to have more; one that fails 1 %, one
-more.
+"""Failure penalty in requests in flight of an endpoint that fails every request; one that fails 1 % gets one.
 
-Failures are quick, so whoever fails has little in flight: counted alone, that attracts (the sinkhole).
+Failures are fast, so a failing endpoint has few requests in flight, which alone would attract traffic (the sinkhole).
 """
 
 
 def relative_load(state: EndpointState, now: float) -> float:
-    """Requests in flight per unit of weight, failures charged."""
+    """Return the requests in flight plus the failure penalty, per unit of weight."""
     return (state.in_flight + FAILING * state.blame(now)) / state.weight
 
 
 def note_loads(trace: Trace, drawn: Sequence[EndpointState], now: float) -> None:
-    """Say that the least loaded of those drawn is picked."""
+    """Record in `trace` that the least loaded of those drawn is picked."""
     loads = [relative_load(state, now) for state in drawn]
     is_tie = loads.count(min(loads)) > 1
     trace.note(TIE if is_tie else LESS_LOADED, drawn, loads)

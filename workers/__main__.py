@@ -1,7 +1,7 @@
-"""`workers serve` starts one worker, `workers fault` throws its switches.
+"""Command line: `workers serve` starts one worker, `workers fault` sets its faults.
 
-Rule of this file: bad input is one line on standard error that names the option and what is allowed, exit 2.
-Defaults are those of `Settings`, stated there and nowhere else.
+Invalid input gives one line on standard error that names the option and what is allowed, exit code 2. Defaults are
+those of `Settings` and not repeated here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _parsed(parse: Callable[[str], Any], metavar: str) -> Callable[[str], Any]:
-    """An option type from a function whose ValueError is what the user reads."""
+    """Return an option type from a function whose ValueError is shown to the user."""
 
     def convert(text: str) -> Any:
         try:
@@ -52,7 +52,7 @@ FACTOR = click.FloatRange(min=0, max=1e6, min_open=True)
 def _option(
     flag: str, type_: Any, help_: str, default: object = None, name: str | None = None
 ) -> Callable[[F], F]:
-    """An option that is absent unless given, so that `default` is only what the help shows."""
+    """Define an option that is absent unless given, so that `default` is only shown in the help."""
     names = (flag, name) if name else (flag,)
     return click.option(*names, type=type_, default=None, help=help_, show_default=default and str(default))
 
@@ -142,7 +142,7 @@ def serve(time_scale: float, **options: Any) -> None:
 @click.option("--heal", is_flag=True, help="No faults from now on.")
 def fault(url: str, heal: bool, **switches: Any) -> None:
     """Replace the faults of the worker at URL; without options, show them."""
-    from workers.remote import exchange  # `serve`, which must start fast, needs none of it
+    from workers.remote import exchange  # not needed by `serve`, which must start fast
 
     thrown = {name: value for name, value in switches.items() if value is not None}
     if heal and thrown:
@@ -153,14 +153,14 @@ def fault(url: str, heal: bool, **switches: Any) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    from workers.server import Worker  # aiohttp: not for --help, nor for a usage error
+    from workers.server import Worker  # imports aiohttp: not for --help or a usage error
 
     ending = asyncio.Event()
     _on_signal("SIGTERM", ending.set)
     _on_signal("SIGINT", ending.set)
     async with Worker(settings) as worker:
         _on_signal("SIGHUP", worker.switchboard.heal)
-        gc.freeze()  # what was imported never dies; a collection that walks it is a pause of milliseconds
+        gc.freeze()  # imported objects never die; a collection that scans them is a pause of milliseconds
         click.echo(_ready_line(worker.url, settings))
         await ending.wait()
 
@@ -188,7 +188,7 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
 
 
 def main() -> None:
-    """The console script. Exits 0, or with the code of the error that it tells in one line."""
+    """Entry point of the console script. Exits with 0, or with the code of the error that it prints in one line."""
     try:
         code = cli.main(prog_name="workers", standalone_mode=False)
     except click.ClickException as error:

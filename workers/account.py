@@ -1,4 +1,4 @@
-"""What `/work` answers: an account of one request, as a small JSON object."""
+"""The JSON response of `/work`, which describes the request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiohttp import web
 
 
 class Account(NamedTuple):
-    """Who served the request, what came with it, and how long it was served and queued, in seconds."""
+    """The worker, the request, and its service and queue times in seconds."""
 
     worker: str
     region: str
@@ -21,7 +21,7 @@ class Account(NamedTuple):
     queue_time: float
 
     def response(self, headers: dict[str, str], is_chunked: bool) -> web.Response:
-        """The answer, with the load report in its headers."""
+        """Return the response, with the load report in its headers."""
         headers["Content-Type"] = "application/json; charset=utf-8"
         response = web.Response(body=json.dumps(self._asdict()).encode(), headers=headers)
         if is_chunked:

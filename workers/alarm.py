@@ -1,8 +1,7 @@
-"""One alarm that rings at an absolute instant of the monotonic clock.
+"""A one-shot timer for an absolute time of the monotonic clock, with the best precision of the platform.
 
-Rule of this file: the most precise clock that the platform has, behind one shape. Event-loop timers are
-kept in whole milliseconds (asyncio rounds the poll timeout up, libuv stores integers) and overshoot by about
-0.8 ms; a Linux timerfd is a descriptor that becomes readable at the nanosecond asked for.
+Event-loop timers are kept in whole milliseconds (asyncio rounds the poll timeout up, libuv stores integers) and
+overshoot by about 0.8 ms; a Linux timerfd is a descriptor that becomes readable at the nanosecond asked for.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ SetTime = Callable[[int, int], None]  # descriptor, absolute nanoseconds or 0 to
 
 
 class Alarm(Protocol):
-    """Rings once at the instant it was last set to. It may ring early or spuriously: look at the clock."""
+    """A one-shot timer. It may ring early or spuriously, so the callback must read the clock."""
 
     def set(self, at: float | None) -> None:
-        """Ring at `at`, seconds of `time.monotonic()`; None silences it. Replaces what was set before."""
+        """Ring at `at`, seconds of `time.monotonic()`; None disarms it. Replaces the previous setting."""
 
     def close(self) -> None:
-        """Give back what it holds. It never rings again."""
+        """Disarm the timer and free its resources."""
 
 
 class TimerfdAlarm:
@@ -50,7 +49,7 @@ class TimerfdAlarm:
 
 
 class LoopAlarm:
-    """An alarm on the loop's own timers: everywhere, within a millisecond or two."""
+    """An alarm on the loop's own timers: on every platform, within a millisecond or two."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Ring) -> None:
         self._loop = loop
@@ -69,7 +68,7 @@ class LoopAlarm:
 
 
 def open_alarm(loop: asyncio.AbstractEventLoop, ring: Ring) -> Alarm:
-    """The most precise alarm that this platform and interpreter offer."""
+    """Return the most precise alarm that this platform and interpreter offer."""
     timerfd = _open_timerfd()
     return LoopAlarm(loop, ring) if timerfd is None else TimerfdAlarm(loop, ring, *timerfd)
 

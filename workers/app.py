@@ -1,7 +1,7 @@
-"""The worker's HTTP face: `/work` and `/healthz`.
+"""HTTP handlers of the worker: `/work` and `/healthz`.
 
-Rule of this file: a handler decides and waits; how long is worked out elsewhere. An error is JSON and names
-its reason: `{"error": "queue_full", …}`.
+Handlers decide and wait; how long they wait is computed elsewhere. Errors are JSON with a
+reason: `{"error": "queue_full", …}`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from workers.timer import DeadlineTimer
 DEMAND = "X-Service-Times"
 LONGEST_SERVICE = 3600.0
 LARGEST_BODY = 1 << 30
-_HASHED_INLINE = 1 << 20  # bytes; more than about a millisecond of hashing is done beside the loop
+_HASHED_INLINE = 1 << 20  # bytes; hashing more takes over a millisecond and is done in a thread
 
 
 class Wish(BaseModel):
-    """What `/work` may be asked for in its query; other parameters are ignored."""
+    """Query parameters of `/work`; others are ignored."""
 
     bytes: int | None = Field(default=None, ge=0, le=LARGEST_BODY, description="length of a generated body")
     chunked: bool = Field(default=False, description="frame the answer in chunks")
@@ -44,7 +44,7 @@ PLAIN = Wish()
 
 
 class WorkerApp:
-    """One worker's state and its handlers. `now` is `time.monotonic()` throughout."""
+    """State and handlers of one worker. `now` is `time.monotonic()` throughout."""
 
     def __init__(self, settings: Settings, timer: DeadlineTimer, switchboard: Switchboard) -> None:
         self.settings = settings
@@ -65,7 +65,7 @@ class WorkerApp:
         )
 
     def application(self) -> web.Application:
-        """The aiohttp application over this worker."""
+        """Return the aiohttp application of this worker."""
         app = web.Application(client_max_size=LARGEST_BODY)
         app.router.add_route("*", "/work", self.work)
         app.router.add_get("/healthz", self.healthz)
@@ -75,7 +75,7 @@ class WorkerApp:
     # ── traffic ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def work(self, request: web.Request) -> web.StreamResponse:
-        """Take the body in, wait for a slot and for the service time, answer."""
+        """Read the body, wait for a slot and for the service time, respond."""
         self._endings.begin(request)
         self._load.in_flight += 1
         try:
@@ -87,7 +87,10 @@ class WorkerApp:
         return response
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
-        """200 while it serves, 503 when told to be unhealthy or draining. Who hangs or stands still does so here."""
+        """Respond 200 while it serves, 503 when draining or switched to unhealthy.
+
+        A hang or a pause also delays this response.
+        """
         await self._standstill.over()
         while self.switchboard.current.hang == 1:
             await self.switchboard.changed()
@@ -112,7 +115,7 @@ class WorkerApp:
     async def _serve(
         self, request: web.Request, wish: Wish, digest: Digest, moved_at: float
     ) -> web.StreamResponse:
-        """Nobody comes in before `moved_at`: the worker stood still."""
+        """Serve a request that is admitted no earlier than `moved_at`, the end of the last pause."""
         far_end = far_end_of(request.transport)
         now = self._arrived_at = max(
             self._arrived_at, moved_at, time.monotonic() if far_end is None else far_end.instant
@@ -147,7 +150,7 @@ class WorkerApp:
         return account.response(headers, wish.chunked)
 
     def _work_of(self, request: web.Request) -> float:
-        """Seconds that the request brings along, where this worker goes by that, else a draw. Raises ValueError."""
+        """Return the service time in seconds, from the request's header or drawn. Raises ValueError."""
         place, told = self.settings.demand, request.headers.get(DEMAND)
         if place is None or told is None:
             return self._service.draw(self._service_rng)
@@ -179,7 +182,7 @@ class WorkerApp:
         await response.write_eof()
         return response
 
-    # ── what goes wrong ──────────────────────────────────────────────────────────────────────────────────
+    # ── faults and rejections ────────────────────────────────────────────────────────────────────────────
 
     def _misbehave(self, request: web.Request, verdict: Verdict) -> web.Response:
         if verdict is Verdict.RESET:
@@ -189,7 +192,7 @@ class WorkerApp:
     def _refuse(self, status: int, error: str, retry_after: float | None = None) -> web.Response:
         headers = self._load.headers(time.monotonic())
         if retry_after is not None:
-            # Whole seconds, and never 0: an invitation to come back at once (RFC 9110 §10.2.3).
+            # Whole seconds, and never 0, which would invite an immediate retry (RFC 9110 §10.2.3).
             headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
         return self._refusal(status, error, headers)
 

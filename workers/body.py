@@ -1,7 +1,7 @@
-"""Bodies whose hash is known: taken in by hashing, given out from a formula.
+"""Bodies of known hash: request bodies are hashed, response bodies generated from a formula.
 
-Byte i of a generated body is `TILE[i % len(TILE)]`. The tile's length is prime, so a chunk that is lost,
-repeated or out of order changes the hash whatever its size.
+Byte i of a generated body is `TILE[i % len(TILE)]`. The tile's length is prime, so a chunk that is lost, repeated or
+out of order changes the hash whatever its size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TILE = Random("steelyard").randbytes(65521)
 
 
 class Digest(NamedTuple):
-    """A body by its SHA-256, in hexadecimal, and its length in bytes."""
+    """SHA-256 of a body, in hexadecimal, and its length in bytes."""
 
     sha256: str
     length: int
@@ -28,7 +28,7 @@ EMPTY = Digest(hashlib.sha256().hexdigest(), 0)
 
 
 async def digest_of(content: StreamReader) -> Digest:
-    """Read a request's body to its end, keeping none of it."""
+    """Read a request's body to its end and return its digest, without keeping the body."""
     if content.at_eof():
         return EMPTY
     sha256, length = hashlib.sha256(), 0
@@ -39,7 +39,7 @@ async def digest_of(content: StreamReader) -> Digest:
 
 
 def pieces(length: int) -> Iterator[bytes]:
-    """The generated body of `length` bytes, a tile at a time."""
+    """Yield the generated body of `length` bytes, a tile at a time."""
     whole, rest = divmod(length, len(TILE))
     for _ in range(whole):
         yield TILE
@@ -49,7 +49,7 @@ def pieces(length: int) -> Iterator[bytes]:
 
 @lru_cache(maxsize=256)
 def digest_of_generated(length: int) -> Digest:
-    """What a client that received the generated body of `length` bytes must have computed."""
+    """Return the digest of the generated body of `length` bytes."""
     sha256 = hashlib.sha256()
     for piece in pieces(length):
         sha256.update(piece)

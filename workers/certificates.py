@@ -1,7 +1,7 @@
-"""A certificate for the loopback, made when the worker starts, by OpenSSL's own program.
+"""Self-signed certificate for the loopback address, made by the `openssl` program when the worker starts.
 
-Rule of this file: nothing is kept. `openssl` is wherever Python's `ssl` is; a library that makes certificates would be
-a dependency of everybody who installs this, for one line that a worker needs at its start.
+Nothing is kept. `openssl` is available wherever Python's `ssl` is; a library that makes certificates would be a
+dependency of every installation, for one line that a worker needs at its start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUBJECT = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DN
 
 
 def certificate_in(folder: Path) -> Path:
-    """A new P-256 key and a certificate for 127.0.0.1 signed by itself, in one PEM file. Raises CannotCertify."""
+    """Write a new P-256 key and a self-signed certificate for 127.0.0.1 to one PEM file. Raises CannotCertify."""
     key, certificate, both = (folder / f"{name}.pem" for name in ("key", "certificate", "both"))
     argv = [PROGRAM, *_REQUEST, *_SUBJECT, "-keyout", str(key), "-out", str(certificate)]
     try:

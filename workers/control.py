@@ -1,10 +1,10 @@
-"""The switches of a worker over HTTP: `/-/faults`, for programs on this machine only; others see 404.
+"""HTTP interface for fault injection: `/-/faults`, for clients on this machine only; others get 404.
 
-A load balancer on this machine is a loopback peer, too, and passes on what its clients send. It forwards no path that
-begins with /-/, but one that only means the same, such as /%2D/faults; so the path must be written that way, and a
-request with the fields of a proxy is refused.
+A load balancer on this machine is a loopback peer, too, and forwards what its clients send. It forwards no path that
+begins with /-/, but an equivalent one such as /%2D/faults; so the path must be written literally, and a request with
+the header fields of a proxy is refused.
 
-GET shows the faults in force, PUT replaces them with a JSON object (`{}` heals), DELETE heals.
+GET shows the active faults, PUT replaces them with a JSON object (`{}` clears them), DELETE clears them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NO_LINK = "this worker was started without --rtt and has no link whose length co
 
 
 class Control:
-    """Handlers over one switchboard. `peers` are the connections that have thrown a switch.
+    """Handlers for one switchboard. `peers` are the connections that have sent a control request.
 
-    A worker that `has_link` can be moved further away.
+    `has_link`: the worker's round trip can be changed.
     """
 
     def __init__(self, switchboard: Switchboard, has_link: bool = False) -> None:
@@ -35,18 +35,18 @@ class Control:
         self.peers: WeakSet[asyncio.BaseTransport] = WeakSet()
 
     def add_to(self, app: web.Application) -> None:
-        """Route `/-/faults` here."""
+        """Add the routes of `/-/faults` to `app`."""
         app.router.add_get("/-/faults", self.show)
         app.router.add_put("/-/faults", self.put)
         app.router.add_delete("/-/faults", self.heal)
 
     async def show(self, request: web.Request) -> web.Response:
-        """The faults in force."""
+        """Respond with the active faults as JSON."""
         self._admit(request)
         return self._in_force()
 
     async def put(self, request: web.Request) -> web.Response:
-        """Replace the faults in force; 422 names every field that is wrong."""
+        """Replace the active faults; 422 names every invalid field."""
         self._admit(request)
         try:
             faults = Faults.model_validate_json(await request.read())
@@ -58,7 +58,7 @@ class Control:
         return self._in_force()
 
     async def heal(self, request: web.Request) -> web.Response:
-        """No faults from now on."""
+        """Clear all faults and respond with the empty set."""
         self._admit(request)
         self._switchboard.heal()
         return self._in_force()
@@ -76,7 +76,7 @@ class Control:
 
 
 def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
-    """An answer that names every field that is wrong, and how."""
+    """Return an error response that names every invalid field and the reason."""
     detail = [
         {"field": ".".join(map(str, item["loc"])) or "body", "message": item["msg"]}
         for item in error.errors(include_url=False, include_context=False)
@@ -85,5 +85,5 @@ def invalid(status: int, reason: str, error: ValidationError) -> web.Response:
 
 
 def refused(status: int, reason: str, detail: list[dict[str, str]]) -> web.Response:
-    """The same, where we know ourselves what is wrong."""
+    """Return an error response with the given details."""
     return web.json_response({"error": reason, "detail": detail}, status=status)

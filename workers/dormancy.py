@@ -1,4 +1,4 @@
-"""Sleeping until woken, as free platforms let an idle process do. Pure."""
+"""Cold start after idleness, as on free hosting platforms. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 
 class Dormancy:
-    """Falls asleep after `sleep_after` seconds without a request; the next one waits `wake_time` seconds.
+    """Model of a process that sleeps after `sleep_after` idle seconds and takes `wake_time` seconds to wake.
 
-    Those that arrive while it wakes wait for the same instant. `sleep_after=inf` never sleeps.
+    Requests that arrive while it wakes all wait for the same time. `sleep_after=inf` never sleeps.
     """
 
     def __init__(self, sleep_after: float, wake_time: float, now: float, starts_asleep: bool = False) -> None:
@@ -22,12 +22,12 @@ class Dormancy:
         return self._active_at == -math.inf or now - self._active_at > self.sleep_after
 
     def awake_at(self, now: float) -> float:
-        """Take note of a request at `now`; the instant from which it can be served."""
+        """Note a request at `now`; return the time from which it can be served."""
         if self.is_asleep(now):
             self._awake_at = now + self.wake_time
         self.stir(max(now, self._awake_at))
         return self._awake_at
 
     def stir(self, now: float) -> None:
-        """Take note of activity, such as the end of a request."""
+        """Note activity, such as the end of a request."""
         self._active_at = max(self._active_at, now)

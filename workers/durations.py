@@ -1,4 +1,4 @@
-"""Durations as people write them: `350ms`, `1.5s`, `2m`, or plain seconds. Pure."""
+"""Parses durations such as `350ms`, `1.5s`, `2m`, or plain seconds. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPAN = re.compile(r"(?P<low>[^-–]+)[-–](?P<high>[^-–]+)")
 
 
 def parse_duration(text: str, default_unit: str = "s") -> float:
-    """`350ms` → 0.35 seconds. Raises ValueError, naming what is allowed, for anything else."""
+    """Parse `350ms` → 0.35 seconds. Raises ValueError with the allowed forms."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not {ALLOWED}")
@@ -25,7 +25,10 @@ def parse_duration(text: str, default_unit: str = "s") -> float:
 
 
 def parse_span(text: str) -> tuple[float, float]:
-    """`19-21ms` → (0.019, 0.021) seconds. A low end without a unit has the unit of the high end."""
+    """Parse `19-21ms` → (0.019, 0.021) seconds.
+
+    A low end without a unit has the unit of the high end. Raises ValueError.
+    """
     match = _SPAN.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a span such as 19-21ms or 0-2s")
@@ -37,7 +40,7 @@ def parse_span(text: str) -> tuple[float, float]:
 
 
 def parse_counts(text: str) -> tuple[int, int]:
-    """`100` → (100, 100), `50-150` → (50, 150). Raises ValueError, naming what is allowed, for anything else."""
+    """Parse `100` → (100, 100), `50-150` → (50, 150). Raises ValueError with the allowed forms."""
     match = _COUNTS.fullmatch(text)
     low = int(match["low"]) if match else 0
     high = int(match["high"] or low) if match else 0
@@ -47,7 +50,7 @@ def parse_counts(text: str) -> tuple[int, int]:
 
 
 def format_duration(seconds: float) -> str:
-    """0.35 → `350 ms`; from ten seconds on in seconds."""
+    """Format 0.35 → `350 ms`; from ten seconds on in seconds."""
     return f"{seconds:g} s" if seconds >= 10 else f"{seconds * 1e3:g} ms"
 
 

@@ -1,7 +1,7 @@
-"""How a worker ends connections of its own accord: when one has served enough, is idle, or is to be broken.
+"""Connection closing by the worker: after a number of requests, when idle, or by reset.
 
-Rule of this file: a request that was read is answered. Only what is idle is closed; whatever is then on the
-way meets the closed door, as it would anywhere.
+A request that was read is answered. Only idle connections are closed; a request that is on its way at that time is
+lost, as with any server.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
 class Endings:
-    """Counts the requests of every connection and ends it when its time has come.
+    """Counts the requests of every connection and closes it when due.
 
-    `idle_span`: an idle connection is closed after a time drawn uniformly from it, in seconds; a span from 0
-    closes some right after an answer, without notice. `max_requests`: the span from which each connection has its
-    number of requests; the last answer says so itself.
+    `idle_span`: an idle connection is closed after a time drawn uniformly from it, in seconds; a span from 0 closes
+    some right after a response, without notice. `max_requests`: the span from which each connection draws its limit of
+    requests; the last response has `Connection: close`.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Endings:
         self._most: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
 
     def begin(self, request: web.Request) -> None:
-        """A request has begun on its connection."""
+        """Count a request on its connection."""
         if not self._is_passive and request.transport is not None:
             self._begun[request.transport] = self._begun.get(request.transport, 0) + 1
 
     def finish(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Its answer is ready: announce the last one, or draw how long the connection may stay idle."""
+        """Handle a finished response: announce the last one, or draw the idle timeout of the connection."""
         if self._is_passive or (transport := request.transport) is None:
             return
         begun = self._begun.get(transport, 0)
@@ -68,13 +68,13 @@ class Endings:
         return begun >= self._most[transport]
 
     def _close_if_idle(self, protocol: web.RequestHandler, transport: asyncio.Transport, begun: int) -> None:
-        # The same count as then: no request has begun since.
+        # The same count as before: no request has begun since.
         if self._begun.get(transport) == begun:
             protocol.force_close()
 
 
 def reset(transport: asyncio.BaseTransport | None) -> None:
-    """Break a connection with RST instead of FIN: a linger time of zero says so to the kernel (SO_LINGER)."""
+    """Reset a connection: a linger time of zero makes the kernel send RST instead of FIN (SO_LINGER)."""
     if not isinstance(transport, asyncio.Transport) or transport.is_closing():
         return
     connection = transport.get_extra_info("socket")

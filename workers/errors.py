@@ -1,4 +1,4 @@
-"""What can go wrong with a worker as a program; each error knows the exit code it means."""
+"""Errors of the worker program; each has its exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class WorkersError(Exception):
 
 
 class CannotListen(WorkersError):
-    """The address is taken, not ours, or not an address."""
+    """The address is in use, invalid, or not of this machine."""
 
     exit_code = 2
 
@@ -21,7 +21,7 @@ class CannotListen(WorkersError):
 
 
 class CannotCertify(WorkersError):
-    """There is no certificate to speak TLS with."""
+    """No certificate is available for TLS."""
 
     exit_code = 2
 
@@ -30,4 +30,4 @@ class CannotCertify(WorkersError):
 
 
 class Unreachable(WorkersError):
-    """The worker that a switch was meant for did not answer, or answered with an error."""
+    """The worker at the given URL did not answer, or answered with an error."""

@@ -1,12 +1,12 @@
-"""The worker's end of a linked connection, in the shape of an asyncio transport.
+"""The worker's end of an emulated link, as an asyncio transport.
 
-Rule of this file: nothing that the worker does to its transport happens here and now. Writes, close and abort
-enter the line and happen to the client's transport half a round trip later, in their order.
+Nothing that the worker does to its transport takes effect at once. Writes, close and abort enter the delay line and
+happen to the client's transport half a round trip later, in order.
 
-What this process computes is not part of the distance that it emulates. So each end has an instant: when that to which
-the worker is reacting was due, the arrival of bytes or the end of a service. What the worker writes enters the line at
-that instant, and its computing happens while the bytes are on their way; a real worker's is part of its service time.
-Whoever reacts later than PATIENCE has been held up by something else, and that shows.
+The computing time of this process is not part of the distance that it emulates. So each end has an `instant`: the due
+time of the event that the worker is reacting to, the arrival of bytes or the end of a service. What the worker writes
+enters the line at that time, and its computing happens while the bytes are on their way; a real worker's is part of its
+service time. A reaction later than PATIENCE was delayed by something else, and that delay is not hidden.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from workers.line import Line
 Buffer = bytes | bytearray | memoryview
 
 FAR_END = "far_end"
-"""The name by which whatever stands on a far end is asked for it (`get_extra_info`)."""
+"""Key of `get_extra_info` that returns the far end under a transport."""
 
 PATIENCE = 0.005
-"""Seconds of the worker's own computing between what it reacts to and what it writes that are not felt: a handshake
-takes it two or three."""
+"""Seconds of the worker's own computing between an event and its reaction that are hidden: a handshake takes two or
+three milliseconds of it."""
 
 
 class FarEnd(asyncio.Transport):
-    """What `protocol` writes to; `near` is the client's transport, `up` and `down` lie between."""
+    """The transport that `protocol` writes to; `near` is the client's transport, `up` and `down` delay lines."""
 
     def __init__(
         self,
@@ -50,27 +50,27 @@ class FarEnd(asyncio.Transport):
 
     @property
     def instant(self) -> float:
-        """When that to which the worker is reacting was due; now, if that was long ago."""
+        """Due time of the event that the worker is reacting to; now, if that is longer ago than PATIENCE."""
         now = time.monotonic()
         return self._reacts_to if 0.0 <= now - self._reacts_to <= PATIENCE else now
 
     def react_to(self, instant: float) -> None:
-        """What comes now is the worker's reaction to something that was due at `instant`."""
+        """Set the due time of the event that the worker reacts to next."""
         self._reacts_to = instant
 
     def arrive(self, data: bytes) -> None:
-        """Bytes reach the worker; after its close they reach nobody."""
+        """Deliver bytes to the worker, unless it has closed."""
         if not self._is_closing:
             self._reacts_to = self._up.left_at
             self._protocol.data_received(data)
 
     def arrive_eof(self) -> None:
-        """The client's end of stream reaches the worker, which decides whether to go on sending."""
+        """Deliver the client's end of stream to the worker, which decides whether to go on sending."""
         if not self._is_closing and not self._protocol.eof_received():
             self.close()
 
     def lose(self, exc: Exception | None) -> None:
-        """The connection is gone: tell the worker, once."""
+        """Report the loss of the connection to the worker, once."""
         self._is_closing = True
         if not self.is_lost:
             self.is_lost = True
@@ -78,7 +78,7 @@ class FarEnd(asyncio.Transport):
 
     def write(self, data: Buffer) -> None:
         if not self._is_closing and not self._near.is_closing():
-            # Anything but bytes may be changed by its owner while it is on the way.
+            # A mutable buffer may be changed by its owner before it is delivered.
             self._down.enter(self._near.write, bytes(data), size=len(data), at=self.instant)
 
     def close(self) -> None:
@@ -122,6 +122,6 @@ class FarEnd(asyncio.Transport):
 
 
 def far_end_of(transport: asyncio.BaseTransport | None) -> FarEnd | None:
-    """What it stands on; None without a link."""
+    """Return the far end under a transport; None without a link."""
     found = None if transport is None else transport.get_extra_info(FAR_END)
     return found if isinstance(found, FarEnd) else None

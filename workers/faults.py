@@ -1,7 +1,7 @@
-"""Faults that can be switched on while a worker runs, and the switchboard that holds them.
+"""Fault injection: faults that can be switched on while a worker runs, and the switchboard that holds them.
 
-Rule of this file: one set of faults is in force at a time; putting a set replaces all of it, and the empty
-set heals. Probabilities are drawn from the switchboard's own generator: a fault moves no other random number.
+One set of faults is active at a time; `put` replaces all of it, and the empty set clears it. Probabilities are drawn
+from the switchboard's own generator, so a fault changes no other random number.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Faults(BaseModel):
-    """What is wrong with a worker. `true` stands for probability 1."""
+    """A set of faults. `true` stands for probability 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -45,7 +45,7 @@ class Faults(BaseModel):
 
     @model_validator(mode="after")
     def _pauses_end(self) -> Self:
-        """Before the next one begins; and nothing is said about pauses that there are not."""
+        """Reject pauses that overlap, and pause options without a pause."""
         if self.every and self.every <= self.pause:
             raise ValueError("every: must be longer than the pause")
         if (self.every or self.after) and not self.pause:
@@ -54,7 +54,7 @@ class Faults(BaseModel):
 
 
 class Verdict(Enum):
-    """What becomes of one request."""
+    """Treatment of one request under the active faults."""
 
     SERVE = "serve"
     HANG = "hang"
@@ -63,7 +63,7 @@ class Verdict(Enum):
 
 
 class Switchboard:
-    """The faults in force. Belongs to one running loop."""
+    """The active faults. Belongs to one running loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: Random) -> None:
         self._loop = loop
@@ -74,7 +74,7 @@ class Switchboard:
         self.current = Faults()
 
     def put(self, faults: Faults) -> None:
-        """Replace the faults in force; requests that hang look again."""
+        """Replace the active faults; requests that hang are decided again."""
         if self._healing is not None:
             self._healing.cancel()
             self._healing = None
@@ -87,21 +87,21 @@ class Switchboard:
         self._changed = asyncio.Event()
 
     def obeyed_by(self, obey: Callable[[Faults], None]) -> None:
-        """Call `obey` with every set that is put, at once."""
+        """Call `obey` with every set of faults at once when it is put."""
         self._obedient.append(obey)
 
     def heal(self) -> None:
-        """No faults from now on."""
+        """Clear all faults: put the empty set."""
         self.put(Faults())
 
     async def changed(self) -> None:
-        """Return once the faults in force are others."""
+        """Wait until the active faults are replaced."""
         await self._changed.wait()
 
     def verdict(self) -> Verdict:
         """Decide one request: reset before hang before fail."""
         faults = self.current
-        # Down: a connection that was on its way when the door shut finds nobody.
+        # Down: a connection that was being accepted when the socket closed is reset, too.
         if faults.down or self._strikes(faults.reset):
             return Verdict.RESET
         if self._strikes(faults.hang):

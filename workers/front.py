@@ -1,6 +1,6 @@
-"""What stands between the link and the worker's application: TLS, and the version that a client's first bytes tell.
+"""Protocols between the link and the worker's application: TLS, and HTTP version detection from the first bytes.
 
-Rule of this file: what is not asked for is not there. A worker of plain HTTP/1.1 has the application's own protocol.
+A layer that is not configured is not present. A worker of plain HTTP/1.1 has the application's own protocol.
 
     link ──▶ TlsConnection ──▶ FirstBytes ──▶ HTTP/1.1, aiohttp's
                                          └──▶ Http2Connection ──▶ a Stream for each request ──▶ aiohttp's
@@ -23,7 +23,7 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class Front:
-    """Made once for a worker. Raises CannotCertify."""
+    """Factory of the protocol layers, one per worker. Raises CannotCertify."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -36,18 +36,18 @@ class Front:
         return "http" if self._contexts is None else "https"
 
     def before(self, serve: ProtocolFactory) -> ProtocolFactory:
-        """A factory of what stands before the protocols that `serve` makes."""
+        """Return a factory that puts the configured layers before the protocols that `serve` makes."""
         spoken = partial(self._either, serve) if self._settings.http == "2" else serve
         contexts = self._contexts
         return spoken if contexts is None else lambda: TlsConnection(contexts, spoken())
 
     def leave(self) -> None:
-        """Say GOAWAY to all, and close when what has begun is answered."""
+        """Close all HTTP/2 connections gracefully: send GOAWAY, and close when active streams are done."""
         for connection in list(self._connections):
             connection.leave()
 
     def reset(self) -> None:
-        """Break all."""
+        """Reset all HTTP/2 connections at once."""
         for connection in list(self._connections):
             connection.abort()
 
@@ -61,7 +61,10 @@ class Front:
 
 
 class FirstBytes(asyncio.Protocol):
-    """HTTP/1.1, unless it begins as HTTP/2 does (RFC 9113 § 3.4). A client that says nothing has `patience` seconds."""
+    """Detects HTTP/2 by its preface (RFC 9113 § 3.4), else HTTP/1.1.
+
+    A silent client is closed after `patience` seconds.
+    """
 
     def __init__(self, http1: ProtocolFactory, http2: ProtocolFactory, patience: float) -> None:
         self._http1 = http1

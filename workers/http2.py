@@ -1,7 +1,7 @@
-"""HTTP/2 in front of the worker's application: frames by the h2 library, one `Stream` for each exchange.
+"""HTTP/2 server in front of the worker's application: frames by the h2 library, one `Stream` per request.
 
-Rule of this file: it ends connections as HTTP/2 does. GOAWAY names the last exchange that is answered; whatever comes
-after it is refused in a way that allows it to be sent again (RFC 9113 §§ 6.8, 8.7).
+Connections end as HTTP/2 requires. GOAWAY names the last stream that is answered; later ones are refused in a way that
+allows a retry (RFC 9113 §§ 6.8, 8.7).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from workers.stream import Stream
 ProtocolFactory = Callable[[], asyncio.Protocol]
 PREFACE = b"PRI * HTTP/2.0"
 WINDOW = 1 << 20
-"""Bytes that a client may send ahead, per exchange and in all: as many as the link takes."""
+"""Flow-control window in bytes, per stream and per connection: the window of the link."""
 
 FIRST_WINDOW = 65_535  # RFC 9113 § 6.9.2
 
 
 class Http2Connection(asyncio.Protocol):
-    """One client. `serve` makes the application's protocol for each exchange."""
+    """HTTP/2 connection of one client. `serve` makes the application's protocol for each stream."""
 
     def __init__(self, serve: ProtocolFactory, settings: Settings, rng: Random) -> None:
         self._serve = serve
@@ -74,7 +74,7 @@ class Http2Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             events = self._h2.receive_data(data)
-        except ProtocolError:  # h2 has a GOAWAY ready that says which
+        except ProtocolError:  # h2 has prepared a GOAWAY with the error
             self.flush()
             self.transport.close()
             return
@@ -96,16 +96,16 @@ class Http2Connection(asyncio.Protocol):
         self._is_full = False
         self._pump_all()
 
-    # ── what streams ask for ─────────────────────────────────────────────────────────────────────────────
+    # ── called by streams ────────────────────────────────────────────────────────────────────────────────
 
     def room(self, number: int) -> int:
-        """Bytes that may be sent on a stream in one frame now; at most 0 when none."""
+        """Return how many bytes a stream may send in one frame now; 0 or less if none."""
         if self._is_full or self._is_over:
             return 0
         return min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size)
 
     def send_head(self, number: int, fields: list[tuple[bytes, bytes]], is_whole: bool) -> None:
-        """The head of an answer, in a packet of its own if so configured."""
+        """Send the header of a response, in a packet of its own if so configured."""
         if number in self._streams and not self._is_over:
             self._h2.send_headers(number, fields, end_stream=is_whole)
             if self._settings.split_head:
@@ -114,39 +114,39 @@ class Http2Connection(asyncio.Protocol):
                 self._finish(number)
 
     def send_data(self, number: int, data: bytes, is_last: bool) -> None:
-        """A piece of an answer, no longer than there is room for."""
+        """Send a part of a response, no longer than `room` allows."""
         if number in self._streams and not self._is_over:
             self._h2.send_data(number, data, end_stream=is_last)
             if is_last:
                 self._finish(number)
 
     def acknowledge(self, number: int, size: int) -> None:
-        """So many bytes of a body have been taken in."""
+        """Acknowledge `size` bytes of a request body, which reopens the window."""
         if not self._is_over:
             self._h2.acknowledge_received_data(size, number)
             self.flush()
 
     def break_off(self, number: int) -> None:
-        """An exchange ends without its answer."""
+        """Reset a stream that ends without a response."""
         self._refuse(number, ErrorCodes.INTERNAL_ERROR)
 
     def flush(self) -> None:
-        """What is ready goes out, in one write."""
+        """Write all prepared frames, in one write."""
         if data := self._h2.data_to_send():
             self.transport.write(data)
 
     def abort(self) -> None:
-        """Break the connection, and with it every exchange."""
+        """Reset the connection, and with it every stream."""
         reset(self.transport)
 
-    # ── how it ends ──────────────────────────────────────────────────────────────────────────────────────
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def leave(self) -> None:
-        """Say GOAWAY, answer what has begun, close."""
+        """Close gracefully: send GOAWAY, answer active streams, close."""
         if not self._is_leaving:
             self._is_leaving = True
             frame = GoAwayFrame(last_stream_id=self._last, error_code=ErrorCodes.NO_ERROR)
-            # By hand: h2 takes its own GOAWAY for the end and would send no answer after it.
+            # Built by hand: h2 takes its own GOAWAY for the end and would send no response after it.
             self.flush()
             self.transport.write(frame.serialize())
         self._close_when_done()
@@ -160,7 +160,7 @@ class Http2Connection(asyncio.Protocol):
     def _is_over(self) -> bool:
         return self.transport.is_closing() or self._h2.state_machine.state is ConnectionState.CLOSED
 
-    # ── what has come ────────────────────────────────────────────────────────────────────────────────────
+    # ── received frames ──────────────────────────────────────────────────────────────────────────────────
 
     def _meet(self, event: Event) -> None:
         match event:
@@ -191,7 +191,7 @@ class Http2Connection(asyncio.Protocol):
         stream = self._streams[number] = Stream(self, number, self._serve())
         try:
             stream.begin(event.headers or (), event.stream_ended is not None)
-        except KeyError:  # CONNECT, which a worker does not do
+        except KeyError:  # CONNECT, which a worker does not support
             self._refuse(number, ErrorCodes.PROTOCOL_ERROR)
             return
         if self._begun == self._most:
@@ -202,7 +202,7 @@ class Http2Connection(asyncio.Protocol):
         assert number is not None
         if number in self._streams:
             self._streams[number].arrive(event.data or b"", size)
-        else:  # answered or refused before all of it was here
+        else:  # answered or refused before the body was complete
             self.acknowledge(number, size)
 
     def _refuse(self, number: int, code: ErrorCodes) -> None:
@@ -222,10 +222,10 @@ class Http2Connection(asyncio.Protocol):
             stream.pump()
         self.flush()
 
-    # ── without a request ────────────────────────────────────────────────────────────────────────────────
+    # ── idle timeout ─────────────────────────────────────────────────────────────────────────────────────
 
     def _rest(self) -> None:
-        """Idle from now on, for as long as the settings say or as is drawn."""
+        """Start the idle timeout, configured or drawn, if no stream is active."""
         if self._streams or self._is_leaving or self._is_over:
             return
         self._stir()

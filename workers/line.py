@@ -1,7 +1,7 @@
-"""One direction of a link: what enters leaves a fixed delay later, in the order of entry.
+"""Delay line: one direction of a link, which delivers events in order after a fixed delay.
 
-Rule of this file: a line is bounded. It reports when it holds more bytes than its window, and whoever feeds
-it stops; it can be held, and whatever is due then waits. Together that is TCP's flow control, hop by hop.
+A line is bounded. It reports when it holds more bytes than its window, so that its sender pauses; it can be held, and
+what is due then waits. Together that is TCP's flow control, hop by hop.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ Act = Callable[..., object]
 
 
 class Line:
-    """A queue of (due, act, arguments, bytes) behind one deadline, that of its head.
+    """A queue of (due, act, arguments, bytes) with one timer, for its head.
 
     `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again. `left_at`
-    is the instant at which what leaves was due; it may leave somewhat later. `delay`, in seconds, may be changed.
+    is the due time of the last event delivered; it may be delivered somewhat later. `delay`, in seconds, may be
+    changed.
     """
 
     __slots__ = (
-        "_due_at",  # of what entered last
+        "_due_at",  # of the last entry
         "_entries",
         "_is_armed",
         "_is_full",
@@ -53,9 +54,9 @@ class Line:
     def enter(
         self, act: Act, *args: Any, size: int = 0, at: float | None = None, not_before: float = 0.0
     ) -> None:
-        """Call `act(*args)` one delay after `at` (None: now), or after `not_before`, behind all that entered earlier.
+        """Call `act(*args)` one delay after `at` (None: now), or after `not_before`, behind all earlier entries.
 
-        `size` is what it counts in the window, in bytes.
+        `size` is its size in the window, in bytes.
         """
         entered_at = time.monotonic() if at is None else at
         self._due_at = max(self._due_at, max(entered_at, not_before) + self.delay)
@@ -67,27 +68,27 @@ class Line:
         self._arm()
 
     def hold(self) -> None:
-        """Let nothing leave: the far side does not read."""
+        """Stop delivery, because the receiver does not read."""
         self.is_held = True
 
     def release(self) -> None:
-        """Let what is due leave again."""
+        """Resume delivery after `hold`, in order."""
         self.is_held = False
         self._arm()
 
     def bypass(self) -> None:
-        """Have no delay from now on; what is on the way arrives at once."""
+        """Set the delay to 0 and deliver all entries at once."""
         self.delay = self._due_at = 0.0
-        self._is_armed = False  # what it is armed for may be far ahead; ringing then is harmless
+        self._is_armed = False  # the timer may be set far ahead; ringing then is harmless
         self._leave_until(float("inf"))
 
     def clear(self) -> None:
-        """Drop what is on the way."""
+        """Drop all entries without delivering them."""
         self._entries.clear()
         self.size = 0
 
     def _arm(self) -> None:
-        # Due instants never decrease along a line, so one deadline for the head is enough.
+        # Due times never decrease along a line, so one timer for the head is enough.
         if self._entries and not self._is_armed and not self.is_held:
             self._is_armed = True
             self._timer.schedule(self._entries[0][0], self._fall_due)

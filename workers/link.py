@@ -1,13 +1,13 @@
-"""A wide-area link in front of a worker, emulated in its own process, per direction.
+"""Emulated wide-area link in front of a worker, in the worker's process, per direction.
 
-Rule of this file: every event of a connection crosses the link and pays half a round trip for it: bytes, end
-of stream, close and reset alike. So what is true far away is true here, the keep-alive race included: a
-worker's close is on the way for half a round trip, and requests that meet it are lost.
+Every event of a connection crosses the link and takes half a round trip: bytes, end of stream, close and reset. So
+remote behaviour is reproduced, the keep-alive race included: a worker's close is on the way for half a round trip, and
+requests that meet it are lost.
 
-The kernel completes the handshake of a loopback connection before anyone sees it. A client across the link
-could send its first byte only one round trip after its SYN, so nothing counts as sent earlier than that. With
-R the round trip and S the service time, a GET on a new connection takes 2R + S, on a warm one R + S. TLS stands at the
-worker's end, so that its flights cross the link too; TCP's slow start is not emulated: a flight of any size is one.
+The kernel completes the handshake of a loopback connection before the process sees it. A client across the link could
+send its first byte only one round trip after its SYN, so nothing counts as sent earlier than that. With R the round
+trip and S the service time, a GET on a new connection takes 2R + S, on an idle one R + S. TLS ends at the worker's end,
+so that its flights cross the link too; TCP's slow start is not emulated: a flight of any size is one.
 
     client ── kernel ── LinkedConnection ══ line up ══▶ protocol (HTTP)
                                          ◀═ line down ══ FarEnd, its transport
@@ -46,19 +46,19 @@ class Link:
         self._is_empty = asyncio.Event()
 
     def before(self, factory: ProtocolFactory) -> ProtocolFactory:
-        """A factory for `loop.create_server`; without a round trip it is `factory` itself, at no cost."""
+        """Return a factory for `loop.create_server`; without a round trip it is `factory` itself, at no cost."""
         if self.round_trip == 0:
             return factory
         return lambda: LinkedConnection(self, factory())
 
     def obey(self, faults: Faults) -> None:
-        """Be as long as the faults say, or as long as usual. What is on the way already arrives when it would have."""
+        """Apply the round trip of the faults, or the configured one. Events on the way keep their time of arrival."""
         self.round_trip = self._usual if faults.rtt is None else faults.rtt
         for connection in self._connections:
             connection.stretch(self.round_trip)
 
     async def drain(self) -> None:
-        """Wait until what is on the way has arrived, one round trip at most; then reset who is left."""
+        """Wait until events on the way have arrived, one round trip at most; then reset remaining connections."""
         if not self._connections:
             return
         with contextlib.suppress(TimeoutError):
@@ -67,19 +67,19 @@ class Link:
             connection.abort()
 
     def join(self, connection: LinkedConnection) -> None:
-        """A connection begins."""
+        """Register a new connection of the link."""
         self._connections.add(connection)
         self._is_empty.clear()
 
     def leave(self, connection: LinkedConnection) -> None:
-        """A connection has ended at the client's side."""
+        """Remove a connection that has ended at the client's side."""
         self._connections.discard(connection)
         if not self._connections:
             self._is_empty.set()
 
 
 class LinkedConnection(asyncio.Protocol):
-    """The client's end of one connection: the protocol that the kernel's transport talks to."""
+    """The client's end of one connection: the protocol of the kernel's transport."""
 
     def __init__(self, link: Link, protocol: asyncio.Protocol) -> None:
         self._link = link
@@ -104,13 +104,13 @@ class LinkedConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._up.enter(self._far_end.arrive_eof, not_before=self._connected_at)
-        return True  # the worker may still be answering
+        return True  # the worker may still be sending its response
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._link.leave(self)
         self._down.clear()
         if self._up.is_held:
-            # What the worker had not read is lost with a reset, and must not keep the news from it.
+            # A reset discards what the worker had not read, which must not delay the report of the loss.
             self._up.clear()
             self._up.release()
         self._up.enter(self._far_end.lose, exc)
@@ -122,16 +122,16 @@ class LinkedConnection(asyncio.Protocol):
         self._down.release()
 
     def stretch(self, round_trip: float) -> None:
-        """What enters from now on takes half of `round_trip`; a switch is thrown on the spot as ever."""
+        """Use half of `round_trip` as delay from now on, except for a control connection."""
         if not self._is_control:
             self._up.delay = self._down.delay = round_trip / 2
 
     def abort(self) -> None:
-        """Break the connection now, from the middle of the link."""
+        """Reset the connection now, without the delay of the link."""
         self._transport.abort()
 
     def _recognise_control(self, first_bytes: bytes) -> None:
-        # A switch is thrown on the spot: an experiment's fault must not start a round trip late.
+        # Control requests bypass the link: an experiment's fault must not start a round trip late.
         self._is_first = False
         if is_control(first_bytes):
             self._is_control = True

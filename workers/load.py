@@ -1,10 +1,10 @@
-"""What a worker says of its own load, in the headers of every answer.
+"""Load report of a worker, in the headers of every response.
 
 | header | |
 |---|---|
-| `X-Worker-Name`, `X-Worker-Region` | who answered |
-| `X-Worker-In-Flight` | requests inside, queued or served, when the answer was made, itself not counted |
-| `X-Worker-Service-Time` | seconds this request was served, without its wait in the queue; 0 if refused |
+| `X-Worker-Name`, `X-Worker-Region` | the worker and its region |
+| `X-Worker-In-Flight` | requests queued or in service when the response was made, itself not counted |
+| `X-Worker-Service-Time` | service time of this request in seconds, without its wait in the queue; 0 if refused |
 | `X-Worker-Utilization` | share of slot time in use, 0 to 1, averaged over about the last second |
 """
 
@@ -30,7 +30,7 @@ class LoadReport:
         self.served = 0
 
     def utilization(self, now: float) -> float:
-        """Exponentially weighted share of slot time in use, exact for any spacing of the readings."""
+        """Return the exponentially weighted share of slot time in use, exact for any spacing of the readings."""
         elapsed = now - self._read_at
         if elapsed > 0:
             busy_seconds = self._slots.busy_seconds(now)
@@ -40,7 +40,7 @@ class LoadReport:
         return self._utilization
 
     def standing(self, now: float) -> dict[str, str]:
-        """The report for who asks without being served: `X-Worker-In-Flight` counts everybody inside."""
+        """Return the report for a health check: `X-Worker-In-Flight` counts all requests, as it is not one."""
         return {
             **self._identity,
             "X-Worker-In-Flight": str(self.in_flight),
@@ -48,7 +48,7 @@ class LoadReport:
         }
 
     def headers(self, now: float, service_time: float = 0.0) -> dict[str, str]:
-        """The report as it stands, for one answer."""
+        """Return the report for the response to a counted request."""
         return {
             **self._identity,
             "X-Worker-In-Flight": str(self.in_flight - 1),

@@ -1,4 +1,4 @@
-"""Throws the switches of a running worker, over HTTP. Standard library only, synchronous."""
+"""Client of the fault injection interface of a running worker. Standard library only, synchronous."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PATIENCE = 5.0  # seconds
 
 
 def exchange(url: str, faults: dict[str, Any] | None) -> dict[str, Any]:
-    """Put `faults` in force at the worker at `url`, or with None ask; the faults then in force.
+    """Set the faults of the worker at `url`, or with None read them; return the active faults.
 
-    `{}` heals. Raises Unreachable.
+    `{}` clears them. Raises Unreachable.
     """
     data = None if faults is None else json.dumps(faults).encode()
     method = "GET" if faults is None else "PUT"

@@ -1,7 +1,7 @@
-"""Which TLS a worker speaks: one version, and whether a client may resume a session.
+"""TLS contexts of a worker: one protocol version, with or without session resumption.
 
-Rule of this file: a context remembers sessions, so a worker that resumes none has a new context for each connection;
-OpenSSL would otherwise resume TLS 1.2 by its own cache, tickets or no tickets.
+A context remembers sessions, so a worker without resumption has a new context for each connection; OpenSSL would
+otherwise resume TLS 1.2 sessions from its own cache, even without tickets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ContextFactory = Callable[[], ssl.SSLContext]
 
 
 def contexts_of(settings: Settings) -> ContextFactory | None:
-    """The context for each connection; None without TLS. Raises CannotCertify."""
+    """Return the factory of the context for each connection; None without TLS. Raises CannotCertify."""
     if settings.tls is None:
         return None
     with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:

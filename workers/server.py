@@ -1,4 +1,4 @@
-"""A worker's life: listen → serve → drain.
+"""Lifecycle of a worker: listen, serve, drain.
 
 async with Worker(settings) as worker:
     print(worker.url)
@@ -23,7 +23,7 @@ from workers.settings import Settings
 from workers.timer import DeadlineTimer
 
 BACKLOG = 2048
-"""Connections that the kernel keeps while the worker is busy accepting; a thousand may come at once."""
+"""Listen backlog: connections that the kernel keeps while the worker is busy; a thousand may arrive at once."""
 
 
 class LinkedSite(web.BaseSite):
@@ -55,14 +55,14 @@ class LinkedSite(web.BaseSite):
 
 
 class Worker:
-    """One worker process's contents. Every instance has its own timer, link, slots and random streams."""
+    """A worker, as an async context manager. Each instance has its own timer, link, slots and generators."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
     @property
     def url(self) -> str:
-        """Where it listens, without a trailing slash."""
+        """URL of the worker, without a trailing slash."""
         return self._site.name
 
     async def __aenter__(self) -> Self:
@@ -91,10 +91,10 @@ class Worker:
         self._door = loop.create_task(self._mind_the_door())
 
     async def stop(self) -> None:
-        """Stop listening, finish what is in flight within `grace`, let the last bytes cross the link."""
+        """Stop listening, finish what is in flight within `grace`, and let the last bytes cross the link."""
         self._door.cancel()
         self.app.is_draining = True
-        self.switchboard.heal()  # a hanging request would use up the grace for nothing
+        self.switchboard.heal()  # a hanging request would use up the grace period
         self._front.leave()
         await self._runner.cleanup()
         await self._link.drain()
@@ -109,11 +109,11 @@ class Worker:
             access_log=None,
             keepalive_timeout=self.settings.keep_alive,
             shutdown_timeout=self.settings.grace,
-            handler_cancellation=True,  # a client that leaves must not leave a hanging request behind
+            handler_cancellation=True,  # a client that disconnects must not leave a hanging request behind
         )
 
     async def _mind_the_door(self) -> None:
-        """Close the listening socket while the worker is to be down, and open it again."""
+        """Close the listening socket while the fault `down` is active, and open it again afterwards."""
         while True:
             is_open = self._site in self._runner.sites
             if self.switchboard.current.down and is_open:
@@ -125,7 +125,7 @@ class Worker:
                 await self.switchboard.changed()
 
     async def _open_the_door(self) -> None:
-        """For the first time. Raises CannotListen, with everything given back."""
+        """Start listening for the first time. Raises CannotListen, after all resources are freed."""
         try:
             await self._site.start()
         except CannotListen:

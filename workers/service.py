@@ -1,6 +1,8 @@
-"""How long a request is served, and how long it waits for its turn. Pure: a simulator uses it as it is.
+"""Service times and the queue of a worker.
 
-Rule of this file: no clock and no global randomness; `now` and `rng` are arguments. All times are in seconds.
+Pure: no I/O, no clock and no global randomness; a simulator uses it as well.
+
+`now` and `rng` are arguments. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -18,22 +20,22 @@ ALLOWED_PROFILES = "fixed:20ms, uniform:19-21ms (or 19-21ms), exponential:20ms, 
 
 
 class Profile(Protocol):
-    """A distribution of service times."""
+    """Distribution from which service times are drawn."""
 
     @property
     def mean(self) -> float:
-        """Expected service time in seconds."""
+        """Expected (mean) service time in seconds."""
 
     def draw(self, rng: Random) -> float:
-        """One service time in seconds, ≥ 0."""
+        """Return one service time in seconds, ≥ 0."""
 
     def scaled(self, factor: float) -> Self:
-        """The same shape with every service time multiplied by `factor`."""
+        """Return the same distribution with every service time multiplied by `factor`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same: the D of M/D/1."""
+    """Constant service time: the D of M/D/1."""
 
     mean: float
 
@@ -46,7 +48,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Anything from `low` to `high`, equally likely."""
+    """Service time uniformly distributed from `low` to `high`."""
 
     low: float
     high: float
@@ -64,7 +66,7 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """Memoryless: the second M of M/M/1."""
+    """Exponential (memoryless) service time: the second M of M/M/1."""
 
     mean: float
 
@@ -77,7 +79,9 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Heavy-tailed. `mean` is the mean, not the median; `sigma` is the deviation of the logarithm.
+    """Lognormal (heavy-tailed) service time.
+
+    `mean` is the mean, not the median; `sigma` the deviation of the logarithm.
 
     By its mean, so that profiles of equal mean offer equal load: median = mean·e^(−σ²/2), C² = e^(σ²) − 1.
     """
@@ -93,7 +97,7 @@ class Lognormal:
 
 
 def parse_profile(text: str) -> Profile:
-    """`lognormal:20ms,0.5` → Lognormal(0.02, 0.5). Raises ValueError that names the allowed forms."""
+    """Parse `lognormal:20ms,0.5` → Lognormal(0.02, 0.5). Raises ValueError with the allowed forms."""
     kind, colon, values = text.strip().partition(":")
     if not colon:
         kind, values = "uniform", text
@@ -128,17 +132,17 @@ def _parse_sigma(text: str) -> float:
 
 
 class Stay(NamedTuple):
-    """When a request that was let in begins and ends being served."""
+    """Start and end of service of an admitted request."""
 
     start_at: float
     finish_at: float
 
 
 class Slots:
-    """First come, first served by `count` slots, with at most `queue_limit` requests waiting.
+    """FIFO queue with `count` servers (slots), and at most `queue_limit` requests waiting.
 
-    Admission is arithmetic: with FIFO order a request's start is known on arrival, so nothing has to be
-    woken when a slot frees. `now` must not run backwards. O(log count) per admission.
+    Admission is arithmetic: with FIFO order a request's start is known on arrival, so no request has to be woken when a
+    slot becomes free. `now` must not decrease. O(log count) per admission.
     """
 
     def __init__(self, count: int, queue_limit: int) -> None:
@@ -147,13 +151,13 @@ class Slots:
         self.count = count
         self.queue_limit = queue_limit
         self._free_at = [-math.inf] * count  # a heap, one entry per slot
-        self._starts: deque[float] = deque()  # of those let in; never decreasing, since order is FIFO
-        self._occupied = 0.0  # slot-seconds ever given out, the future included
+        self._starts: deque[float] = deque()  # of admitted requests; never decreasing, since order is FIFO
+        self._occupied = 0.0  # slot-seconds assigned so far, the future included
         self.stopped = 0.0
-        """Seconds for which all of them were stopped, those to come included."""
+        """Total seconds for which all slots were stopped, future ones included."""
 
     def admit(self, now: float, service_time: float, not_before: float = -math.inf) -> Stay | None:
-        """Let a request in, to start no earlier than `not_before`; None when the queue is full."""
+        """Admit a request, to start no earlier than `not_before`; None if the queue is full."""
         ready_at = max(now, self._free_at[0])
         start_at = max(ready_at, not_before)
         if start_at > now and self.waiting(now) >= self.queue_limit:
@@ -165,31 +169,32 @@ class Slots:
         return stay
 
     def stop(self, now: float, seconds: float) -> None:
-        """Let nothing proceed from `now` on: what is unfinished ends so much later, what waits begins so much later,
-        and no slot is free before. Stays that were given out know nothing of it; `stopped` says by how much."""
+        """Stop all slots for `seconds` from `now` on: unfinished and waiting requests are delayed by as much.
+
+        A `Stay` that was returned before is not updated; its delay is the difference in `stopped`."""
         self._free_at = [
             max(free_at, now) + seconds for free_at in self._free_at
-        ]  # order, and so the heap, stays
+        ]  # order, and so the heap, is kept
         self._starts = deque(start + seconds for start in self._starts if start > now)
-        self._occupied += seconds * self.count  # a collector keeps it busy
+        self._occupied += seconds * self.count  # a garbage collection keeps the slots busy
         self.stopped += seconds
 
     def waiting(self, now: float) -> int:
-        """How many were let in and have not started."""
+        """Return how many admitted requests have not started."""
         while self._starts and self._starts[0] <= now:
             self._starts.popleft()
         return len(self._starts)
 
     def room_at(self, now: float) -> float:
-        """When the next arrival would be let in: now, or when the first of a full queue starts."""
+        """Return when the next request can be admitted: now, or when the first of a full queue starts."""
         is_full = self._free_at[0] > now and self.waiting(now) >= self.queue_limit
         if not is_full:
             return now
         return self._starts[0] if self._starts else self._free_at[0]
 
     def busy_seconds(self, now: float) -> float:
-        """Slot-seconds spent until `now`; waiting for `not_before` counts as busy. O(count).
+        """Return the slot-seconds used until `now`; waiting for `not_before` counts as busy. O(count).
 
-        A slot that is free at f > now is busy without a gap until f, so what lies ahead is f − now.
+        A slot that becomes free at f > now is busy without a gap until f, so what lies ahead is f − now.
         """
         return self._occupied - sum(free_at - now for free_at in self._free_at if free_at > now)

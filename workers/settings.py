@@ -1,4 +1,4 @@
-"""Everything that a worker is told once, when it starts. All durations in seconds."""
+"""Settings of a worker, fixed at its start. All durations in seconds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from workers.service import Profile, Uniform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One worker. `math.inf` stands for never. Service times are divided by `speed`; with `demand` they are those that
-    requests bring, at that place of a list.
+    """Settings of one worker. `math.inf` stands for never.
+
+    Service times are divided by `speed`; with `demand` the service time of a request is the one at that index of its
+    header's list.
 
     `tls` is None, "1.2" or "1.3"; `http` "1.1" or "2"; without a `certificate` (PEM, with its key) one is made.
-    `close_idle` is the span from which the life of every idle connection is drawn, anew after each answer;
-    `max_requests_per_connection` the one from which each connection has its number of requests.
+    `close_idle` is the span from which the idle timeout of a connection is drawn, anew after each response;
+    `max_requests_per_connection` the one from which each connection draws its limit of requests.
     """
 
     name: str = "worker-0"
@@ -47,7 +49,7 @@ class Settings:
     seed: int = 0
 
     def scaled(self, factor: float) -> Self:
-        """The same worker with every emulated time multiplied by `factor`; `grace` is real and stays."""
+        """Return the settings with every emulated time multiplied by `factor`; `grace` is real time and stays."""
         return replace(
             self,
             round_trip=self.round_trip * factor,

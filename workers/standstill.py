@@ -1,7 +1,7 @@
-"""A worker that stands still for moments, as a collection of garbage makes it.
+"""Emulated GC pauses of a worker.
 
-Rule of this file: while it stands, nobody is let in, nobody is answered, and whatever is being served ends that much
-later. The link in front of it goes on: a network knows nothing of collections.
+During a pause no request is admitted or answered, and services in progress end that much later. The link in front of
+the worker goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.timer import DeadlineTimer
 
 
 class Standstill:
-    """Stops `slots` as the faults say. `until` is the end of the last stop, in seconds of `time.monotonic()`."""
+    """Stops `slots` for the configured pauses. `until` is the end of the last one in `time.monotonic()` seconds."""
 
     def __init__(self, timer: DeadlineTimer, slots: Slots) -> None:
         self._timer = timer
@@ -26,24 +26,24 @@ class Standstill:
         self.until = -math.inf
 
     def obey(self, faults: Faults) -> None:
-        """Others are in force now. Pauses of the same length and period go on in their phase."""
+        """Apply a new set of faults. Pauses of the same length and period keep their phase."""
         if (faults.pause, faults.every) == (self._length, self._every):
             return
         self._length, self._every = faults.pause, faults.every
-        self._turn += 1  # what was scheduled for an earlier set finds another number, and does nothing
+        self._turn += 1  # makes callbacks scheduled for an earlier set do nothing
         if faults.pause:
             self._schedule(time.monotonic() + faults.after)
 
     async def over(self) -> float:
-        """Return once it does not stand still; the instant at which it moved again, -inf if it never stood."""
+        """Wait until no pause is in progress; return the end of the last one, -inf if there was none."""
         while (until := self.until) > time.monotonic():
             await self._timer.wait_until(until)
         return until
 
     async def served(self, finish_at: float) -> float:
-        """Return when a service is over that would end at `finish_at`; the instant at which it was, stops included.
+        """Wait for the end of a service due at `finish_at`; return the actual end, pauses included.
 
-        To be called as soon as the service is let in.
+        Call it as soon as the service is admitted.
         """
         stopped = self._slots.stopped
         await self._timer.wait_until(finish_at)

@@ -1,7 +1,7 @@
-"""One exchange of HTTP/2: to the worker's application an HTTP/1.1 connection of its own, with one request.
+"""HTTP/2 stream, presented to the worker's application as an HTTP/1.1 connection with one request.
 
-Rule of this file: it translates and decides nothing, so slots, queues, faults and bodies are the same in both
-versions. What the client's windows do not take is kept here, and whoever makes it is paused.
+It only translates, so slots, queues, faults and bodies are the same in both versions. Data beyond the client's
+flow-control window is kept here, and the application is paused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ Fields = Iterable[tuple[bytes, bytes]]
 Buffer = bytes | bytearray | memoryview
 
 MOST_KEPT = 1 << 17
-"""Bytes of an answer that wait for the client's window before its maker is paused."""
+"""Bytes of a response that may wait for the client's window before the application is paused."""
 
 OF_CONNECTIONS = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"upgrade", b"expect"))
-"""Not of an exchange (RFC 9113 § 8.2.2); and nobody is asked to go on in the middle of one."""
+"""Connection-specific fields, which HTTP/2 does not allow (RFC 9113 § 8.2.2), and `expect`, as 100-continue is not
+supported."""
 
 
 def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
-    """The head as HTTP/1.1 has it, and whether a body follows in chunks. Raises KeyError without method or path."""
+    """Return the request's header in HTTP/1.1 format, and whether a chunked body follows.
+
+    Raises KeyError without method or path.
+    """
     told = list(fields)
     pseudo = {name: value for name, value in told if name.startswith(b":")}
     lines = [
@@ -44,7 +48,7 @@ def request_bytes(fields: Fields, is_whole: bool) -> tuple[bytes, bool]:
 
 
 class Stream(asyncio.Transport):
-    """The application's transport for one request. `pending` is what the client has no room for yet."""
+    """The application's transport for one request."""
 
     def __init__(self, connection: Http2Connection, number: int, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -62,32 +66,32 @@ class Stream(asyncio.Transport):
     # ── from the client ──────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, fields: Fields, is_whole: bool) -> None:
-        """Its head has come. Raises KeyError when it lacks method or path."""
+        """Pass the request's header to the application. Raises KeyError if it lacks method or path."""
         head, self._is_chunked = request_bytes(fields, is_whole)
         self._is_head = head.startswith(b"HEAD ")
         self._protocol.connection_made(self)
         self._protocol.data_received(head)
 
     def arrive(self, data: bytes, size: int) -> None:
-        """A piece of its body, `size` bytes of the window."""
+        """Pass on a part of the request body, which used `size` bytes of the window."""
         self._unread += size
         if data and not self._is_closing:
             self._protocol.data_received(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         self._take_in()
 
     def arrive_end(self) -> None:
-        """Its body is whole."""
+        """Handle the end of the request body."""
         if self._is_chunked and not self._is_closing:
             self._protocol.data_received(b"0\r\n\r\n")
 
     def lose(self, exc: Exception | None = None) -> None:
-        """The client has given it up, or the connection is gone."""
+        """Handle a stream reset by the client, or the loss of the connection."""
         if not self._is_closing:
             self._is_closing = True
             self._protocol.connection_lost(exc)
 
     def pump(self) -> None:
-        """Send what the client has room for."""
+        """Send what the client's window allows."""
         kept = self._kept
         while kept and (size := min(len(kept), self._connection.room(self.number))) > 0:
             piece = bytes(kept[:size])
@@ -95,7 +99,7 @@ class Stream(asyncio.Transport):
             self._connection.send_data(self.number, piece, self._has_all and not kept)
         self._mind_the_level()
 
-    # ── what httptools finds in the application's bytes ──────────────────────────────────────────────────
+    # ── callbacks of httptools for the application's bytes ───────────────────────────────────────────────
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name.lower(), value))
@@ -119,7 +123,7 @@ class Stream(asyncio.Transport):
             if not self._kept:
                 self._connection.send_data(self.number, b"", True)
 
-    # ── what the application does to its transport ───────────────────────────────────────────────────────
+    # ── the application's transport ──────────────────────────────────────────────────────────────────────
 
     def write(self, data: Buffer) -> None:
         if not self._is_closing and not (self._is_head and self._has_all):
@@ -135,7 +139,7 @@ class Stream(asyncio.Transport):
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
     def abort(self) -> None:
-        """A connection that is to be broken is the client's, not the one that the application believes in."""
+        """Reset the client's whole connection, not only this stream."""
         self._connection.abort()
 
     def is_closing(self) -> bool:
@@ -158,7 +162,7 @@ class Stream(asyncio.Transport):
         return self._connection.transport.get_extra_info(name, default)
 
     def _take_in(self) -> None:
-        """Give the client room again for what has been read."""
+        """Acknowledge what has been read, which reopens the client's window."""
         if self._is_reading and self._unread:
             size, self._unread = self._unread, 0
             self._connection.acknowledge(self.number, size)

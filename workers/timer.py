@@ -1,7 +1,7 @@
-"""Many deadlines, one alarm: the pacer behind every wait of a worker.
+"""Deadline timer: many deadlines on one alarm, used by every wait of a worker.
 
-Rule of this file: deadlines are absolute. Whatever is late is served at once and never moves what follows,
-so errors do not add up; one ring serves everything that is due.
+Deadlines are absolute. A late callback is called at once and does not delay the following ones, so errors do not add
+up; one ring serves everything that is due.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.alarm import Alarm, open_alarm
 
 
 class DeadlineTimer:
-    """Calls back at absolute instants of `time.monotonic()`, in order of deadline, then of scheduling.
+    """Calls back at absolute times of `time.monotonic()`, in order of deadline, then of scheduling.
 
     (Not `loop.time()`: uvloop's is in whole milliseconds, and cached.) Belongs to one running loop.
     """
@@ -44,14 +44,14 @@ class DeadlineTimer:
             self._arm(at)
 
     async def wait_until(self, at: float) -> None:
-        """Return at `at`, or at once if that has passed."""
+        """Wait until `at`; return at once if that has passed."""
         if at > time.monotonic():
             woken: asyncio.Future[None] = self._loop.create_future()
             self.schedule(at, partial(_wake, woken))
             await woken
 
     def close(self) -> None:
-        """Forget what is scheduled and give the alarm back."""
+        """Drop all callbacks and free the alarm."""
         self._heap.clear()
         self._alarm.close()
 
@@ -60,8 +60,8 @@ class DeadlineTimer:
         self._alarm.set(at if at < math.inf else None)
 
     def _ring(self) -> None:
-        self._armed_for = -math.inf  # what callbacks schedule is armed once, at the end
-        now = time.monotonic()  # read once: a busy line must not keep the loop from its sockets
+        self._armed_for = -math.inf  # deadlines set by callbacks are armed once, at the end
+        now = time.monotonic()  # read once: a steady flow of deadlines must not starve the loop's sockets
         while self._heap and self._heap[0][0] <= now:
             self._call(heapq.heappop(self._heap)[2])
         self._arm(self._heap[0][0] if self._heap else math.inf)

@@ -1,11 +1,11 @@
 """TLS at the worker's end of the link.
 
-Rule of this file: the handshake's flights are bytes that cross the link like any others, so each pays half a round
-trip. With R the round trip: TLS 1.2 adds 2R to a new connection, 1R where a session is resumed, TLS 1.3 adds 1R.
+The handshake's flights are bytes that cross the link like any others, so each takes half a round trip. With R the round
+trip: TLS 1.2 adds 2R to a new connection, 1R if a session is resumed, TLS 1.3 adds 1R.
 
-An event loop's own TLS wants a transport that the loop has made, and the far end of a link is none: so this is the
-`ssl` module's objects in memory. A switch (`/-/`) may be thrown in plain HTTP on the same port: it is for whoever runs
-the experiment, and the link must know it to let it pass at once.
+An event loop's own TLS needs a transport of the loop, which the far end of a link is not: so this uses the `ssl`
+module's memory BIOs. A control request (`/-/`) may be sent in plain HTTP on the same port: the link must recognise it
+to let it bypass the delay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_SIZE = 1 << 16
 
 
 class TlsConnection(asyncio.Protocol):
-    """Ciphertext on one side, on the other `protocol`, which believes that it has a plain transport."""
+    """Decrypts and encrypts for `protocol`, which is given a plain transport."""
 
     def __init__(self, contexts: ContextFactory, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -50,7 +50,7 @@ class TlsConnection(asyncio.Protocol):
         except ssl.SSLWantReadError:
             self._flush()
         except ssl.SSLError:
-            self._flush()  # the alert that says why
+            self._flush()  # sends the alert with the reason
             self.transport.close()
 
     def eof_received(self) -> bool | None:
@@ -67,29 +67,29 @@ class TlsConnection(asyncio.Protocol):
         self._protocol.resume_writing()
 
     def write(self, data: Buffer) -> None:
-        """Encrypt and send; one write is one packet on its way, if it fits."""
+        """Encrypt and send; one write is one packet, if it fits."""
         view = memoryview(data)
         while view:
             view = view[self.tls.write(view) :]
         self._flush()
 
     def end(self) -> None:
-        """Say that nothing more follows, and close."""
+        """Send close_notify, and close the transport."""
         if self._is_shaken:
-            with contextlib.suppress(ssl.SSLError):  # we do not wait for the client to say so too
+            with contextlib.suppress(ssl.SSLError):  # without waiting for the client's close_notify
                 self.tls.unwrap()
             self._flush()
         self.transport.close()
 
     def _advance(self) -> None:
-        """Go as far as what has come allows. Raises SSLWantReadError, always, when it is used up."""
+        """Process what has arrived. Raises SSLWantReadError when it needs more data."""
         if not self._is_shaken:
             self.tls.do_handshake()
             self._is_shaken = True
             self._flush()
         while data := self.tls.read(READ_SIZE):
             self._protocol.data_received(data)
-        if not self._secured.is_over:  # the client has said that nothing more follows
+        if not self._secured.is_over:  # the client has sent close_notify
             self._protocol.eof_received()
             self._secured.close()
 
@@ -99,7 +99,7 @@ class TlsConnection(asyncio.Protocol):
 
 
 class TlsTransport(asyncio.Transport):
-    """What the protocol within writes to."""
+    """The plain transport that `protocol` writes to."""
 
     def __init__(self, connection: TlsConnection) -> None:
         super().__init__()

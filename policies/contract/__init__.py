@@ -1,9 +1,9 @@
-"""What every policy keeps to, as code: run it on your own.
+"""Contract tests that every policy must pass, for use with policies of other packages.
 
-Rule of this room: it imports what it judges by, and nothing of what it judges.
+The contract imports nothing of the policies it tests.
 
-`check` holds a policy to all that no policy may break. `Trial` is the bench that the rules use, and `spread` has
-those whose bounds are a policy's own.
+`check` tests what every policy must satisfy. `Trial` is the test bench, and `spread` has tests whose bounds depend on
+the policy.
 """
 
 from policies.contract.broken import ContractBroken
@@ -49,7 +49,7 @@ RULES = (
 
 
 def check(make: PolicyMaker) -> None:
-    """Hold a policy to all that no policy may break. Raises ContractBroken, saying what."""
+    """Test a policy against all rules. Raises ContractBroken with the violation."""
     for rule in RULES:
         rule(make)
 

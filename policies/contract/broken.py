@@ -1,13 +1,13 @@
-"""What a rule says of a policy that breaks it."""
+"""The exception for a violated contract rule."""
 
 from __future__ import annotations
 
 
 class ContractBroken(AssertionError):
-    """A policy did what no policy may do."""
+    """A policy violates a rule of the contract."""
 
 
 def demand(kept: bool, otherwise: str) -> None:
-    """Raises ContractBroken unless it is kept."""
+    """Raise ContractBroken with the message `otherwise` unless `kept`."""
     if not kept:
         raise ContractBroken(otherwise)

@@ -1,6 +1,6 @@
-"""What no policy may do, whatever it is for.
+"""Contract rules that apply to every policy.
 
-Rule of this file: a policy is judged by what it does through the router, and a verdict names what was seen.
+A policy is tested by its behaviour through the router, and the message of a failure states what was measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from policies.routing.facts import OutcomeKind
 
 
 def stays_within_the_set(make: PolicyMaker) -> None:
-    """Whatever flips, it picks what is on offer, and raises nothing."""
+    """The policy picks only selectable endpoints, and raises nothing, whatever becomes unhealthy."""
     trial, rng = Trial(make, endpoints(*[1] * 6)), Random(3)
     for _ in range(300):
         trial.router.set_healthy(f"{REGION}-{rng.randrange(1, 6)}", rng.random() < 0.5)
@@ -29,7 +29,7 @@ def stays_within_the_set(make: PolicyMaker) -> None:
 
 
 def repeats_itself(make: PolicyMaker) -> None:
-    """The same seed makes the same run: all randomness is the one that was handed in."""
+    """The same seed gives the same run: all randomness comes from the generator passed in."""
     one, other = (Trial(make, endpoints(1, 2, 3)) for _ in range(2))
     for trial in (one, other):
         trial.closed_loop(10, 10)
@@ -59,8 +59,7 @@ def spares_a_cold_endpoint(make: PolicyMaker) -> None:
 
 
 def ends_with_failures(make: PolicyMaker) -> None:
-    """With ejection, which is on by default, the same endpoint gets nothing but a try now and then, and has its share
-    again when it is well."""
+    """With ejection, a failing endpoint gets only occasional trials, and its share again after its recovery."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         fails = state.id == f"{REGION}-0" and now < 20
@@ -78,15 +77,15 @@ def ends_with_failures(make: PolicyMaker) -> None:
 
 
 def returns_in_time(make: PolicyMaker) -> None:
-    """An endpoint that failed every request for 3 s has a third of its fair share at least within the three seconds
-    after it is well, whatever said that it was ill, and if nobody did."""
+    """An endpoint that failed every request for 3 s has at least a third of its fair share within three seconds of its
+    recovery, whether a check, the end of an ejection or only its requests show it."""
     for told in Told:
         share = share_after_return(make, told)
         demand(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")
 
 
 class Told(Enum):
-    """How it comes to be known that an endpoint is well again."""
+    """How the recovery of an endpoint is detected."""
 
     BY_A_CHECK = "a check"
     BY_ITS_TIME = "the end of an ejection"
@@ -94,8 +93,8 @@ class Told(Enum):
 
 
 def share_after_return(make: PolicyMaker, told: Told) -> float:
-    """The part that one of six gets in the third second after it is well: after the check passes again, the ejection
-    is over, or its requests succeed."""
+    """Return the share that one of six gets in the third second after its recovery: after the check passes again, the
+    ejection ends, or its requests succeed."""
     rules = EjectionRules(failures=2, time=2.0) if told is Told.BY_ITS_TIME else None
     trial = Trial(
         make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Health(Random(4), ejection=rules)
@@ -112,7 +111,7 @@ def share_after_return(make: PolicyMaker, told: Told) -> float:
 
 
 def _failing_from_10_to_13() -> Answer:
-    rng = Random(5)  # equal latencies would leave it to the last bit who is quicker
+    rng = Random(5)  # with equal latencies, rounding errors would decide which one is faster
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         fails = state.id == f"{REGION}-0" and 10 <= now < 13
@@ -122,8 +121,7 @@ def _failing_from_10_to_13() -> Answer:
 
 
 def bears_a_slow_start(make: PolicyMaker) -> None:
-    """A new endpoint that starts slowly gets no more than a little over its part of a fair share, and all of it in
-    the end."""
+    """A new endpoint gets little more than its slow-start part of a fair share, and its full share in the end."""
     trial = Trial(make, endpoints(*[1] * 4), fitness=Health(Random(4), slow_start=SlowStart(window=20.0)))
     trial.closed_loop(24, 10)
     trial.router.replace(endpoints(*[1] * 5))
@@ -139,8 +137,7 @@ def bears_a_slow_start(make: PolicyMaker) -> None:
 
 
 def shuns_failures(make: PolicyMaker) -> None:
-    """An endpoint that fails within five milliseconds gets at most a little over its fair share, however idle
-    it looks."""
+    """An endpoint that fails within 5 ms gets at most a little over its fair share, however idle it looks."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
         return (0.005, OutcomeKind.RESET) if state.id == f"{REGION}-0" else (0.1, OutcomeKind.OK)

@@ -1,7 +1,7 @@
-"""How a policy spreads requests: evenly, by weight, to the idle, and from the first one on.
+"""Tests of how a policy distributes requests: evenly, by weight, to idle endpoints, and from the first request on.
 
-Rule of this file: a distribution is measured by one function and held to a bound by another. Only `begins_anywhere`
-is for every policy; the bounds of the others are the policy's own, and stand in a table of expectations.
+A distribution is measured by one function and compared with a bound by another. Only `begins_anywhere` applies to every
+policy; the bounds of the others depend on the policy, and are in a table of expectations.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from policies.routing.facts import RequestFacts
 from policies.routing.router import Router
 
 BALANCERS = 300
-"""So many are rebuilt at once. Of six equals each is first for 50 of them, give or take 6.5."""
+"""Number of balancers that are rebuilt at once. Of six equals each is first for 50 of them, give or take 6.5."""
 
 
 def begins_anywhere(make: PolicyMaker) -> None:
-    """Of many balancers that are told of the same new endpoints at once, no more than a few go to the same one first,
-    be it because they have just started or because somebody has come.
+    """Of many balancers that start or learn of an endpoint at once, few send the first request to the same one.
 
-    Whoever looks at all goes to the newcomer if it knows the others to be busier: for 0 to 4 requests, 29 % do.
+    A policy that compares all endpoints picks the new one if it knows the others to be busier: for 0 to 4 requests, 29
+    % do.
     """
     for name, earlier in (("started", 0), ("told of a newcomer", 5)):
         share = most_first(make, [1.0] * 6, earlier)
@@ -34,7 +34,7 @@ def begins_anywhere(make: PolicyMaker) -> None:
 
 
 def begins_by_weight(make: PolicyMaker) -> None:
-    """The same with an endpoint three times as heavy as the others: it is first for some, not for all."""
+    """As `begins_anywhere`, with an endpoint three times as heavy as the others: it is first for some, not for all."""
     for name, earlier in (("started", 0), ("told of a newcomer", 5)):
         share = most_first(make, [1.0, 1.0, 3.0, 1.0, 1.0, 1.0], earlier)
         demand(
@@ -44,8 +44,9 @@ def begins_by_weight(make: PolicyMaker) -> None:
 
 
 def most_first(make: PolicyMaker, weights: list[float], earlier: int) -> float:
-    """The largest share of balancers whose first request after the news goes to the same endpoint. Before that each has
-    sent up to so many to all but the last of them."""
+    """Return the largest share of balancers whose first request after the change goes to the same endpoint.
+
+    Before the change each has sent up to `earlier` requests to all endpoints but the last."""
     firsts: Counter[str] = Counter()
     for seed in range(BALANCERS):
         rng = Random(seed)
@@ -66,7 +67,7 @@ def evens_out(make: PolicyMaker, most: float) -> None:
 
 
 def imbalance(make: PolicyMaker) -> float:
-    """The largest share over the fair one, six equal endpoints, 30 outstanding."""
+    """Return the largest share divided by the fair one, six equal endpoints, 30 outstanding."""
     trial = Trial(make, endpoints(*[1] * 6))
     trial.closed_loop(30, 30)
     picked = trial.picked()
@@ -74,13 +75,13 @@ def imbalance(make: PolicyMaker) -> float:
 
 
 def respects_weights(make: PolicyMaker, within: float) -> None:
-    """Shares are as the weights say, within so much."""
+    """Shares differ from the weights by at most `within`."""
     found = weight_error(make)
     demand(found <= within, f"a share is {found:.3f} from what weights 1 : 2 : 3 say, {within:g} is allowed")
 
 
 def weight_error(make: PolicyMaker) -> float:
-    """How far from 1 : 2 : 3 the shares are at worst, 60 outstanding."""
+    """Return the largest difference of a share from weights 1 : 2 : 3, 60 outstanding."""
     trial = Trial(make, endpoints(1, 2, 3))
     trial.closed_loop(60, 20)
     picked = trial.picked(since=1)
@@ -88,13 +89,13 @@ def weight_error(make: PolicyMaker) -> float:
 
 
 def finds_the_idle(make: PolicyMaker, least: float) -> None:
-    """The idle one of two gets no less than this share."""
+    """The idle one of two endpoints gets at least this share."""
     found = idle_share(make)
     demand(found >= least, f"the idle one of two got {found:.1%} of the requests, {least:.0%} is expected")
 
 
 def idle_share(make: PolicyMaker) -> float:
-    """The share of 1000 picks that the idle one of two gets while the other holds ten requests."""
+    """Return the share of 1000 picks that the idle one of two gets while the other holds ten requests."""
     trial = Trial(make, endpoints(1, 1))
     busy, idle = trial.router.states
     busy.in_flight = 10
@@ -110,7 +111,7 @@ def keeps_the_fullest_low(make: PolicyMaker, most: float) -> None:
 
 
 def fullest(make: PolicyMaker) -> float:
-    """How many of a thousand requests the fullest of a hundred endpoints holds while none is answered, the mean of ten.
+    """Return how many of 1000 unanswered requests the fullest of 100 endpoints holds, the mean of ten runs.
 
     Balls into bins: at random it is 10 and some √(2·10·ln 100) more, about 19; by two choices ln ln 100/ln 2 more,
     about 12 (Azar, Broder, Karlin and Upfal 1994; Berenbrink, Czumaj, Steger and Vöcking 2000); in turn it is 10.

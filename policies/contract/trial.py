@@ -1,7 +1,6 @@
-"""A bench for policies: the real router, endpoints that answer as told, and a time that is only counted.
+"""Test bench for policies: the real router, simulated endpoints and virtual time.
 
-Rule of this file: it runs and writes down; it judges nothing. A run of a minute takes a fraction of a second, and the
-same seed gives the same run.
+It only runs and records. A run of a minute takes a fraction of a second, and the same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from policies.routing.router import Router
 REGION = "here"
 
 Answer = Callable[[EndpointState, float], tuple[float, OutcomeKind]]
-"""(state, sent at) -> (seconds until the answer, how it ends)."""
+"""(state, sent at) -> (seconds until the response, its outcome)."""
 
 
 class ManualClock:
-    """A clock that moves when told."""
+    """A clock that is set by hand."""
 
     def __init__(self) -> None:
         self.time = 0.0
 
     def now(self) -> float:
-        """Seconds counted so far."""
+        """Return the virtual time in seconds."""
         return self.time
 
 
 def endpoints(*weights: float, region: str = REGION) -> list[Endpoint]:
-    """One endpoint per weight, "here-0", "here-1", …, in one region."""
+    """Return one endpoint per weight, "here-0", "here-1", …, in one region."""
     return [Endpoint(f"{region}-{i}", f"http://{region}-{i}", region, w) for i, w in enumerate(weights)]
 
 
 def steady(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
-    """An endpoint that answers after 100 ms whatever happens."""
+    """An endpoint that always responds after 100 ms."""
     return 0.1, OutcomeKind.OK
 
 
 class Trial:
-    """A policy, endpoints that answer as told, and what happened: `picked` counts requests, `log` has (sent
-    at, id, latency)."""
+    """A router with a policy and simulated endpoints, and a log: `picked` counts requests, `log` has (sent at, id,
+    latency)."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class Trial:
         self._tick_at = 1.0
 
     def send(self) -> EndpointState:
-        """Route one request; its answer comes when the clock gets there."""
+        """Route one request; its response arrives at its time in the virtual clock."""
         assignment = self.router.route(self.facts)
         latency, kind = self._answer(assignment.state, self.clock.time)
         self.log.append((self.clock.time, assignment.state.id, latency))
@@ -77,24 +76,24 @@ class Trial:
         return assignment.state
 
     def closed_loop(self, outstanding: int, seconds: float) -> None:
-        """Keep that many requests outstanding: each answer is followed by the next request, 0–1 ms later."""
+        """Keep `outstanding` requests in flight: each response is followed by the next request, 0–1 ms later."""
         for _ in range(outstanding):
             self.send()
         self._run(self.clock.time + seconds, lambda: self._at(self.clock.time + self._rng.random() * 1e-3))
 
     def open_loop(self, rate: float, seconds: float) -> None:
-        """Send at random instants (Poisson), `rate` per second, whatever comes back."""
+        """Send at random times (Poisson), `rate` per second, regardless of responses."""
         at, until = self.clock.time, self.clock.time + seconds
         while (at := at + self._rng.expovariate(rate)) < until:
             self._at(at)
         self._run(until, lambda: None)
 
     def picked(self, since: float = 0.0) -> Counter[str]:
-        """Requests per endpoint, of those sent from `since` on."""
+        """Return the requests per endpoint, of those sent from `since` on."""
         return Counter(endpoint for sent_at, endpoint, _ in self.log if sent_at >= since)
 
     def mean_latency(self, since: float = 0.0) -> float:
-        """Seconds, over the requests sent from `since` on."""
+        """Return the mean latency in seconds of the requests sent from `since` on."""
         latencies = [latency for sent_at, _, latency in self.log if sent_at >= since]
         return sum(latencies) / len(latencies)
 
@@ -118,7 +117,7 @@ class Trial:
         self.clock.time = until
 
     def _tick_until(self, at: float) -> None:
-        """Once a second, as the balancer does."""
+        """Call the router's `tick` once a second, as the balancer does."""
         while self._tick_at <= at:
             self.clock.time = self._tick_at
             self.router.tick()

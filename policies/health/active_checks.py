@@ -1,7 +1,6 @@
-"""What active checks say of an endpoint: healthy until several in a row speak against it, and back likewise.
+"""Active health checks: an endpoint changes state after several consecutive checks with the other result.
 
-Rule of this file: one bad answer is no illness, and one good answer no recovery. While it looks as if something
-changed, the next look is sooner.
+While results contradict the state, checks are more frequent.
 """
 
 from __future__ import annotations
@@ -10,14 +9,16 @@ from dataclasses import dataclass
 from random import Random
 
 JITTER = 0.1
-"""Part of an interval by which a check may come sooner or later: checks of many endpoints and many units drift
-apart, and no endpoint is checked by all at the same instant."""
+"""Relative jitter of an interval, so that checks of many endpoints and many balancers drift apart, and no endpoint is
+checked by all at the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """Intervals in seconds; `rise` and `fall` are checks in a row. The defaults are those of HAProxy, but for the
-    steady interval: it checks every 2 s, and most of that says nothing new."""
+    """Settings of active checks: intervals in seconds, `rise` and `fall` in consecutive checks.
+
+    The defaults are those of HAProxy, but for the steady interval: HAProxy checks every 2 s, and most of these checks
+    give no new information."""
 
     interval: float = 5.0
     fast_interval: float = 2.0
@@ -26,10 +27,10 @@ class CheckRules:
 
 
 class Verdict:
-    """What the checks of one endpoint amount to.
+    """Result of the active checks of one endpoint.
 
-    `due_at` is when the next one is due, in seconds of the caller's clock. `last_fault` says in words what was wrong
-    the last time. The very first check decides alone: before it nothing is known that it could contradict.
+    `due_at` is when the next check is due, in seconds of the caller's clock. `last_fault` describes the last failure.
+    The very first check decides alone, as there is no earlier result.
     """
 
     __slots__ = ("_against", "_rng", "due_at", "failed", "is_healthy", "last_fault", "passed", "rules")
@@ -37,7 +38,7 @@ class Verdict:
     def __init__(self, rules: CheckRules, rng: Random, now: float) -> None:
         self.rules = rules
         self._rng = rng
-        self._against = 0  # checks in a row that contradict `is_healthy`
+        self._against = 0  # consecutive checks that contradict `is_healthy`
         self.is_healthy = True
         self.passed = self.failed = 0
         self.last_fault: str | None = None
@@ -45,12 +46,11 @@ class Verdict:
 
     @property
     def is_changing(self) -> bool:
-        """Whether the last check contradicted the verdict, or the verdict is bad: nobody should be missed for longer
-        than it takes to see that he is back."""
+        """Whether the last check contradicted the state, or the state is unhealthy; checks are then faster."""
         return self._against > 0 or not self.is_healthy
 
     def record(self, fault: str | None, now: float) -> bool:
-        """Count a check in that ended with `fault` (None: it passed). Returns whether the verdict has changed."""
+        """Record a check that ended with `fault` (None: it passed). Return whether the state has changed."""
         is_first = not (self.passed or self.failed)
         if fault is None:
             self.passed += 1
@@ -62,7 +62,7 @@ class Verdict:
         return has_changed
 
     def hasten(self, now: float) -> None:
-        """Something else says that the endpoint has changed: the next check is soon."""
+        """Schedule the next check early, because another mechanism reports a change of the endpoint."""
         self.due_at = min(self.due_at, now + self._jittered(self.rules.fast_interval))
 
     def _weigh(self, has_passed: bool, is_first: bool) -> bool:

@@ -1,9 +1,9 @@
-"""How many may be left out: a pool is never emptied by what the unit thinks of it.
+"""Maximum number of ejected endpoints (Envoy's max ejection percent).
 
-Rule of this file: at most half of the pool is ejected, whatever it does, and one of two may go. So ejection alone never
-leads to panic. Within a region it is half as well, one at least, since its callers may be bound to it. That holds for
-opinions: who cannot be reached, or belongs to a region in which nothing has succeeded for a while, serves nobody by
-staying, and the region may go whole while the pool can spare it.
+At most half of the pool is ejected, of two endpoints one, so that ejection alone never leads to panic. Within a region
+it is half as well, at least one, since its clients may be bound to it. The limit per region applies to ejections by
+outlier detection only: endpoints that are unreachable, or in a region without any success for a while, are no use in
+the pool, and a whole region of them may be ejected within the limit of the pool.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
 LOST_AFTER = 5.0
-"""Seconds without any success after which a region whose members fail is lost."""
+"""Seconds without any success after which a region whose endpoints fail is lost."""
 
 
 def allowance(size: int) -> int:
-    """How many of a pool of that size may be ejected."""
+    """Return how many endpoints of a pool of `size` may be ejected."""
     return size // 2
 
 
 def region_allowance(size: int) -> int:
-    """How many of a region of that size: of a region of one it is that one, if the pool can spare it."""
+    """Return how many endpoints of a region of `size` may be ejected: at least one, if the pool's limit allows it."""
     return max(1, size // 2)
 
 
 class Census:
-    """Who is there and who is out, by region, and in all under None. Whom the operator took out counts as gone."""
+    """Counts of endpoints and of unhealthy ones, per region, and in all under None.
+
+    Only endpoints in ready state count.
+    """
 
     def __init__(self, states: Iterable[EndpointState] = ()) -> None:
         self.size: Counter[Region | None] = Counter()
@@ -41,11 +44,11 @@ class Census:
             self.add(state)
 
     def add(self, state: EndpointState) -> None:
-        """Count `state` in, by its standing, region and `is_sound` as they are now."""
+        """Count `state` in, by its present `standing`, region and `is_sound`."""
         self._count(state, 1)
 
     def remove(self, state: EndpointState) -> None:
-        """Undo `add`; to be called before standing, region or `is_sound` change."""
+        """Undo `add`; call it before `standing`, region or `is_sound` change."""
         self._count(state, -1)
 
     def _count(self, state: EndpointState, number: int) -> None:
@@ -58,19 +61,19 @@ class Census:
         for key in (state.region, None):
             counter[key] += number
             if not counter[key]:
-                del counter[key]  # else the regions that ever were would be kept
+                del counter[key]  # else the counters of removed regions would be kept
 
     def flip(self, state: EndpointState) -> None:
-        """It has gone, or come back, as its `is_sound` says now."""
+        """Update the counts after a change of `is_sound`."""
         if state.standing is AdminState.UP:
             self._add(self.out, state, -1 if state.is_sound else 1)
 
     def can_spare(self, state: EndpointState) -> bool:
-        """Whether the pool can do without it, if it has to."""
+        """Whether the pool may lose one more endpoint."""
         return self.out[None] < allowance(self.size[None])
 
     def region_can_spare(self, state: EndpointState) -> bool:
-        """Whether its region can."""
+        """Whether the region may lose one more endpoint."""
         return self.out[state.region] < region_allowance(self.size[state.region])
 
     def is_overdrawn(self, region: Region) -> bool:
@@ -79,20 +82,20 @@ class Census:
         return out[None] > allowance(size[None]) or out[region] > region_allowance(size[region])
 
     def fit_share(self, region: Region | None) -> float:
-        """Which part is in; 1 where there is nobody."""
+        """Return the healthy share of a region, or of all under None; 1 if it is empty."""
         size = self.size[region]
         return 1 - self.out[region] / size if size else 1.0
 
 
 class LastSuccesses:
-    """When each region last had a success, as far as ticks can tell."""
+    """Time of the last success of each region, with the resolution of ticks."""
 
     def __init__(self) -> None:
         self._totals: Counter[Region] = Counter()
         self._at: dict[Region, float] = {}
 
     def look(self, states: Iterable[EndpointState], now: float) -> None:
-        """Compare the totals with those of the last look."""
+        """Compare the totals of successes with those of the last call."""
         totals: Counter[Region] = Counter()
         for state in states:
             totals[state.region] += state.successes
@@ -102,5 +105,5 @@ class LastSuccesses:
         self._totals = totals
 
     def is_lost(self, region: Region, now: float) -> bool:
-        """Whether nothing there has succeeded for so long that nothing will."""
+        """Whether no request to the region has succeeded for LOST_AFTER seconds."""
         return now - self._at.get(region, now) >= LOST_AFTER

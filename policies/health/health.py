@@ -1,8 +1,8 @@
-"""Who is fit: checks, ejection, panic and slow start, brought together.
+"""Eligibility of endpoints: active checks, outlier detection, panic and slow start combined.
 
-Rule of this file: a request that succeeds costs nothing here, one that fails a few comparisons, and one endpoint that
-goes or comes a few counters. All endpoints are looked at once a second, in a microsecond each, and while there is panic
-or somebody warms up whenever one of them changes.
+A request that succeeds costs nothing here, one that fails a few comparisons, and a change of one endpoint a few
+counters. All endpoints are scanned once a second, in a microsecond each, and on every change while there is panic or a
+slow start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER = EjectionRules(failures=0, success_rate=0.0)
 
 
 class Health:
-    """The mechanisms of one router; those that are not given are off. `census` counts who is out."""
+    """Health mechanisms of one router; those that are not given are off. `census` counts unhealthy endpoints."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Health:
         self._last_successes = LastSuccesses()
 
     def follow(self, other: Health) -> None:
-        """Go by the rules of `other` from now on; who is out stays out, for as long as was said."""
+        """Apply the rules of `other` from now on; current ejections keep their end."""
         self.ejection.rules = other.ejection.rules
         self.panic.share = other.panic.share
         self.slow_start.window, self.slow_start.least = other.slow_start.window, other.slow_start.least
@@ -51,9 +51,9 @@ class Health:
     def judge(
         self, states: Sequence[EndpointState], now: float, routed: int, *, keeps_to_regions: bool, warms: bool
     ) -> None:
-        """Bring `is_sound` and `is_fit` of all in line with what is known of them.
+        """Update `is_sound` and `is_fit` of all endpoints.
 
-        `warms`: who took no requests and does now starts slowly.
+        `warms`: an endpoint that took no requests before and does now begins a slow start.
         """
         self._states = states
         self._look_who_returned(states, now, warms)
@@ -66,7 +66,7 @@ class Health:
             self.slow_start.advance(states, now)
 
     def withdraw(self, state: EndpointState) -> None:
-        """To be called before the endpoint, the standing or the membership of `state` changes; `enter` follows."""
+        """Remove `state` from the counts before a change of the endpoint or its admin state; `enter` must follow."""
         self.census.remove(state)
 
     def enter(
@@ -78,9 +78,10 @@ class Health:
         *,
         keeps_to_regions: bool,
     ) -> bool:
-        """As `judge`, where only `state` has come, changed or left since; `states` are all that are there now. Returns
-        whether `is_fit` of others may have changed. O(regions), unless there is panic or more are ejected than may be
-        now; O(n) for the first one that warms up.
+        """Like `judge`, if only `state` was added, updated or removed; `states` are all present ones.
+
+        Returns whether `is_fit` of others may have changed. O(regions), unless there is panic or more are ejected than
+        may be now; O(n) for the first slow start.
         """
         self._states = states
         was_panic, was_sound = bool(self.panic), state.is_sound
@@ -101,8 +102,9 @@ class Health:
         return False
 
     def reconsider(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
-        """As `judge`, where only `state` has changed; returns whether others have changed with it. O(regions) unless
-        there is panic, or somebody is warming up."""
+        """Like `judge`, if only the health of `state` has changed; return whether others may have changed.
+
+        O(regions) unless there is panic or a slow start."""
         was_panic = bool(self.panic)
         self._look_who_returned((state,), now, warms=True)
         self.panic.judge(self.census, keeps_to_regions, routed)
@@ -119,18 +121,18 @@ class Health:
             state.is_sound = is_wanted(state) and state.is_well
             if state.is_sound is not was_sound:
                 self.census.flip(state)
-            if warms and state.is_sound and not (was_sound or state.is_fit):  # a panic keeps them warm
+            if warms and state.is_sound and not (was_sound or state.is_fit):  # a panic keeps it warm
                 self.slow_start.begin(state, now)
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:
-        """A request to `state` has not succeeded; returns whether that has cost the endpoint its place. O(1)."""
+        """Record a failed request; return whether the endpoint was ejected for it. O(1)."""
         if not (state.is_sound and outcome.kind.is_failure):
             return False
         cause = self.ejection.verdict_on_failure(state, outcome)
         return cause is not None and self._eject(state, cause, outcome.ended_at)
 
     def tick(self, states: Sequence[EndpointState], now: float) -> bool:
-        """What time brings, about once a second; returns whether anybody went or came back."""
+        """Run periodic work, about once a second; return whether an endpoint was ejected or has returned."""
         has_changed = self._give_back(states, now)
         rules = self.ejection.rules
         if rules.success_rate or rules.failures:
@@ -145,7 +147,7 @@ class Health:
         return has_changed
 
     def readmit(self, state: EndpointState, now: float) -> bool:
-        """It can be reached again; returns whether that was what it was ejected for."""
+        """Note a successful connection; return whether this ended an ejection for failed connections."""
         if not state.record.is_unreachable:
             return False
         give_back(state, now)
@@ -158,7 +160,7 @@ class Health:
         return bool(due)
 
     def _eject(self, state: EndpointState, cause: Cause, now: float) -> bool:
-        """Out with it, if it can be spared."""
+        """Eject `state` unless the limits forbid it; return whether it was ejected."""
         census = self.census
         is_a_fact = cause is Cause.UNREACHABLE or (
             cause is Cause.FAILURES and self._last_successes.is_lost(state.region, now)
@@ -171,7 +173,7 @@ class Health:
         return True
 
     def _keep_within_allowance(self, states: Sequence[EndpointState], now: float) -> bool:
-        """Pools shrink: who would be back soonest returns at once where too many are out."""
+        """Return ejected endpoints to the pool, soonest due first, where a smaller pool allows fewer ejections."""
         out = [
             state for state in states if state.record.until is not None and state.standing is AdminState.UP
         ]
@@ -188,6 +190,6 @@ class Health:
 
 
 def surplus(ejected: Iterable[EndpointState], allowed: int) -> set[EndpointState]:
-    """Those above the number allowed, soonest due first."""
+    """Return those above the number allowed, soonest due first."""
     by_due = sorted(ejected, key=lambda state: state.record.until or 0.0)
     return set(by_due[: max(0, len(by_due) - allowed)])

@@ -1,8 +1,8 @@
-"""Latency ejection: who makes requests wait many times as long as is usual.
+"""Latency outliers: ejects endpoints that wait many times as long as the median.
 
-Rule of this file: distance is no fault. A latency is compared with the floor of its own region, the least that anybody
-there has taken lately, and only what lies above that floor, the wait, is compared across the pool. So a far region is
-judged like a near one, and one of two in a region is judged by the whole pool.
+Distance does not count. A latency is compared with the floor of its own region, the least of its endpoints lately, and
+only the wait above that floor is compared across the pool. So a far region is judged like a near one, and one of two in
+a region is judged by the whole pool.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
 LEAST = 0.05
-"""Seconds of wait below which nobody is slow, whatever the others do: the times of an idle pool are all noise."""
+"""Seconds of wait below which no endpoint is an outlier: waits in an idle pool are all noise."""
 
 FEWEST = 3
-"""Endpoints that must be known: of two that differ nobody can say which one is usual."""
+"""Least number of measured endpoints: of two that differ neither can be called normal."""
 
 LASTING = 5
-"""Looks in a row, a second apart: a pause for collecting garbage is over by then."""
+"""Consecutive ticks, a second apart, for which an endpoint must be slow: a GC pause is over by then."""
 
 TRUSTED = 5
-"""Successes since it came back before it is judged again."""
+"""Successes since its return before an endpoint is judged again."""
 
 
 def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> list[EndpointState]:
-    """Who has waited more than `factor` times the pool's median for LASTING looks. To be called once a second."""
+    """Return the endpoints whose wait exceeded `factor` times the pool's median for LASTING ticks.
+
+    Call once a second.
+    """
     waits = waits_of(states, now)
     if len(waits) < FEWEST:
         return []
@@ -42,7 +45,7 @@ def slow_ones(states: Iterable[EndpointState], factor: float, now: float) -> lis
 
 
 def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState, float]:
-    """Seconds above the floor of its region, of each that has been measured lately."""
+    """Return the seconds above the floor of the region, for each endpoint measured lately."""
     measured = [state for state in states if _is_known(state, now)]
     floors: dict[Region, float] = {}
     for state in measured:

@@ -1,8 +1,8 @@
-"""Passive ejection: who fails live traffic is left out for a while.
+"""Outlier detection (passive health checks): ejects endpoints that fail live traffic for a while.
 
-Rule of this file: a success costs nothing here. A streak of failures is told from the totals that are kept anyway,
-and shares are taken from them once a second. Whom the others fail alike is not ejected: then the fault is the
-application's, and half a pool is no cure for it.
+A success costs nothing here. Consecutive failures are derived from totals that are kept anyway, and success rates from
+the same totals once a second. An endpoint is not ejected while the others fail as well: then the fault is the
+application's, and losing half the pool would not help.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
 JITTER = 0.1
-"""Part of an ejection by which it may be shorter, so that those who went together do not come back together."""
+"""Relative jitter by which an ejection may be shorter, so that endpoints ejected together do not return together."""
 
 GRAINS = 6
-"""Pieces in which the window of the success rate moves on."""
+"""Steps in which the window of the success rate moves on."""
 
 PEERS_FAIL = 0.5
-"""Share of successes among the others below which five failures in a row mean nothing."""
+"""Success rate of the other endpoints below which consecutive failures do not count."""
 
 FULL = 503
 FULL_FOR = 1.0
-"""Seconds without a success until that status counts. A worker whose queue is full refuses many in a row between two
-that it takes; to eject it leaves more to the others, which are as full. Who is broken refuses for longer."""
+"""Seconds without a success until status 503 counts. A worker whose queue is full rejects many in a row between two
+that it takes; to eject it leaves more to the others, which are as full. A broken worker rejects for longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EjectionRules:
-    """When an endpoint is ejected, and for how long. Durations in seconds; a threshold of 0 switches its rule off.
+    """Rules of ejection. Durations in seconds; a threshold of 0 switches its rule off.
 
-    `failures` in a row. `success_rate`: less than this part of what the others reach, over `window`, with at least
-    `requests`. `latency`: waits this many times as long as is usual in the pool, see `latency_ejection.py`. The first
-    ejection lasts `time`, the n-th in short order n times as long, at most `longest`. The figures are Envoy's, but
-    for the success rate, which is Finagle's.
+    `failures`: consecutive failures. `success_rate`: less than this part of the others' rate, over `window`, with at
+    least `requests`. `latency`: waits this many times as long as the pool's median, see `latency_outliers.py`. The
+    first ejection lasts `time`, the n-th in short succession n times as long, at most `longest`. The values are
+    Envoy's, but for the success rate, which is Finagle's.
     """
 
     failures: int = 5
@@ -54,20 +54,20 @@ class EjectionRules:
 
 
 class Cause(Enum):
-    """Why an endpoint was ejected."""
+    """Reason for which outlier detection ejects an endpoint."""
 
-    UNREACHABLE = "unreachable"  # no connection could be made, time and again: a fact rather than an opinion
+    UNREACHABLE = "unreachable"  # repeated connection failures: a fact rather than an estimate
     FAILURES = "failures"
     SUCCESS_RATE = "success rate"
     LATENCY = "latency"
 
 
 class Record:
-    """What ejection knows of one endpoint.
+    """Outlier detection state of one endpoint.
 
-    `until` is when it returns, None unless it is ejected now; `cause` why it went the last time; `count` how often it
-    did. `rate` is (successes, requests) of the window. The latest failures in a row began at `failing_since`.
-    `is_a_fact`: nothing succeeds there, whoever says so.
+    `until` is the end of the ejection, None unless it is ejected now; `cause` the reason of the last ejection; `count`
+    the number of ejections. `rate` is (successes, requests) of the window. The present consecutive failures began at
+    `failing_since`. `is_a_fact`: the endpoint is unreachable or its region lost.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Record:
         self.cause: Cause | None = None
         self.count = self.times = 0
         self.is_a_fact = False
-        self.is_returned = False  # it was ejected before, and has come back
+        self.is_returned = False  # it was ejected before, and has returned
         self.rate = (0, 0)
         self.slow_for = 0  # ticks
         self._streak = self._ok_at_failure = self._ok_at_return = 0
@@ -101,11 +101,11 @@ class Record:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether it is out because no connection could be made."""
+        """Whether it is ejected because no connection could be made."""
         return self.until is not None and self.cause is Cause.UNREACHABLE
 
     def streak(self, ok: int, now: float) -> int:
-        """Count in a failure; returns how many there are in a row. `ok` is the endpoint's total of successes."""
+        """Count a failure; return the consecutive failures. `ok` is the endpoint's total of successes."""
         if ok != self._ok_at_failure:
             self._ok_at_failure = ok
             self._streak = 0
@@ -115,15 +115,15 @@ class Record:
         return self._streak
 
     def is_on_trial(self, ok: int) -> bool:
-        """Whether it is back from an ejection and has not succeeded since."""
+        """Whether it has returned from an ejection and has not succeeded since."""
         return self.is_returned and ok == self._ok_at_return
 
     def successes_since_return(self, ok: int) -> int:
-        """How many of its `ok` successes are of the time after the last ejection."""
+        """Return how many of its `ok` successes came after the last ejection."""
         return ok - self._ok_at_return
 
     def eject(self, cause: Cause, now: float, rules: EjectionRules, rng: Random) -> None:
-        """Out, for longer each time; a past ejection is forgiven for each `rules.time` that went well since."""
+        """Eject, for longer each time; each `rules.time` since the last return reduces the multiplier by one."""
         forgiven = int(max(0.0, now - self._returned_at) / rules.time)
         self.times = max(0, self.times - forgiven) + 1
         self.count += 1
@@ -132,7 +132,7 @@ class Record:
         self.until = now + seconds * (1 - JITTER * rng.random())
 
     def give_back(self, ok: int, now: float) -> None:
-        """In again, on trial; nothing of what was counted before is held against it."""
+        """End the ejection and reset all counts; the endpoint is on trial."""
         self.until = None
         self.is_returned = True
         self._returned_at = now
@@ -142,7 +142,7 @@ class Record:
         self.rate = (0, 0)
 
     def measure(self, ok: int, failed: int, now: float, window: float) -> None:
-        """Take the totals at `now`; `rate` is then over the last `window` seconds, a grain more at most."""
+        """Take a snapshot of the totals; `rate` then covers the last `window` seconds, or up to one step more."""
         snapshots = self._snapshots
         if not snapshots or now - snapshots[-1][0] >= window / GRAINS:
             snapshots.append((now, ok, failed))
@@ -153,7 +153,7 @@ class Record:
 
 
 class Ejection:
-    """Who should go, and who is due back. Whether it may go, for all that is left, is asked of `allowance.py`."""
+    """Decides which endpoint should be ejected; `ejection_limit.py` decides whether it may."""
 
     def __init__(self, rules: EjectionRules, rng: Random) -> None:
         self.rules = rules
@@ -161,7 +161,7 @@ class Ejection:
         self._successes = self._requests = 0  # of the pool, in the window, at the last tick
 
     def verdict_on_failure(self, state: EndpointState, outcome: Outcome) -> Cause | None:
-        """Why `state` should go now that a request to it has failed; None: it need not. O(1)."""
+        """Return the reason to eject `state` now that a request to it has failed, or None. O(1)."""
         rules, record = self.rules, state.record
         if not rules.failures:
             return None
@@ -176,7 +176,7 @@ class Ejection:
         return Cause.FAILURES if self._others(record) >= PEERS_FAIL else None
 
     def measure(self, states: Sequence[EndpointState], now: float) -> None:
-        """Bring the shares of successes up to date. To be called about once a second."""
+        """Update the success rates. Call about once a second."""
         self._successes = self._requests = 0
         for state in states:
             state.record.measure(state.successes, state.failures, now, self.rules.window)
@@ -185,7 +185,7 @@ class Ejection:
             self._requests += requests
 
     def is_failing(self, state: EndpointState) -> bool:
-        """Whether it succeeds clearly less often than the others."""
+        """Whether its success rate is clearly below that of the others."""
         rules = self.rules
         successes, requests = state.record.rate
         if not rules.success_rate or requests < rules.requests:
@@ -193,18 +193,18 @@ class Ejection:
         return successes < rules.success_rate * self._others(state.record) * requests
 
     def _others(self, record: Record) -> float:
-        """The share of successes among all the others; 1 while too little is known of them."""
+        """Return the success rate of all others; 1 while they have too few requests."""
         successes, requests = record.rate
         successes, requests = self._successes - successes, self._requests - requests
         return successes / requests if requests >= self.rules.requests else 1.0
 
     def eject(self, state: EndpointState, cause: Cause, now: float, *, is_a_fact: bool) -> None:
-        """Out with it."""
+        """Eject `state` by the present rules, without a check of the limits."""
         state.record.eject(cause, now, self.rules, self._rng)
         state.record.is_a_fact = is_a_fact
 
 
 def give_back(state: EndpointState, now: float) -> None:
-    """In again."""
+    """End the ejection of the endpoint."""
     state.record.give_back(state.successes, now)
     state.returned()

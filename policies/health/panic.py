@@ -1,13 +1,12 @@
-"""Panic: when too few are fit, what is known of them is ignored.
+"""Panic mode: when too few endpoints are healthy, health is ignored.
 
-Rule of this file: if most of a pool looks ill, either the looking is wrong or the few that are left will be next, and
-both are made worse by leaving the many out. That is the argument, so it reaches no further than it holds:
+If most of a pool looks unhealthy, either the detection is wrong or the few that are left will fail next, and both get
+worse by leaving the many out. Panic is limited to where this argument holds:
 
 - A region panics only under a policy that keeps sending its share there however few are left
-  (`Policy.keeps_to_regions`). Other policies take the load elsewhere, and to them the pool is one.
-- A region in which nobody is fit is lost, not in panic: its requests go to other regions.
-- Who cannot be reached stays out. That no connection comes about is a fact, and no request is helped by one more try;
-  unless nobody else is left, and then any try is better than none.
+  (`Policy.keeps_to_regions`). Other policies send the load elsewhere, and treat the pool as one.
+- A region without any healthy endpoint is lost, not in panic: its requests go to other regions.
+- An unreachable endpoint stays out, as one more attempt helps no request; unless no other is left.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Panic:
-    """Where health is ignored now. `share` is the part that must be fit (0: never panic).
+    """Panic state of the pool and of regions. `share` is the part that must be healthy (0: never panic).
 
     `times` counts how often panic began anywhere, `requests` how many were routed while it lasted.
     """
@@ -40,11 +39,11 @@ class Panic:
         return self.is_everywhere or bool(self.regions)
 
     def requests(self, routed: int) -> int:
-        """How many were routed in panic, of the `routed` so far."""
+        """Return how many of the `routed` requests so far were routed in panic."""
         return self._requests + (routed - self._routed_before if self._routed_before is not None else 0)
 
     def judge(self, census: Census, keeps_to_regions: bool, routed: int) -> None:
-        """See from the census whether there is panic."""
+        """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
         self.is_everywhere = census.fit_share(None) < self.share
         ill = (region for region in census.size if region is not None) if keeps_to_regions else ()
@@ -57,7 +56,7 @@ class Panic:
         self._routed_before = routed if self else None
 
     def admit(self, states: Sequence[EndpointState]) -> None:
-        """Say of each who is fit, on its own merits or because of the panic."""
+        """Update `is_fit` of all endpoints: healthy, or admitted by the panic."""
         for state in states:
             is_admitted = self.is_everywhere or state.region in self.regions
             state.is_fit = state.is_sound or (is_admitted and is_wanted(state) and not is_unreachable(state))
@@ -67,7 +66,7 @@ class Panic:
 
 
 def is_wanted(state: EndpointState) -> bool:
-    """Whether it would take requests if it were well."""
+    """Whether it would take requests if it were healthy."""
     return state.is_member and state.standing is AdminState.UP
 
 

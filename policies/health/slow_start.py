@@ -1,8 +1,8 @@
-"""Slow start: who is new or has returned gets its share by and by.
+"""Slow start: a new or returned endpoint gets its share gradually.
 
-Rule of this file: weight × max(least, t/window). A policy that looks at weights honours that by itself. One that does
-not is held by a bound on what the endpoint may have in flight: its share of twice what its peers hold. When nobody is
-warm there is nobody to compare with, and all begin alike.
+Its weight is multiplied by max(least, t/window), which policies that use weights honour by themselves. For others the
+requests in flight at the endpoint are limited: to its share of twice what its peers hold. When no endpoint is warm
+there is no reference, and all begin alike.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
 LEAST = 0.1
-"""The share to begin with: enough to warm up a cache, and to learn what the endpoint takes."""
+"""Initial share: enough to warm up a cache, and to measure the endpoint."""
 
 SLACK = 2.0
-"""Times its share of what is usual that it may hold at once: chance alone must not reach that."""
+"""Multiple of its share of the usual load that it may hold at once: random variation alone must not reach that."""
 
 
 class SlowStart:
-    """Who is warming up, over `window` seconds (0: nobody ever)."""
+    """Endpoints in slow start, over `window` seconds (0: off)."""
 
     def __init__(self, window: float = 0.0, least: float = LEAST) -> None:
         self.window = window
@@ -34,14 +34,14 @@ class SlowStart:
         return bool(self._since)
 
     def begin(self, state: EndpointState, now: float) -> None:
-        """It is new, or back."""
+        """Begin the slow start of an endpoint."""
         if self.window:
             self._since[state] = now
 
     def begin_alone(self, state: EndpointState, states: Iterable[EndpointState], now: float) -> None:
-        """As `begin` and `advance`, without a look at the shares of all others: they wait for the next `advance`.
+        """Like `begin` and `advance`, but without an update of the other shares, which the next `advance` makes.
 
-        O(1) while another endpoint warms up, else O(n).
+        O(1) while another endpoint is in slow start, else O(n).
         """
         if not self.window or self.least >= 1:
             return
@@ -51,7 +51,7 @@ class SlowStart:
         state.warm(self.least, bound(self.least * self._level * state.endpoint.weight))
 
     def advance(self, states: Iterable[EndpointState], now: float) -> None:
-        """Bring the shares up to date, and forget who has arrived."""
+        """Update the shares, and remove endpoints whose slow start is over."""
         usual = self._level = self._usual(states)
         for state, since in list(self._since.items()):
             share = max(self.least, (now - since) / self.window) if self.window else 1.0
@@ -62,12 +62,12 @@ class SlowStart:
                 state.warm(share, bound(share * usual * state.endpoint.weight))
 
     def _usual(self, states: Iterable[EndpointState]) -> float:
-        """Requests in flight per unit of weight at those that are warm; `inf` where nobody is."""
+        """Return the requests in flight per unit of weight at warm endpoints; `inf` if there are none."""
         warm = [state for state in states if state.is_fit and state not in self._since]
         weight = sum(state.weight for state in warm)
         return sum(state.in_flight for state in warm) / weight if weight else inf
 
 
 def bound(usual: float) -> float:
-    """The most that one may hold whose part of what is usual is this."""
+    """Return the limit on requests in flight for an endpoint whose part of the usual load is `usual`."""
     return usual if usual == inf else max(1, ceil(SLACK * usual))

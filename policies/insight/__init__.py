@@ -1,1 +1,1 @@
-"""Insight into decisions: explanations, shadow policies and canaries."""
+"""Explanations of decisions, shadow policies and canaries."""

@@ -1,9 +1,8 @@
-"""A second policy that gets a share of the requests, so that the two can be compared before one replaces the other.
+"""Canary policy: a candidate gets a share of the requests, to be compared with the live policy before it replaces it.
 
-Rule of this file: both see every outcome, and each counts what became of its own requests. Both send to the same
-endpoints, so each lives with what the other does: a candidate that keeps clear of a slow endpoint leaves it to the
-rest. What the comparison shows is the difference in placing, never what the candidate would do alone; for that, take
-turns (`docs/live.md`).
+Both see every outcome, and each counts the outcomes of its own requests. Both send to the same endpoints, so each is
+affected by the other: a candidate that avoids a slow endpoint leaves it to the live policy. The comparison shows the
+difference in placement, never how the candidate would do alone; for that, alternate them (`docs/live.md`).
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _OK: Final = OutcomeKind.OK
 _WHOLE: Final = float(1 << 64)
 
 CANARY: Final = "canary"
-"""The reason code: the canary picks. Its own reasons follow."""
+"""Reason: the canary picks. Its own reasons follow."""
 
 
 class Arm:
-    """One of the two. `latency` is of its successes, from the pick to the last byte."""
+    """Live or candidate policy with its counts. `latency` is of its successes, from the pick to the last byte."""
 
     __slots__ = ("latency", "name", "outcomes", "picks", "policy", "role")
 
@@ -42,16 +41,16 @@ class Arm:
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
 
     def record(self, outcome: Outcome, picked_at: float) -> None:
-        """One of its requests has ended."""
+        """Record the outcome of one of its requests."""
         self.outcomes[outcome.kind] += 1
         if outcome.kind is _OK:
             self.latency.record(outcome.ended_at - picked_at)
 
 
 class Canary(Around):
-    """`live` picks, but for a `share` (0..1) of the requests, for which `candidate` does.
+    """`live` picks, except for a `share` (0..1) of the requests, for which `candidate` does.
 
-    With `by_key` the same key, or where there is none the same path, always goes to the same of the two; else it is
+    With `by_key` requests with the same key, or without a key the same path, always use the same policy; else it is
     drawn for each request.
     """
 
@@ -75,15 +74,15 @@ class Canary(Around):
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
-        """Both, the live one first."""
+        """Both arms, the live one first."""
         return self.live, self.candidate
 
     def inside(self) -> Iterable[Policy]:
-        """Both."""
+        """Return the live policy and the candidate."""
         return (arm.policy for arm in self.arms)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Whom the one of them picks whose turn it is."""
+        """Delegate to the live policy or to the candidate, by the canary's share."""
         is_canary = (_fraction(facts) if self.by_key else self._random()) < self.share
         self._last = arm = self.candidate if is_canary else self.live
         arm.picks += 1
@@ -92,13 +91,13 @@ class Canary(Around):
         return arm.policy.pick(facts, available, now)
 
     def take(self) -> Arm | None:
-        """Who made the last pick; None where it was made without asking here, or was taken before."""
+        """Return the arm of the last pick, once; None if the last pick was not made here."""
         arm, self._last = self._last, None
         return arm
 
 
 def _fraction(facts: RequestFacts) -> float:
-    """0..1 by what the request is, evenly and the same each time and everywhere."""
+    """Return a number in 0..1 from the request's key or path, evenly distributed and equal in every process."""
     text = facts.key if facts.key is not None else facts.path
     digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8, person=b"canary").digest()
     return int.from_bytes(digest, "big") / _WHOLE

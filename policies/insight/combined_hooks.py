@@ -1,7 +1,7 @@
-"""The hooks of several policies as those of one.
+"""Combines the hooks of several policies into those of one.
 
-Rule of this file: a hook that none of them has does not exist, so that nobody pays for it. All see the same outcomes,
-whoever picked: what they know of the endpoints must not depend on how often they were asked.
+A hook that none of them has is not created, so it costs nothing. All see the same outcomes, whichever policy picked:
+what they know of the endpoints must not depend on how often they pick.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from policies.policy import Policy
 from policies.routing.endpoint_state import EndpointState
 
 TOLD = ("observe", "observe_probe", "members_changed", "tick")
-"""Hooks that return nothing."""
+"""Hooks without a result, called for every policy."""
 
 ASKED = "probes"
-"""The one that returns whom to probe."""
+"""The hook that returns the endpoints to probe."""
 
 
 def take_on(chorus: object, policies: Sequence[Policy]) -> None:
@@ -31,7 +31,7 @@ def take_on(chorus: object, policies: Sequence[Policy]) -> None:
 
 
 def hooks_of(policies: Sequence[Policy], name: str) -> list[Callable[..., Any]]:
-    """Those that there are."""
+    """Return the hook of each policy that has it."""
     return [getattr(policy, name) for policy in policies if hasattr(policy, name)]
 
 

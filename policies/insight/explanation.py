@@ -1,12 +1,12 @@
-"""Why a request went where it went.
+"""Explanations: why a request was sent to its endpoint.
 
-Rule of this file: nothing here is on a request's way unless somebody asks. A policy has an attribute `trace`, None
-until the router is told to explain; where it is set, the policy writes a note for each choice it makes, with a reason
-code, whom it considered, and what each of them scored. A choice in steps, such as a region and then one of its
-endpoints, is so many notes. A policy that writes none explains itself as PICKED.
+Nothing here may cost a request time while no trace is active. A policy has an attribute `trace`, None until the router
+activates it; if set, the policy adds a note for each choice it makes, with a reason code, the candidates, and their
+scores. A choice in steps, such as a region and then one of its endpoints, has several notes. A policy that adds none is
+explained as PICKED.
 
-What is noted is what was compared, so the order of the scores is the policy's: usually the least wins. Notes change
-nothing: a seeded run is the same run with them.
+Scores are the values that were compared, so their order is the policy's: usually the least wins. Notes must change
+nothing: a seeded run is the same with them.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from policies.routing.facts import RequestFacts
 from policies.stats.latency import FORGET_AFTER
 
 PICKED: Final = "picked"
-"""The policy says no more."""
+"""Reason: the policy records no notes of its own."""
 
 ONLY_ONE: Final = "only-one"
-"""Nobody else was on offer."""
+"""Reason: no other endpoint was available."""
 
 PANIC: Final = "panic"
-"""Who was picked is not well; so many are not that their health is ignored."""
+"""Reason: the endpoint is unhealthy, and was eligible because of panic."""
 
 LOOK: Final = "look"
-"""Who was picked has failed lately. That is not held against it this time: a look whether it is well."""
+"""Reason: a trial of an endpoint that has failed lately, without its failure penalty."""
 
 RAISED: Final = "demoted-raised"
-"""The policy raised an error. What follows are the fallback's reasons."""
+"""Reason: the policy raised an error. The fallback's reasons follow."""
 
 NOT_ON_OFFER: Final = "demoted-not-on-offer"
-"""The policy picked who cannot take the request. What follows are the fallback's reasons."""
+"""Reason: the policy picked an endpoint that was not selectable. The fallback's reasons follow."""
 
 TOO_SLOW: Final = "demoted-too-slow"
-"""The policy took longer than it may. What follows are the fallback's reasons."""
+"""Reason: the policy exceeded its time budget. The fallback's reasons follow."""
 
 Candidate = EndpointState | str
 """An endpoint, or the name of a region."""
 
 
 class Step(NamedTuple):
-    """One choice: its reason code, who was considered, and the score of each, or none."""
+    """Step of an explanation: its reason code, the candidates, and the score of each, or none."""
 
     reason: str
     candidates: tuple[Candidate, ...] = ()
     scores: tuple[float, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and plain numbers; a score that is no number in JSON is None."""
+        """Return names and plain numbers for JSON; a score that is not finite is None."""
         scores: list[float | None] = [score if isfinite(score) else None for score in self.scores]
         scores += [None] * (len(self.candidates) - len(scores))
         pairs = zip(self.candidates, scores, strict=False)
@@ -73,8 +73,7 @@ class Step(NamedTuple):
 
 
 class Explanation:
-    """Why one request was sent to `picked`, at `now` in seconds of the router's clock, when `offered` were
-    available."""
+    """Why one request was sent to `picked`, at `now` in seconds, when `offered` endpoints were available."""
 
     __slots__ = ("facts", "now", "offered", "picked", "steps")
 
@@ -87,11 +86,11 @@ class Explanation:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The codes, in the order of the choices."""
+        """Reason codes in the order of the choices."""
         return tuple(step.reason for step in self.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON. A key may be a secret of the client's, so only whether there was one is told."""
+        """Return a dictionary for JSON. A key may be a secret of the client, so only its presence is included."""
         facts = self.facts
         return {
             "at": self.now,
@@ -105,16 +104,16 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        """One line: `spilled-over(emea=0.46 us=0.41) less-loaded(us-0=3 us-1=2) -> us-1`."""
+        """Return one line: `spilled-over(emea=0.46 us=0.41) less-loaded(us-0=3 us-1=2) -> us-1`."""
         name = self.picked.id if self.picked is not None else "nobody"
         return f"{' '.join(map(str, self.steps))} -> {name}"
 
 
 class Trace:
-    """What the router and its policies note while explaining is on.
+    """Records the notes of the router and its policies while explanations are on.
 
     `last` is the explanation of the latest pick, `recent` holds the latest `keep` of them, oldest first. `counts`
-    says how often each reason was given; a pick may have several, so they add up to more than `picks`.
+    has the number of notes per reason; a pick may have several, so they add up to more than `picks`.
     """
 
     __slots__ = ("counts", "last", "picks", "recent")
@@ -126,19 +125,19 @@ class Trace:
         self.recent: deque[Explanation] = deque(maxlen=keep)
 
     def begin(self, facts: RequestFacts, offered: int, now: float) -> None:
-        """A pick among so many begins."""
+        """Begin the explanation of a pick among `offered` available endpoints."""
         self.picks += 1
         self.last = Explanation(facts, offered, now)
         self.recent.append(self.last)
 
     def note(self, reason: str, candidates: Iterable[Candidate] = (), scores: Iterable[float] = ()) -> None:
-        """A choice was made among `candidates` by `scores`. What is handed in is copied."""
+        """Add a choice among `candidates` by `scores`. The arguments are copied."""
         self.counts[reason] += 1
         if self.last is not None:
             self.last.steps.append(Step(reason, tuple(candidates), tuple(scores)))
 
     def end(self, state: EndpointState, now: float) -> None:
-        """The pick has come to `state`: what is to be said of it whoever picked it."""
+        """End the explanation, and add the notes that do not depend on the policy: panic and trial."""
         last = self.last
         if last is None:
             return
@@ -152,26 +151,26 @@ class Trace:
 
 
 def is_look(state: EndpointState, now: float) -> bool:
-    """Whether one more request would look at who has failed lately."""
+    """Whether one more request would be a trial of an endpoint that has failed lately."""
     latency = state.latency
     is_remembered = latency.failures > 0.0 and now - latency.measured_at < FORGET_AFTER
     return is_remembered and state.blame(now) == 0.0
 
 
 def pass_on(policy: object, trace: Trace | None) -> None:
-    """Let a policy write its notes there, or nowhere; one that writes none is left alone."""
+    """Set the trace of a policy, if it supports explanations."""
     if hasattr(policy, "trace"):
         policy.trace = trace
 
 
 class Around(ABC):
-    """A policy around others: they write their notes where it does."""
+    """Base of policies that wrap others: inner policies share its trace."""
 
     _trace: Trace | None = None
 
     @property
     def trace(self) -> Trace | None:
-        """Where reasons are noted while somebody asks for them, by those inside as well."""
+        """The trace of this policy and of the inner ones, or None."""
         return self._trace
 
     @trace.setter
@@ -182,7 +181,7 @@ class Around(ABC):
 
     @abstractmethod
     def inside(self) -> Iterable[object]:
-        """The policies that may have reasons."""
+        """Return the inner policies whose reasons belong in the explanation."""
 
 
 def _name(candidate: Candidate) -> str:

@@ -1,8 +1,8 @@
-"""Policies that are asked where they would send a request, and never send one.
+"""Shadow policies: pick for every request, without effect, for comparison with the live policy.
 
-Rule of this file: a shadow sees what the live policy sees, at the same instant: the same facts, endpoints and outcomes.
-It cannot see what its own picks would have led to, so it tells how it would begin to differ, not how it would end. One
-that raises is counted, and costs no request; one that is slow makes every request slower, since it is asked on the way.
+A shadow sees what the live policy sees, at the same time: the same facts, endpoints and outcomes. It does not see the
+outcomes of its own picks, so it shows how it would begin to differ, not the result. Its exceptions are counted and fail
+no request; a slow one delays every request, since it runs before the request is sent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 TOO_OFTEN = 100
-"""Faults after which a shadow is asked no more: it would cost time and tell nothing."""
+"""Faults after which a shadow is no longer called: it would cost time and give no information."""
 
 
 class Shadow:
-    """One of them. Of the `seen` picks it `agreed` on so many with the live policy; `picks` are its own."""
+    """A shadow policy and its counts: `agreed` of `seen` picks were the live policy's; `picks` counts its own."""
 
     def __init__(self, name: str, policy: Policy) -> None:
         self.name = name
@@ -32,15 +32,15 @@ class Shadow:
         self.seen = self.agreed = self.faults = 0
         self.last_fault: str | None = None
         self.picks: Counter[str] = Counter()
-        self.beside: Counter[str] = Counter()  # the live policy's of the same requests
+        self.beside: Counter[str] = Counter()  # picks of the live policy for the same requests
 
     @property
     def is_asked(self) -> bool:
-        """Whether it has not failed too often."""
+        """Whether it is still called: it has not failed too often."""
         return self.faults < TOO_OFTEN
 
     def see(self, live: EndpointState, facts: RequestFacts, available: Available, now: float) -> None:
-        """The live policy has picked `live`."""
+        """Let the shadow pick for a request for which the live policy has picked `live`."""
         try:
             state = self.policy.pick(facts, available, now)
             name = state.id
@@ -53,7 +53,7 @@ class Shadow:
         self.beside[live.id] += 1
 
     def blame(self, fault: Exception) -> None:
-        """It has failed."""
+        """Count a fault of the shadow."""
         self.faults += 1
         self.last_fault = f"raised {fault!r}"
 
@@ -64,7 +64,7 @@ class Shadow:
 
     @property
     def by_chance(self) -> float:
-        """What it would be if each drew from its own shares and knew nothing of the other."""
+        """Agreement (0..1) expected if both drew at random from their own shares, independently."""
         return sum(self.picks[name] * number for name, number in self.beside.items()) / max(1, self.seen) ** 2
 
     @property
@@ -75,7 +75,7 @@ class Shadow:
 
 
 class Shadowed(Around):
-    """A `live` policy with `shadows`."""
+    """Policy that delegates to `live` and lets `shadows` pick for comparison."""
 
     def __init__(self, live: Policy, shadows: Sequence[Shadow]) -> None:
         self.live = live
@@ -85,11 +85,11 @@ class Shadowed(Around):
         take_on(self, (live, *guarded))
 
     def inside(self) -> Iterable[Policy]:
-        """The live one: a shadow's reasons are no reasons."""
+        """Return the live policy only: shadows add no reasons to an explanation."""
         return (self.live,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Whom the live policy picks."""
+        """Delegate to the live policy, then let the shadows pick."""
         state = self.live.pick(facts, available, now)
         for shadow in self.shadows:
             if shadow.is_asked:
@@ -98,7 +98,7 @@ class Shadowed(Around):
 
 
 class Guarded:
-    """The hooks of a shadow: what they raise is the shadow's fault. It asks for no probes: those cost workers work."""
+    """The hooks of a shadow, with exceptions counted as its faults. `probes` is left out: probes cost workers time."""
 
     def __init__(self, shadow: Shadow) -> None:
         for name in ("observe", "observe_probe", "members_changed", "tick"):
@@ -106,7 +106,7 @@ class Guarded:
                 setattr(self, name, _guarded(shadow, hook))
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """Nobody asks here."""
+        """Not supported: `Shadow.see` calls the policy directly."""
         raise NotImplementedError
 
 
@@ -122,5 +122,5 @@ def _guarded(shadow: Shadow, hook: Callable[..., None]) -> Callable[..., None]:
 
 
 def randomness(rng: Random) -> Random:
-    """A shadow's own: what it draws must not change what the live policy draws."""
+    """Return a separate generator for a shadow, so that it does not change what the live policy draws."""
     return Random(rng.getrandbits(64))

@@ -1,7 +1,7 @@
-"""Which requests are refused first when there is more to do than can be done.
+"""Admission control: which requests are rejected first under overload.
 
-Rule of this file: values and one question. A level is refused while the pressure is at or above its own threshold, so
-the lower ones make room for the higher before anything is full.
+A level is rejected while the pressure is at or above its own threshold, so that lower levels make room for higher ones
+before anything is full.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """How important a request is: `queue` and `in_flight` are the shares (0..1) of the wait queue and of what the
-    endpoints may hold at which it is refused; 1 means not before they are full."""
+    """Priority level of a request.
+
+    `queue` and `in_flight` are the shares (0..1) of the wait queue and of the endpoints' capacity at which it is
+    rejected; 1 means not before they are full."""
 
     name: str
     queue: float = 1.0
@@ -20,7 +22,7 @@ class Level(NamedTuple):
 
 
 class Pressure(NamedTuple):
-    """How full everything is: requests that wait and that are at endpoints, and how many may be."""
+    """Load of the proxy: requests waiting and in flight, with their limits."""
 
     waiting: int
     queue_limit: int
@@ -29,12 +31,12 @@ class Pressure(NamedTuple):
 
 
 def is_refused(level: Level, pressure: Pressure) -> bool:
-    """Whether a request of this level has to go."""
+    """Whether a request of this level must be rejected."""
     is_busy = level.in_flight < 1.0 and pressure.in_flight >= level.in_flight * pressure.capacity
     return is_busy or excess(level, pressure) > 0.0
 
 
 def excess(level: Level, pressure: Pressure) -> float:
-    """How many turns must come before the queue has room for one of this level again; 0 where it has."""
+    """Return how many requests must leave the queue before it has room for this level again; 0 if it has."""
     over = pressure.waiting - level.queue * pressure.queue_limit
     return over + 1.0 if level.queue < 1.0 and pressure.waiting and over >= 0.0 else 0.0

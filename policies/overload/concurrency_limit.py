@@ -1,21 +1,21 @@
-"""How many requests an endpoint can usefully have at once, found out from its latency: Gradient2.
+"""Adaptive concurrency limit of an endpoint, from its latency: Gradient2.
 
-Rule of this file: pure and clocked; one `record` per success, a few float operations, and all else once per window.
+No I/O, and time is an argument; one `record` per success of a few float operations, and all else once per window.
 
-A window's mean latency, `short`, is held against `long`, what is usual when nothing queues:
+A window's mean latency, `short`, is compared with `long`, the latency without queueing:
 
     g = clamp(tolerance · long / short, 0.5, 1)          1: latency is as it should be
     limit = 0.8 · limit + 0.2 · (g · limit + headroom)   headroom: 4 or the root of the limit, whichever is more
 
-(Netflix, concurrency-limits, `Gradient2Limit`.) The limit moves only when it was in use: otherwise nothing was found
-out about it. With c slots it comes to rest near tolerance · c + headroom, so that no slot is ever idle.
+(Netflix, concurrency-limits, `Gradient2Limit`.) The limit moves only when it was in use: otherwise the window says
+nothing about it. With c slots it settles near tolerance · c + headroom, so that no slot is ever idle.
 
-Two things are other than there. `long` is not a slow mean of everything: under a flood that lasts, such a mean learns
-the queue that the limit itself allows, takes it for usual, and the limit runs away (simulated, 8 slots at 1.5 times
-their capacity: from 20 to 100 within 20 minutes, and on). Here it learns from windows in which the limit was not in
-use, and from looks: every `LOOK_EVERY` seconds of full use the limit is halved for one window, so that the queue runs
-dry, and what is sent then shows what is usual (simulated, the same: 13–18). And until g first falls below 1 the limit
-grows by half per window, as TCP begins: at 0.8 per second a hundred would take two minutes.
+Two things differ from Netflix. There `long` is a slow mean of everything: under a lasting flood such a mean learns the
+queue that the limit itself allows, takes it for normal, and the limit runs away (simulated, 8 slots at 1.5 times their
+capacity: from 20 to 100 within 20 minutes, and on). Here it learns from windows in which the limit was not in use, and
+from probe windows: every `LOOK_EVERY` seconds of full use the limit is halved for one window, so that the queue drains,
+and what is sent then shows the latency without it (simulated, the same: 13–18). And until g first falls below 1 the
+limit grows by half per window, as TCP slow start: at 0.8 per second a hundred would take two minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 from policies.routing.facts import Outcome, OutcomeKind
 
 WINDOW: Final = 1.0
-"""Seconds of a window, at least; twice the latency where that is more, so that each shows what the last change did."""
+"""Least length of a window in seconds; twice the latency where that is more, so that each shows the effect of the last
+change."""
 
 ENOUGH: Final = 10
 """Samples that make a mean; a window lasts until it has them."""
@@ -37,18 +38,21 @@ HEADROOM: Final = 4.0
 START_GROWTH: Final = 1.5
 
 LOOK_EVERY: Final = 30.0
-"""Seconds of full use between two looks: at most a thirtieth of the time is spent below the limit."""
+"""Seconds of full use between two probe windows: at most a thirtieth of the time is spent below the limit."""
 
 USUAL_WEIGHT: Final = 0.2
-"""What a window counts in `long` in which the limit was not in use: they come every second."""
+"""Weight in `long` of a window in which the limit was not in use: they come every second."""
 
 LOOK_WEIGHT: Final = 0.5
-"""What a look counts: they are rare, and a `long` that is too small keeps the limit too small until the next."""
+"""Weight in `long` of a probe window: they are rare, and a `long` that is too small keeps the limit too small until the
+next."""
 
 
 class ConcurrencyRules(NamedTuple):
-    """Requests at once: to begin with, and never fewer nor more; `tolerance` is how many times its usual latency an
-    endpoint may take."""
+    """Rules of adaptive concurrency limits.
+
+    `initial`, `minimum` and `maximum` are requests in flight; `tolerance` is the accepted multiple of the latency
+    without queueing."""
 
     initial: int = 20
     minimum: int = 4
@@ -57,7 +61,7 @@ class ConcurrencyRules(NamedTuple):
 
 
 class Concurrency:
-    """The limit of one endpoint. `long` and `short` are seconds; `inf` before there are any."""
+    """Adaptive limit of one endpoint. `long` and `short` are in seconds; `inf` before the first window."""
 
     __slots__ = (
         "_count",
@@ -86,14 +90,14 @@ class Concurrency:
         self._count = self._peak = 0
 
     def fresh(self) -> Concurrency:
-        """One that has learned nothing, by the same rules."""
+        """Return a new limit with the same rules."""
         return Concurrency(self._rules)
 
     def learn(self, outcome: Outcome, ahead: int) -> bool:
-        """Count in how a request ended that was sent behind `ahead` others. Returns whether `limit` may have changed.
+        """Record the outcome of a request that was sent behind `ahead` others; return whether `limit` may have changed.
 
-        A success tells its latency to the first byte, a timeout that it is no less than the time it took. Other
-        failures tell nothing of load: they are quick, and would make an endpoint that fails look idle.
+        A success counts with its latency to the first byte, a timeout with its duration, a lower bound of its latency.
+        Other failures are ignored: they are fast, and would make a failing endpoint look idle.
         """
         kind, first_byte_at = outcome.kind, outcome.first_byte_at
         if kind is OutcomeKind.OK and first_byte_at is not None:
@@ -103,11 +107,11 @@ class Concurrency:
         return False
 
     def record(self, latency: float, ahead: int, now: float) -> bool:
-        """Count in a `latency` in seconds, of a request sent behind `ahead` others; returns as `learn` does."""
+        """Record a `latency` in seconds of a request sent behind `ahead` others; return as `learn` does."""
         if self._is_looking and ahead >= self.limit:
-            return False  # sent before the look began: it has seen the queue
+            return False  # sent before the probe window began: it has waited in the queue
         if not self._count and self._ends_at == inf:
-            self._ends_at = now + WINDOW  # the first answers alone would be the quickest
+            self._ends_at = now + WINDOW  # the first responses alone would be the fastest
         self._sum += latency
         self._count += 1
         if ahead >= self._peak:

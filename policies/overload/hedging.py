@@ -1,14 +1,14 @@
-"""When a second endpoint is asked because the first is late, and which one.
+"""Request hedging: when a late request is sent to a second endpoint, and to which.
 
-Rule of this file: nobody states how long a request takes; late is who is slower than nineteen in twenty at his place
-(Dean and Barroso, "The Tail at Scale", CACM 2013). Hedges are extra load, so they are bounded by a share of the
-requests and stop where not one endpoint is slow but all are.
+The delay is learned, not configured: a request is late if it is slower than nineteen in twenty of its region (Dean and
+Barroso, "The Tail at Scale", CACM 2013). Hedges are extra load, so they are limited to a share of the requests and stop
+where all endpoints are slow, not one.
 
-What is usual is learned as a quantile without samples: for an endpoint where a share `quantile` of the requests is in
-time the wait stays as it is, because each late one raises it by as much as the others together lower it (Ma,
-Muthukrishnan and Sandler, "Frugal Streaming", 2013, on a scale of ratios). That a hedged request is not waited for to
-its end costs nothing: it was late, and more is not asked. A region's wait is the lower median of its endpoints' waits,
-so one that hangs is not what is usual.
+The delay is a streaming quantile without samples: for an endpoint where a share `quantile` of the requests is in time
+the delay is stable, because each late one raises it by as much as the others together lower it (Ma, Muthukrishnan and
+Sandler, "Frugal Streaming", 2013, on a scale of ratios). It does not matter that a hedged request is not measured to
+its end: that it was late is all that is needed. A region's delay is the lower median of its endpoints' delays, so one
+that hangs does not change it.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from policies.routing.facts import Region
 from policies.stats.load import Ewma
 
 STEP: Final = 0.1
-"""How far one request moves a wait, in logarithms: twenty late ones multiply it by seven, and it varies by a few per
+"""How far one request moves a delay, in logarithms: twenty late ones multiply it by seven, and it varies by a few per
 cent where nothing changes."""
 
 START: Final = 1.0
-"""Seconds that count as usual where nobody has been measured: some hundred requests bring it down."""
+"""Delay in seconds of a region without measurements: some hundred requests bring it down."""
 
 BURST: Final = 10.0
-"""Hedges that may be saved up: enough for a pause of one endpoint, too few to be felt by all."""
+"""Hedges that may be saved up: enough for a pause of one endpoint, too few to load all of them."""
 
 SIMILAR: Final = 1.5
-"""A region is as good as the own one if its wait is no longer than this many of it."""
+"""A region counts as near if its delay is at most this multiple of the delay of the late endpoint's region."""
 
 SLOW: Final = 0.5
-"""Share of late requests above which it is not one endpoint that is slow."""
+"""Share of late requests above which more than one endpoint is slow."""
 
 FEW: Final = 4.0
-"""Requests that say nothing of a share."""
+"""Number of requests up to which a share of late ones is not significant."""
 
 SLOW_TAU: Final = 1.0
-"""Seconds over which lateness is looked at."""
+"""Seconds over which the share of late requests is averaged."""
 
 RENEW_AFTER: Final = 0.1
-"""Seconds between two looks at all endpoints of a region."""
+"""Seconds between two updates of a region's median."""
 
 FORGET_AFTER: Final = 60.0
-"""Seconds after which an endpoint without requests has no part in what is usual."""
+"""Seconds without requests after which an endpoint no longer counts in the median."""
 
 
 class Waits:
-    """A region's endpoints: how long a request to each takes at most, `quantile` of the time. Seconds."""
+    """Hedge delays of a region's endpoints: the `quantile` of the latency of each, in seconds."""
 
     __slots__ = ("_by_id", "_judged_at", "_renewed_at", "usual")
 
@@ -63,11 +63,11 @@ class Waits:
         self.usual = START
 
     def of(self, endpoint_id: str) -> float:
-        """Its wait; of one that is new, what is usual."""
+        """Return the endpoint's delay; for an unknown one the region's."""
         return self._by_id.get(endpoint_id, self.usual)
 
     def learn(self, endpoint_id: str, wait: float, now: float) -> None:
-        """Its wait is another."""
+        """Set the endpoint's delay, and update the region's median when due."""
         self._by_id[endpoint_id] = wait
         self._judged_at[endpoint_id] = now
         if now - self._renewed_at >= RENEW_AFTER:
@@ -81,9 +81,10 @@ class Waits:
 
 
 class Hedging:
-    """Waits between `least` and `most` seconds; hedges up to `share` of the requests and `BURST`.
+    """Hedging budget and delays: delays of `least` to `most` seconds, hedges for up to `share` of the requests and
+    `BURST`.
 
-    `denied` counts what the budget did not allow, `withheld` what was not sent because all are slow.
+    `denied` counts hedges that the budget did not allow, `withheld` those not sent because all endpoints are slow.
     """
 
     def __init__(
@@ -100,17 +101,17 @@ class Hedging:
         self.denied = self.withheld = 0
 
     def follow(self, other: Hedging) -> None:
-        """Go by the rules of `other` from now on; what was learned stays."""
+        """Apply the rules of `other` from now on; learned delays stay."""
         self._raise, self._lower, self._share = other._raise, other._lower, other._share
         self._least, self._most = other._least, other._most
 
     @property
     def usual(self) -> dict[Region, float]:
-        """Seconds after which a request is late, by region."""
+        """Hedge delay in seconds by region."""
         return {region: waits.usual for region, waits in self._by_region.items()}
 
     def wait(self, region: Region) -> float:
-        """Seconds after which a request that is sent to `region` now will be late. It counts for the budget."""
+        """Return the hedge delay in seconds of a request sent to `region` now, and credit the budget."""
         if self._tokens < BURST:
             self._tokens += self._share
         return self._usual(region)
@@ -120,7 +121,7 @@ class Hedging:
         return waits.usual if waits is not None else START
 
     def judge(self, state: EndpointState, latency: float | None, now: float) -> None:
-        """A request has taken `latency` seconds to its first byte; None: longer than it was given."""
+        """Record the seconds to the first byte of a request; None if it exceeded the hedge delay."""
         waits = self._by_region.get(state.region)
         if waits is None:
             waits = self._by_region[state.region] = Waits()
@@ -130,12 +131,12 @@ class Hedging:
         self._late.add(latency is None, now)
 
     def is_slow(self, now: float) -> bool:
-        """Whether so many are late that another endpoint would be no quicker."""
+        """Whether so many requests are late that another endpoint would be no faster."""
         share = self._late.read(now)
         return share is not None and share > SLOW and self._late.weight(now) > FEW
 
     def take(self, now: float) -> bool:
-        """Whether a late request may be hedged, and then it counts as hedged."""
+        """Whether a late request may be hedged; if so, charge the budget."""
         if self.is_slow(now):
             self.withheld += 1
             return False
@@ -146,8 +147,10 @@ class Hedging:
         return True
 
     def others(self, late: EndpointState, available: Available) -> list[EndpointState]:
-        """Who may be asked beside `late`: whole other regions that are as near, for what slows an endpoint often slows
-        its neighbours; else its neighbours; else anybody else."""
+        """Return the candidates for a hedge of a request to `late`.
+
+        Endpoints of other regions that are as near, because what slows an endpoint often slows its whole region; else
+        others of its region; else all others."""
         near = SIMILAR * self._usual(late.region)
         regions = available.by_region.items()
         similar = [

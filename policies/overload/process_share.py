@@ -1,8 +1,11 @@
-"""What one process of several has of a bound that is stated for the whole unit."""
+"""Share of one process in a limit that applies to all sibling processes together."""
 
 from __future__ import annotations
 
 
 def share(whole: int, index: int, of: int) -> int:
-    """What process `index` has of `whole`. The shares add up to it; but each process has one at least."""
+    """Return the share of process `index` in `whole`, at least 1.
+
+    The shares add up to `whole` unless it is less than `of`.
+    """
     return max(1, whole // of + (index < whole % of))

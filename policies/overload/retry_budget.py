@@ -1,22 +1,25 @@
-"""How much may be sent again: a share of what is asked for, and a few per second beside.
+"""Retry budget: a share of the requests, and a few retries per second.
 
-Rule of this file: retries must not make an overload worse. Where every request fails, each of `n` tries turns a load
-into `n + 1` times that load, at the worst moment; a budget bounds this to 1 + `share`, whatever `n` is. The few per
-second are for services that are asked little: a fifth of one request is none.
+Retries must not make an overload worse. Where every request fails, each of `n` tries turns a load into `n + 1` times
+that load, at the worst moment; a budget bounds this to 1 + `share`, whatever `n` is. The few per second are for
+services with little traffic: a fifth of one request is no retry.
 
 The budget is a window, as Finagle's is (Eriksen, "Your Server as a Function", 2013; its RetryBudget): what requests
-have put in within the last `window` seconds, less what was taken out in the same time. Nobody pays per request: the
+have credited within the last `window` seconds, less the retries in the same time. There is no cost per request: the
 total of the requests, which is counted anyway, is noted about once a second.
 """
 
 from __future__ import annotations
 
 SLICES = 10
-"""Parts of a window; what leaves it, leaves it in such parts."""
+"""Slices of a window; it moves on by one slice at a time."""
 
 
 class RetryBudget:
-    """`share` of the requests of the last `window` seconds, and `per_second`. `denied` counts what it did not allow."""
+    """Allows retries for `share` of the requests of the last `window` seconds, and `per_second`.
+
+    `denied` counts rejections.
+    """
 
     __slots__ = ("_at", "_reserve", "_share", "_slice", "_spent", "_spent_in_all", "_totals", "denied")
 
@@ -24,18 +27,18 @@ class RetryBudget:
         self._share = share
         self._reserve = per_second * window
         self._slice = window / SLICES
-        self._totals = [0] * SLICES  # requests that there had been when each slice began
+        self._totals = [0] * SLICES  # total of requests at the start of each slice
         self._spent = [0] * SLICES
         self._spent_in_all = 0
-        self._at: int | None = None  # the number of the last slice, counted from the clock's beginning
+        self._at: int | None = None  # number of the last slice, counted from the clock's zero
         self.denied = 0
 
     def follow(self, other: RetryBudget) -> None:
-        """Go by the rules of `other` from now on; what was taken out stays so."""
+        """Apply the rules of `other` from now on; retries already taken still count."""
         self._share, self._reserve = other._share, other._reserve
 
     def note(self, requests: int, now: float) -> None:
-        """There have been so many `requests`, in total. O(1): a slice that has begun takes the oldest one's place."""
+        """Note the total of `requests` so far. O(1): a new slice replaces the oldest one."""
         number = int(now / self._slice)
         first = number - SLICES + 1 if self._at is None else max(self._at + 1, number - SLICES + 1)
         for place in (slice_number % SLICES for slice_number in range(first, number + 1)):
@@ -45,7 +48,7 @@ class RetryBudget:
         self._at = number if self._at is None else max(self._at, number)
 
     def take(self, requests: int, now: float) -> bool:
-        """Whether one more may be sent again, and then it counts as sent."""
+        """Whether one more retry is allowed; if so, charge the budget."""
         self.note(requests, now)
         if self._balance(requests) < 1.0:
             self.denied += 1

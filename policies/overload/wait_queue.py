@@ -1,15 +1,15 @@
-"""Who waits for an endpoint, and whose turn comes next.
+"""Bounded wait queue with priority lanes for requests that wait for an endpoint.
 
-Rule of this file: what one request costs does not depend on how many wait. Nobody is searched for: who gives up is
-marked, and taken out when its turn comes or when the marked ones are the most.
+The cost of a request must not depend on the length of the queue. There is no search: a cancelled ticket is marked, and
+removed when it reaches the front or when marked ones are the majority.
 
-Turns go by level, the highest first, and within a level by age. So that nobody starves, every `SHARE`th turn of a level
-goes to who has waited longest below it, while somebody waits there.
+Lanes are served by level, the highest first, and each lane by age. To prevent starvation, every `SHARE`th turn of a
+level goes to the oldest ticket below it, if there is one.
 
-An adaptive line turns round when it stands: when whoever is in front has waited for more than `TARGET` seconds at every
-turn for `INTERVAL` seconds, the newest goes first until the line has moved up. First come, first served then serves
-everybody late and nobody in time; newest first, most are served at once and some not at all. (Maurer, "Fail at Scale",
-ACM Queue 13(8), 2015; the measure of standing is CoDel's, Nichols and Jacobson, RFC 8289 § 3.)
+An adaptive queue switches to last in, first out while it is standing: when the oldest ticket has waited for more than
+`TARGET` seconds at every turn for `INTERVAL` seconds. First in, first out then serves every request late; last in,
+first out serves most at once and some not at all. (Maurer, "Fail at Scale", ACM Queue 13(8), 2015; the test for a
+standing queue is CoDel's, Nichols and Jacobson, RFC 8289 § 3.)
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from policies.errors import WaitQueueFull
 from policies.stats.rate import RateMeter
 
 SHARE: Final = 8
-"""One turn in so many goes to those below: a level under flood leaves the others an eighth."""
+"""Number of turns of a level of which one goes to lower levels: a level under flood leaves the others an eighth."""
 
 TARGET: Final = 0.1
-"""Seconds of wait that are no sign of anything: a burst that is worked off."""
+"""Wait in seconds that is normal: a burst that is worked off."""
 
 INTERVAL: Final = 1.0
 """Seconds for which the wait must stay above TARGET: several round trips to a far region."""
 
 SLACK: Final = 64
-"""Places that may stand empty in a row whatever its length."""
+"""Cancelled tickets that a lane may hold whatever its length."""
 
 Waiter = TypeVar("Waiter")
 
 
 class Ticket(Generic[Waiter]):
-    """Where one waits: since `joined_at`, until `deadline` at the latest. `waits`: its turn has not come. A place that
-    was given up stands empty for a while, and then has no `waiter`."""
+    """Ticket of one waiter, valid from `joined_at` to `deadline`.
+
+    `waits` is true until it is served or cancelled. A cancelled ticket stays in its lane for a while, without `waiter`.
+    """
 
     __slots__ = ("deadline", "joined_at", "level", "waiter", "waits")
 
@@ -52,7 +54,7 @@ class Ticket(Generic[Waiter]):
 
 
 class Lane(Generic[Waiter]):
-    """Those of one level, the oldest on the left. `waiting` counts who has not given up."""
+    """Tickets of one level, the oldest on the left. `waiting` counts those not cancelled."""
 
     __slots__ = ("_places", "turns", "waiting")
 
@@ -62,34 +64,34 @@ class Lane(Generic[Waiter]):
         self.turns = 0
 
     def add(self, place: Ticket[Waiter]) -> None:
-        """Its place is the newest."""
+        """Append a ticket to the lane."""
         self._places.append(place)
         self.waiting += 1
 
     def remove(self, place: Ticket[Waiter]) -> None:
-        """It waits no more, wherever it stands."""
+        """Cancel a ticket at any position."""
         self._count_out(place)
         place.waiter = None
         if len(self._places) > 2 * self.waiting + SLACK:
             self._places = deque(other for other in self._places if other.waits)
 
     def take_oldest(self) -> Ticket[Waiter] | None:
-        """Its turn has come."""
+        """Remove and return the oldest ticket."""
         return self._count_out(self._places.popleft()) if self.oldest() is not None else None
 
     def take_newest(self) -> Ticket[Waiter] | None:
-        """Its turn has come."""
+        """Remove and return the newest ticket."""
         return self._count_out(self._places.pop()) if self.newest() is not None else None
 
     def merge(self, rows: Iterable[Lane[Waiter]]) -> None:
-        """Take in those of `rows`, each by its age."""
+        """Add the tickets of the lanes `rows`, ordered by age."""
         for row in rows:
             self._places.extend(row._places)
             self.waiting += row.waiting
         self._places = deque(sorted((place for place in self._places if place.waits), key=_joined_at))
 
     def number(self, level: int) -> None:
-        """This is its level."""
+        """Set the level of all tickets."""
         for place in self._places:
             place.level = level
 
@@ -99,14 +101,14 @@ class Lane(Generic[Waiter]):
         return place
 
     def oldest(self) -> Ticket[Waiter] | None:
-        """Who has waited longest."""
+        """Return the ticket that has waited longest."""
         places = self._places
         while places and not places[0].waits:
             places.popleft()
         return places[0] if places else None
 
     def newest(self) -> Ticket[Waiter] | None:
-        """Who has waited least."""
+        """Return the ticket that has waited least."""
         places = self._places
         while places and not places[-1].waits:
             places.pop()
@@ -114,7 +116,10 @@ class Lane(Generic[Waiter]):
 
 
 class WaitQueue(Generic[Waiter]):
-    """A bounded line of `levels` levels, 0 the highest. `pace` is how many turns come per second while it stands."""
+    """A bounded wait queue of `levels` lanes, 0 the highest.
+
+    `pace` measures turns per second while the queue is not empty.
+    """
 
     def __init__(self, limit: int, levels: int = 1, is_adaptive: bool = False) -> None:
         self.limit = limit
@@ -128,28 +133,28 @@ class WaitQueue(Generic[Waiter]):
         return self._waiting
 
     def waiting(self, level: int) -> int:
-        """How many of one level wait."""
+        """Return the number of tickets waiting in one lane."""
         return self._rows[level].waiting
 
     def ahead(self, level: int) -> int:
-        """How many would mostly be served before somebody who joins a level now."""
+        """Return how many tickets would normally be served before one that joins a level now."""
         return sum(row.waiting for row in self._rows[: level + 1])
 
     def join(self, waiter: Waiter, level: int, now: float, deadline: float) -> Ticket[Waiter]:
-        """Take the last place of a level. Raises `WaitQueueFull`."""
+        """Append a ticket to a lane. Raises WaitQueueFull."""
         if self._waiting >= self.limit:
             raise WaitQueueFull(f"{self.limit} wait already")
         if not self._waiting:
             self.pace.begin(now)
             self._slow_since = inf
-        level = min(level, len(self._rows) - 1)  # there may have been more when it was given one
+        level = min(level, len(self._rows) - 1)  # there may have been more lanes when the level was assigned
         place = Ticket(waiter, level, now, deadline)
         self._rows[level].add(place)
         self._waiting += 1
         return place
 
     def divide(self, levels: int) -> None:
-        """Have so many levels from now on; who stands below the lowest of them joins it."""
+        """Change the number of lanes; tickets below the new lowest level are merged into it."""
         rows = self._rows
         self._rows = rows[:levels] + [Lane() for _ in range(levels - len(rows))]
         self._rows[-1].merge(rows[levels:])
@@ -157,13 +162,13 @@ class WaitQueue(Generic[Waiter]):
             row.number(level)
 
     def leave(self, place: Ticket[Waiter]) -> None:
-        """Give a place up; one that was taken before is nobody's."""
+        """Cancel a ticket; no effect if it was served or cancelled before."""
         if place.waits:
             self._rows[place.level].remove(place)
             self._waiting -= 1
 
     def take(self, now: float) -> Ticket[Waiter] | None:
-        """Whose turn it is, who waits no more then; None where nobody waits. It may be too late for who is given."""
+        """Remove and return the next ticket, or None if none waits. Its deadline may have passed."""
         row = self._row()
         if row is None:
             return None
@@ -175,27 +180,27 @@ class WaitQueue(Generic[Waiter]):
         return place
 
     def last_below(self, level: int) -> Ticket[Waiter] | None:
-        """Who would have to give way to `level`: the newest of the lowest level that is lower."""
+        """Return the ticket to evict in favour of `level`: the newest of the lowest lane below it."""
         for row in reversed(self._rows[level + 1 :]):
             if row.waiting:
                 return row.newest()
         return None
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """Cancel all tickets of all lanes."""
         for level in range(len(self._rows)):
             while (place := self._rows[level].newest()) is not None:
                 self.leave(place)
 
-    # --- what can be told of it
+    # --- measurements
 
     def oldest_wait(self, now: float) -> float:
-        """Seconds that whoever came first has waited; 0 where nobody does."""
+        """Return the seconds that the oldest ticket has waited; 0 if none waits."""
         fronts = [place for row in self._rows if (place := row.oldest()) is not None]
         return now - min(place.joined_at for place in fronts) if fronts else 0.0
 
     def is_standing(self, now: float) -> bool:
-        """Whether it has been slow for long. To be asked at every turn: it notes what it sees."""
+        """Whether the wait has stayed above TARGET for INTERVAL. Call at every turn: it updates the measurement."""
         if self.oldest_wait(now) < TARGET:
             self._slow_since = inf
             return False
@@ -203,13 +208,14 @@ class WaitQueue(Generic[Waiter]):
         return now - self._slow_since >= INTERVAL
 
     def time_to_clear(self, count: float, now: float) -> float:
-        """Seconds until so many turns have come, at the pace of the last seconds. Before the first turn of a line each
-        is expected to take as long as the line has stood already."""
+        """Return the expected seconds until `count` more turns, at the current rate.
+
+        Before the first turn each is expected to take as long as the queue has existed."""
         pace = self.pace.read(now)
         return count / pace if pace > 0.0 else count * (now - self.pace.began_at)
 
     def _row(self) -> Lane[Waiter] | None:
-        """The level that is served next."""
+        """Return the lane to serve next."""
         rows = [row for row in self._rows if row.waiting]
         if len(rows) < 2:
             return rows[0] if rows else None
@@ -225,6 +231,6 @@ def _joined_at(place: Ticket[Waiter]) -> float:
 
 
 def _age(row: Lane[Waiter]) -> float:
-    """Since when its oldest has waited."""
+    """Return when its oldest ticket joined."""
     place = row.oldest()
     return place.joined_at if place is not None else inf

@@ -1,7 +1,7 @@
-"""The policy in force, and who stands in for it.
+"""The active policy, its optional hooks and the fallback policy.
 
-Rule of this file: whatever a policy does wrong is counted and said, and no request pays for it. Hooks that it does not
-have cost nothing.
+A fault of the policy is counted and reported and must not fail a request. Hooks that a policy does not have cost
+nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ Pick = Callable[[RequestFacts, Available, float], EndpointState]
 
 
 class ActivePolicy:
-    """A policy, its hooks, and the `fallback`.
+    """A policy with its hooks, and the `fallback`.
 
-    `demoted` counts the picks that the fallback had to make, `last_fault` says in words what the policy last did
-    wrong. `trace` is where reasons are noted while somebody asks for them. `pick`, `observe`, `probes` and the
-    others are to be asked for again after `install` and `explain`; all but `pick` are None where the policy has no such
-    hook.
+    `demoted` counts the fallback picks, `last_fault` describes the policy's last fault. `trace` records explanations,
+    if set. `pick`, `observe`, `probes` and the other hooks must be read again after `install` and `explain`; all but
+    `pick` are None where the policy has no such hook.
     """
 
     def __init__(self, policy: Policy, fallback: Policy) -> None:
@@ -35,7 +34,7 @@ class ActivePolicy:
         self.install(policy)
 
     def install(self, policy: Policy) -> None:
-        """From now on this one."""
+        """Make `policy` the active one and look up its hooks."""
         self.policy = policy
         self.keeps_to_regions = bool(getattr(policy, "keeps_to_regions", False))
         self.observe: Callable[..., None] | None = getattr(policy, "observe", None)
@@ -45,7 +44,7 @@ class ActivePolicy:
         self.explain(self.trace)
 
     def explain(self, trace: Trace | None) -> None:
-        """Note reasons there from now on; None: nowhere."""
+        """Record explanations in `trace` from now on; None records none."""
         self.trace = trace
         for policy in (self.policy, self._fallback):
             pass_on(policy, trace)
@@ -61,13 +60,13 @@ class ActivePolicy:
         return state
 
     def announce(self, states: Sequence[EndpointState], now: float) -> None:
-        """Endpoints have come, gone or changed their weight, or the policy is new to them."""
+        """Call the policy's `members_changed`: endpoints or weights have changed, or the policy is new."""
         members_changed = getattr(self.policy, "members_changed", None)
         if members_changed is not None:
             self.call(members_changed, states, now)
 
     def call(self, hook: Callable[..., None], *arguments: Any) -> None:
-        """A hook that raises is a fault of the policy, not of the request."""
+        """Call a hook of the policy; an exception is recorded as the policy's fault and not raised."""
         try:
             hook(*arguments)
         except Exception as fault:
@@ -76,7 +75,7 @@ class ActivePolicy:
     def demote(
         self, facts: RequestFacts, available: Available, now: float, reason: str, fault: str
     ) -> EndpointState:
-        """Whom the fallback picks, because of that fault."""
+        """Return a fallback pick, and count and record the `fault` that made it necessary."""
         self.demoted += 1
         self._note(fault)
         trace = self.trace
@@ -84,7 +83,7 @@ class ActivePolicy:
             trace.note(reason)
         try:
             state = self._fallback.pick(facts, available, now)
-        except Exception:  # the fallback is replaceable too; no request pays for that
+        except Exception:  # the fallback is replaceable too; its faults must not fail a request either
             state = available[0]
         if trace is not None:
             trace.end(state, now)

@@ -1,7 +1,7 @@
-"""Requests that belong together go to one endpoint, for as long as it can take them.
+"""Session affinity: requests with the same key go to one endpoint while it is available.
 
-Rule of this file: a wrapper around any policy. What has no key, and what an endpoint cannot take now, is the inner
-policy's to place; so stickiness never costs a request. Nothing is remembered of any client.
+A wrapper around any policy. Requests without a key, or whose endpoints are not available, go where the inner policy
+picks, so affinity never fails a request. No state is kept per client.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
 SLOTS = 16_384
-"""Keys share slots, and a slot's order of endpoints is worked out once: a request then costs the same for any number
-of them. With fifty endpoints each has some three hundred slots, so shares differ by a twentieth."""
+"""Number of slots that keys hash to. The endpoint order of a slot is computed once, so a request costs the same for any
+number of endpoints. With fifty endpoints each has some three hundred slots, so shares differ by a twentieth."""
 
 DEPTH = 4
-"""Endpoints that are asked, one after the other, before the inner policy is."""
+"""Endpoints of a key that are tried in turn before the inner policy picks."""
 
 
 KEPT = "kept"
-"""The endpoint that the key belongs to."""
+"""Reason: the endpoint that the key maps to."""
 
 MOVED = "moved"
-"""Another one, because whom the key belongs to cannot take it. Where it is the inner policy's, its reasons follow."""
+"""Reason: another endpoint, because the one that the key maps to is not available. If the inner policy picked it, the
+inner policy's reasons follow."""
 
 
 class Placement(Protocol):
-    """Which endpoints a key belongs to, the first one first."""
+    """Maps a key to its endpoints, in order of preference."""
 
     def of(self, key: str) -> Sequence[EndpointState]: ...
     def members_changed(self, states: Sequence[EndpointState]) -> None: ...
@@ -43,34 +44,29 @@ class Placement(Protocol):
 
 @dataclass(slots=True)
 class StickyCounts:
-    """Requests with a key: `kept` were placed by it, `moved` belonged to endpoints that could not take them."""
+    """Counts of requests with a key: `kept` went to the key's first endpoint, `moved` to another."""
 
     kept: int = 0
     moved: int = 0
 
 
 class Sticky(Around):
-    """A policy that asks `placement` first."""
+    """A policy that prefers the endpoints that `placement` gives for the request's key."""
 
     def __init__(self, inner: Policy, placement: Placement, counts: StickyCounts | None = None) -> None:
         self.inner = inner
         self.counts = counts or StickyCounts()
         self._placement = placement
-        for hook in (
-            "observe",
-            "tick",
-            "probes",
-            "observe_probe",
-        ):  # only those that there are: the router asks once, and pays for each
+        for hook in ("observe", "tick", "probes", "observe_probe"):  # the router calls each that it finds
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 
     def inside(self) -> Iterable[Policy]:
-        """Whom it asks."""
+        """Return the inner policy, whose reasons follow."""
         return (self.inner,)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """The first of the key's endpoints that can take it, else whom the inner policy picks."""
+        """Pick the first available endpoint of the key, else what the inner policy picks."""
         if facts.key is not None:
             order = self._placement.of(facts.key)
             for state in order:
@@ -86,7 +82,7 @@ class Sticky(Around):
         return self.inner.pick(facts, available, now)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        """Endpoints have come, gone, or become others."""
+        """Update the placement and notify the inner policy."""
         self._placement.members_changed(states)
         hook = getattr(self.inner, "members_changed", None)
         if hook is not None:
@@ -94,7 +90,7 @@ class Sticky(Around):
 
 
 class ByToken:
-    """A key is the token of one endpoint, such as a cookie of ours holds; one that we do not know is nobody's."""
+    """Placement by token: a key, such as the balancer's cookie, is the token of one endpoint, or unknown."""
 
     def __init__(self, token_of: Callable[[str], str]) -> None:
         self._token_of = token_of
@@ -102,21 +98,21 @@ class ByToken:
         self._tokens: dict[str, str] = {}
 
     def of(self, key: str) -> Sequence[EndpointState]:
-        """The endpoint whose token it is, if it is one's."""
+        """Return the endpoint with this token, or an empty sequence."""
         return self._by_token.get(key, ())
 
     def members_changed(self, states: Sequence[EndpointState]) -> None:
-        """Tokens are worked out for those that are new: each is a hash, which takes longer than all else here."""
+        """Rebuild the table; only new endpoints have their token hashed, which is the most expensive step here."""
         known, token_of = self._tokens, self._token_of
         self._tokens = {state.id: known.get(state.id) or token_of(state.id) for state in states}
         self._by_token = {self._tokens[state.id]: (state,) for state in states}
 
 
 class ByRendezvous:
-    """Any key: the endpoints with the highest scores for its slot (rendezvous hashing, Thaler and Ravishankar 1998).
+    """Placement by rendezvous hashing: the endpoints with the highest scores for the key's slot.
 
-    Weighted by w / −ln u (Schindelhauer and Schomaker 2005): each gets its share, and when one goes only its own keys
-    move, those of others when one comes only to it. Endpoints are told apart by id.
+    Thaler and Ravishankar 1998; weighted by w / −ln u (Schindelhauer and Schomaker 2005): each endpoint gets its share.
+    When one is removed only its own keys move; when one is added, keys move only to it. Endpoints are identified by id.
     """
 
     def __init__(self) -> None:
@@ -124,7 +120,7 @@ class ByRendezvous:
         self._orders: dict[int, tuple[EndpointState, ...]] = {}
 
     def of(self, key: str) -> Sequence[EndpointState]:
-        """The best of them; the others follow in nobody's order."""
+        """Return the `DEPTH` best endpoints for the key, best first."""
         slot = hashing.of_name(key) % SLOTS
         order = self._orders.get(slot)
         if order is None:
@@ -132,7 +128,7 @@ class ByRendezvous:
         return order
 
     def members_changed(self, states: Sequence[EndpointState]) -> None:
-        """Orders are worked out anew when they are asked for."""
+        """Discard the cached orders; they are computed again on demand."""
         self._states = [(state, hashing.of_name(state.id)) for state in states]
         self._orders = {}
 

@@ -1,7 +1,4 @@
-"""What a decision gives: a place at an endpoint, held until the request has ended.
-
-Rule of this file: it is made by the router and settled by it, once.
-"""
+"""The result of a routing decision. Created by the router and settled by it, exactly once."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ from policies.routing.facts import Endpoint, RequestFacts
 
 
 class Assignment:
-    """A request's place at an endpoint, from `route` to `settle`. `in_flight_at_send` does not count the
-    request itself."""
+    """A request counted in at an endpoint, from `route` to `settle`. `in_flight_at_send` excludes the request."""
 
     __slots__ = ("facts", "in_flight_at_send", "is_settled", "routed_at", "state")
 
@@ -24,5 +20,5 @@ class Assignment:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where to send it."""
+        """The endpoint to send the request to."""
         return self.state.endpoint

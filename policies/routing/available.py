@@ -1,8 +1,7 @@
-"""The endpoints that can take a request now.
+"""The sorted list of endpoints that can take a request now.
 
-Rule of this file: kept, never computed. A flip costs a binary search and a short move in memory; a pick
-costs nothing. The order is the configuration's whatever flips, so a cycle stays a cycle and a seeded run
-stays the same run.
+It is maintained incrementally: a change costs a binary search and a short memory move, a pick nothing. The order is
+always that of the configuration, so that round robin keeps its cycle and a seeded run is reproducible.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ _order = attrgetter("order")
 
 
 class Available(list["EndpointState"]):
-    """A list of states in configuration order, and the same by region: each region's list is an Available as
-    well.
+    """States in configuration order, and the same per region: each region's list is an `Available` as well.
 
-    Policies read it and change nothing. A region without members is not in `by_region`.
+    Read-only for policies. A region without available endpoints is not in `by_region`.
     """
 
     __slots__ = ("by_region",)
@@ -42,12 +40,12 @@ class Available(list["EndpointState"]):
         return members
 
     def enter(self, state: EndpointState) -> None:
-        """Put `state`, which is not here, in its place."""
+        """Insert `state`, which must not be in the list, at its position."""
         insort(self, state, key=_order)
         insort(self._region(state.region), state, key=_order)
 
     def leave(self, state: EndpointState) -> None:
-        """Take out `state`, which is here."""
+        """Remove `state`, which must be in the list."""
         members = self.by_region[state.region]
         del self[bisect_left(self, state.order, key=_order)]
         del members[bisect_left(members, state.order, key=_order)]
@@ -55,6 +53,6 @@ class Available(list["EndpointState"]):
             del self.by_region[state.region]
 
     def without(self, ids: frozenset[str]) -> Available:
-        """A copy without the endpoints named, or this list itself if that would leave none."""
+        """Return a copy without the endpoints in `ids`, or this list itself if none would be left."""
         others = Available(state for state in self if state.id not in ids)
         return others or self

@@ -1,4 +1,4 @@
-"""Where the time comes from: handed in, so that a test or a simulation can be its own."""
+"""Clocks. The time is passed in, so that a test or a simulation can supply its own."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from: the machine, a simulation or a test."""
+    """Source of time: the machine, a simulation or a test."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return monotonic seconds since an arbitrary time."""
         ...
 
 
 class MonotonicClock:
-    """The machine's."""
+    """The clock of the machine, `time.monotonic`."""
 
     def __init__(self) -> None:
         self.now = time.monotonic  # the builtin itself: a method around it would double its cost

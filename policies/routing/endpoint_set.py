@@ -1,7 +1,7 @@
-"""The endpoints of a router, and which of them can take a request now.
+"""The endpoint set of a router, and the list of endpoints that can take a request now.
 
-A change of one endpoint costs what that one costs, so that adding n endpoints one by one is O(n log n): no method but
-`replace`, `set_policy` and those that change rules looks at all states, unless there is panic.
+A change of one endpoint costs O(log n), so adding n endpoints one by one is O(n log n): no method but `replace`,
+`set_policy` and those that change rules may look at all states, unless there is panic.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from policies.stats.latency_prior import LatencyPrior
 
 
 class EndpointSet:
-    """The states of all endpoints, and the list of those that are available. The base of `Router`, which documents the
-    attributes."""
+    """The states of all endpoints, and the list of the available ones.
+
+    The base of `Router`, which documents the attributes.
+    """
 
     def __init__(
         self, now: Callable[[], float], fitness: Health, concurrency: ConcurrencyRules | None
@@ -28,9 +30,9 @@ class EndpointSet:
         self.fitness = fitness
         self._concurrency = concurrency
         self._by_id: dict[str, EndpointState] = {}
-        self._states: list[EndpointState] = []  # the same; another list whenever they change
+        self._states: list[EndpointState] = []  # values of `_by_id`; a new list on every change
         self._next_order = 0
-        self._has_news = False  # endpoints have changed, and the policy does not know
+        self._has_news = False  # endpoints have changed since the policy was last notified
         self._available = Available()
         self._norms = LatencyPrior()
         self.routed = 0
@@ -40,37 +42,38 @@ class EndpointSet:
         self.on_member: Callable[[EndpointState], None] | None = None
 
     def _announce(self) -> None:
-        """Tell the policy who the endpoints are."""
+        """Notify the policy of the current endpoints."""
         raise NotImplementedError
 
     @property
     def states(self) -> Sequence[EndpointState]:
-        """All that are configured, in that order, then those that were added since. To be read, not changed."""
+        """All endpoints: those configured, in that order, then those added since. Read-only."""
         return self._states
 
     @property
     def available(self) -> Available:
-        """Those that can take a request now. To be read, not changed."""
+        """Endpoints that can take a request now. Read-only."""
         return self._available
 
     def find(self, endpoint_id: str) -> EndpointState:
-        """The state of one endpoint. Raises UnknownEndpoint."""
+        """Return the state of one endpoint. Raises UnknownEndpoint."""
         try:
             return self._by_id[endpoint_id]
         except KeyError:
             raise UnknownEndpoint(f"no endpoint '{endpoint_id}'; known: {some_of(self._by_id)}") from None
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """Make `endpoints` the ones there are. Raises DuplicateEndpoint, and then changes nothing.
+        """Replace the endpoint set by `endpoints`. Raises DuplicateEndpoint, and then changes nothing.
 
-        Whoever keeps its id keeps its state; who is gone takes no more requests and settles those it has. Who is new
-        starts slowly, where that is asked for.
+        An endpoint that keeps its id keeps its state. A removed endpoint gets no new requests; those in flight finish.
+        A new endpoint begins with a slow start, if one is configured.
         """
         self._replace(endpoints, warms=True)
 
     def put(self, endpoint: Endpoint) -> None:
-        """Add `endpoint`, or change the one that has its id, as `replace` does. The policy is told before its next
-        pick, of all changes until then at once.
+        """Add `endpoint`, or update the one with its id, as `replace` does.
+
+        The policy is notified of all changes at once before its next pick.
 
         O(log n), unless there is panic, and O(regions) with a policy that keeps to regions.
         """
@@ -89,7 +92,7 @@ class EndpointSet:
         self._member_changed(state)
 
     def drop(self, endpoint_id: str) -> None:
-        """Remove one endpoint, as `replace` does; the same cost as `put`. Raises UnknownEndpoint."""
+        """Remove one endpoint, as `replace` does, at the cost of `put`. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
         self.fitness.withdraw(state)
         del self._by_id[endpoint_id]
@@ -98,7 +101,7 @@ class EndpointSet:
         self._member_changed(state)
 
     def _member_changed(self, state: EndpointState) -> None:
-        """`state` has come, gone, or is another than before; it is withdrawn from `fitness`, or was never there."""
+        """Handle an added, removed or updated endpoint, which must not be counted in `fitness` at this time."""
         self._norms.states = self._states
         self._has_news = True
         if self.on_member is not None:
@@ -106,7 +109,7 @@ class EndpointSet:
         self._enter(state)
 
     def _enter(self, state: EndpointState) -> None:
-        """Undo `fitness.withdraw`, and bring the list in line with what `state` is now."""
+        """Undo `fitness.withdraw`, and update the list of available endpoints for `state`."""
         keeps = self.keeps_to_regions
         has_changed_others = self.fitness.enter(
             self._states, state, self._now(), self.routed, keeps_to_regions=keeps
@@ -158,7 +161,10 @@ class EndpointSet:
             self.on_available()
 
     def set_healthy(self, endpoint_id: str, is_healthy: bool, *, is_reachable: bool = True) -> None:
-        """What checks have found, and whether they could ask at all. Raises UnknownEndpoint."""
+        """Apply the result of active checks; `is_reachable` says whether the check got an answer at all.
+
+        Raises UnknownEndpoint.
+        """
         state = self.find(endpoint_id)
         if is_healthy and not state.healthy:
             state.returned()
@@ -167,30 +173,32 @@ class EndpointSet:
         self._reconsider(state)
 
     def set_standing(self, endpoint_id: str, standing: AdminState) -> None:
-        """What the operator wants; who is not up takes no more requests and ends those it has. Raises
-        UnknownEndpoint."""
+        """Set the admin state.
+
+        An endpoint that is not ready gets no new requests; those in flight finish. Raises UnknownEndpoint.
+        """
         state = self.find(endpoint_id)
         self.fitness.withdraw(state)
         state.standing = standing
         self._enter(state)
 
     def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
-        """Up, or draining. Raises UnknownEndpoint."""
+        """Set the admin state to ready or drain. Raises UnknownEndpoint."""
         self.set_standing(endpoint_id, AdminState.UP if is_enabled else AdminState.DRAINING)
 
     def readmit(self, endpoint_id: str) -> None:
-        """A connection was made: who was ejected for want of one may come back. Raises UnknownEndpoint."""
+        """Re-admit an endpoint ejected for failed connections, after one has succeeded. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
         if self.fitness.readmit(state, self._now()):
             self._reconsider(state)
 
     def use_fitness(self, fitness: Health) -> None:
-        """Judge by the rules of `fitness` from now on; what is known of the endpoints stays."""
+        """Apply the rules of `fitness` from now on; what is known of the endpoints stays."""
         self.fitness.follow(fitness)
         self._judge()
 
     def use_concurrency(self, rules: ConcurrencyRules | None) -> None:
-        """Find out by these how many requests each endpoint can have; None: no more. By other rules all begin anew."""
+        """Apply the rules of adaptive concurrency limits; None turns them off. A change resets all limits."""
         if rules == self._concurrency:
             return
         self._concurrency = rules
@@ -203,7 +211,7 @@ class EndpointSet:
         return Concurrency(self._concurrency) if self._concurrency is not None else None
 
     def _reconsider(self, state: EndpointState) -> None:
-        """Something is known of `state` that was not: see whether it is fit now, and whether that changes others."""
+        """Evaluate `state` after a change, and all others if theirs may change with it."""
         keeps = self.keeps_to_regions
         if self.fitness.reconsider(state, self._now(), self.routed, keeps_to_regions=keeps):
             self._tell_all()
@@ -211,7 +219,7 @@ class EndpointSet:
             self._refresh(state)
 
     def _judge(self) -> None:
-        """See who is fit now, one by one."""
+        """Evaluate the health of all endpoints."""
         self._weigh_up(warms=True)
         self._tell_all()
 
@@ -225,7 +233,7 @@ class EndpointSet:
         self.fitness.judge(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
 
     def _refresh_all(self) -> None:
-        """Bring the list in line with what all are now; whoever is woken finds all of it done."""
+        """Update the list of available endpoints for all states, then call `on_available`, which may route at once."""
         was_empty = not self._available
         for state in self._by_id.values():
             self._enlist(state)
@@ -233,19 +241,22 @@ class EndpointSet:
             self.on_available()
 
     def _refresh(self, state: EndpointState) -> None:
-        """Bring the list in line with what `state` is now."""
+        """Update the list of available endpoints for `state`."""
         has_come = self._enlist(state) and state.is_listed
         if has_come and len(self._available) == 1 and self.on_available is not None:
             self.on_available()
 
     def _limit_found(self, state: EndpointState) -> None:
-        """It may hold another number of requests from now on; who may hold more is listed by `settle`."""
+        """Apply a new concurrency limit.
+
+        A lower one may unlist the endpoint here; `settle` lists it after a higher one.
+        """
         state.limit_found()
         if state.is_listed and state.is_full:
             self._refresh(state)
 
     def _enlist(self, state: EndpointState) -> bool:
-        """Put `state` in the list or take it out, where it is on the wrong side; returns whether it was."""
+        """List or unlist `state` if its availability has changed; return whether it had."""
         is_available = state.available
         if is_available == state.is_listed:
             return False

@@ -1,17 +1,17 @@
-"""What the unit knows of an endpoint at this moment.
+"""Load, latency and health of an endpoint, as the balancer sees them.
 
-Rule of this file: counted here and nowhere else. The router is the only writer; policies and the control
-plane read.
+The router is the only writer; policies and the control plane read.
 
-Failures count against an endpoint so that it gets fewer requests. But without requests nothing shows that it is well
-again: shares of failures fade on both sides alike, and do not change while nobody asks. So blame ends by one of three:
+Failures reduce the requests that an endpoint gets. But without requests nothing shows that it has recovered:
+failures and successes decay by the same factor, so the failure share does not change while there are no requests. The
+failure penalty therefore ends in one of three ways:
 
-- it returns: a check passes again, or an ejection ends. Whoever says so has reasons; what was before is forgotten, and
-  its first failure puts it back (an ejection of its own accord, else the blame, which is then whole);
-- a look: LOOK_AFTER its last failure one request goes there as if nothing had been. If that fails, the wait begins
-  anew: who fails always costs one request per LOOK_AFTER, however quick its failures are. If it succeeds, two may
-  follow, and so on, doubling by the round trip as TCP does;
-- nobody hears of it for FORGET_AFTER.
+- Recovery is reported: a check passes again, or an ejection ends. The earlier failures are forgotten, and the first new
+  failure restores the former state (an ejection, or else the full penalty).
+- A trial: LOOK_AFTER its last failure the endpoint gets one request without penalty. If it fails, the wait starts
+  again, so an endpoint that always fails costs one request per LOOK_AFTER, however fast its failures are. If it
+  succeeds, two may follow, and so on, doubling per round trip as in TCP slow start.
+- No outcome is recorded for FORGET_AFTER.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED
 _UP: Final = AdminState.UP
 _SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
-"""Ends that tell nothing of the endpoint."""
+"""Outcomes that carry no information about the endpoint's health."""
 
 LOOK_AFTER: Final = 1.0
-"""Seconds after its last failure at which an endpoint is tried again. Within 3 s of being well it is to have its
-share: one goes by until the look, a second is left for the answers by which trust doubles."""
+"""Seconds after its last failure at which an endpoint is tried again. A recovered endpoint is to have its share within
+3 s: one passes until the trial, another is left for the responses by which the number of trial requests doubles."""
 
 
 class Connections(Protocol):
-    """What is known of the connections to one endpoint; whoever keeps them tells."""
+    """State of the upstream connections to one endpoint, reported by the connection pool."""
 
     @property
     def is_warm(self) -> bool:
-        """Whether a request that is sent now finds one that stands and has room for it."""
+        """Whether a request sent now finds an open connection with room for it."""
         ...
 
     @property
     def connect_time(self) -> float:
-        """Seconds that opening one took lately, until a request could be sent; 0 while nobody knows."""
+        """Seconds that opening a connection took lately, until a request could be sent; 0 if unknown."""
         ...
 
 
 class EndpointState:
-    """One endpoint: load, latency, health.
+    """State of one endpoint: load, latency, health.
 
-    `id`, `region`, `weight`, `limit` repeat the endpoint's fields as plain attributes because every pick
-    reads them; `limit` is `inf` where the endpoint states none. While it warms up, `share` (0..1) is less than 1,
-    and `weight` and `limit` are less than the endpoint's. `order` is its place in the configuration.
+    `id`, `region`, `weight`, `limit` repeat the endpoint's fields as plain attributes because every pick reads them;
+    `limit` is `inf` where the endpoint has none. During a slow start `share` (0..1) is less than 1, and `weight` and
+    `limit` are less than the endpoint's. `order` is its position in the configuration.
 
-    `standing` is what the operator wants, `healthy` what checks say and `is_reachable` whether they could ask,
-    `record` what its failures have led to. `is_sound`: all of these are good, and it is still configured
-    (`is_member`). `is_fit`: it may be used, be it because a panic ignores its health. `is_listed` is the router's
-    note that it stands in the list of available states. `busy_since` is when it last went from idle to busy with
-    requests of this process, `failures` how many requests it has failed since the start.
+    `standing` is the admin state, `healthy` the result of active checks, `is_reachable` whether these got an answer,
+    `record` the state of outlier detection. `is_sound` (healthy): all of these are good, and it is still configured
+    (`is_member`). `is_fit` (eligible): it may be used, possibly because a panic ignores its health. `is_listed`: it is
+    in the router's list of available states. `busy_since` is when it last went from idle to busy with requests of this
+    process, `failures` the number of requests it has failed since the start.
 
-    `connections` tells what opening one would cost; None where nobody keeps account of them.
+    `connections` gives the cost of opening a connection; None where connections are not tracked.
 
-    `in_flight` is of the whole unit; `elsewhere` of it, as far as is known, are other processes'. What is this
-    process's own stands in `told[row]`, which they read; `told` is None where this process is alone. It is `part` of
-    so many `parts` that each have their share of `limit`.
+    `in_flight` counts the requests of all sibling processes; `elsewhere` is the estimated part of the other ones. This
+    process publishes its own count in `told[row]` for them; `told` is None where it runs alone. It is process `part` of
+    `parts`, each of which has its share of `limit`.
     """
 
     __slots__ = (
-        "_before_look",  # how many more were in flight at the last failure than had succeeded since the start
+        "_before_look",  # in-flight minus successes at the last failure: what the trial may exceed
         "_heard_at",
         "_most",
-        "_usual",  # number of requests elsewhere
+        "_usual",  # mean number of requests elsewhere
         "busy_since",
         "concurrency",
         "connections",
@@ -124,7 +124,7 @@ class EndpointState:
         self.told: memoryview[int] | None = None
         self.standing = AdminState.UP
         self.healthy = self.is_reachable = self.is_member = True
-        self.is_sound = self.is_fit = self.is_listed = False  # until the router has judged
+        self.is_sound = self.is_fit = self.is_listed = False  # until the router has evaluated it
         self.record = Record()
         self.share = 1.0
         self.busy_since = 0.0
@@ -143,26 +143,26 @@ class EndpointState:
         self.warm(self.share, inf)
 
     def limit_found(self) -> None:
-        """Bring `limit` in line with what is stated, what was found out, and what a slow start allows."""
+        """Update `limit` from the configured limit, the adaptive limit and what a slow start allows."""
         found, most = self.concurrency, self._most
         if found is not None and found.limit < most:
             most = float(found.limit)
-        if most < inf:  # both are of the whole unit
+        if most < inf:  # both are of all processes together
             most = float(share(int(most), self.part, self.parts))
         self.limit = min(self._stated_limit(), most)
 
     def _stated_limit(self) -> float:
-        """What this process has of the endpoint's `max_in_flight`; `inf` where there is none."""
+        """Return this process's share of the endpoint's `max_in_flight`; `inf` where there is none."""
         whole = self.endpoint.max_in_flight
         return inf if whole is None else share(whole, self.part, self.parts)
 
     def take_part(self, part: int, parts: int) -> None:
-        """It is one of so many processes that may each send it a part of what it takes."""
+        """Set this process's index and the number of sibling processes, which share the endpoint's limit."""
         self.part, self.parts = part, parts
         self.limit_found()
 
     def adopt(self, endpoint: Endpoint, order: int) -> None:
-        """Take on a new configuration under the same id. What was learned at another place is not so here."""
+        """Apply a new configuration under the same id. A change of address or region discards what was learned."""
         if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
             self.latency = LatencyModel()
             if self.concurrency is not None:
@@ -175,17 +175,19 @@ class EndpointState:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as many requests of ours as it may."""
+        """Whether this process has as many requests in flight there as it may."""
         return self.in_flight - self.elsewhere >= self.limit
 
     @property
     def in_flight_here(self) -> int:
-        """Requests of this process at it."""
+        """Requests that this process has in flight there."""
         return self.in_flight - self.elsewhere
 
     def hear(self, elsewhere: int, now: float) -> None:
-        """So many requests of others are at it, it is said. What is older than a service when it is used is history:
-        whoever was idle then has been found by all since. So it is believed by its age, and for the rest the mean."""
+        """Update `elsewhere`, the requests that sibling processes have in flight; a stale report decays to the mean.
+
+        A report older than one service time is out of date: an endpoint that was idle then has been found by all
+        processes since. Its weight falls exponentially with its age, and the mean takes the rest."""
         age = now - self._heard_at
         self._heard_at = now
         believed = elsewhere
@@ -200,13 +202,13 @@ class EndpointState:
         self.elsewhere = believed
 
     def stand_alone(self) -> None:
-        """Nobody else is to know of it any more, nor to be heard of."""
+        """Stop sharing in-flight counts with sibling processes."""
         self.told = None
         self.in_flight -= self.elsewhere
         self.elsewhere = 0
 
     def warm(self, share: float, most: float) -> None:
-        """It gets this share of its weight, and holds at most so many requests; 1 and `inf`: it is warm."""
+        """Apply a slow start: `share` of its weight, at most `most` requests. 1 and `inf` end the slow start."""
         self.share = share
         self.weight = self.endpoint.weight * share
         self._most = most
@@ -214,36 +216,35 @@ class EndpointState:
 
     @property
     def enabled(self) -> bool:
-        """Whether the operator wants it to take requests."""
+        """Whether its admin state is ready."""
         return self.standing is _UP
 
     @property
     def is_ejected(self) -> bool:
-        """Whether its failures have put it out for a while."""
+        """Whether outlier detection has ejected it."""
         return self.record.until is not None
 
     @property
     def is_well(self) -> bool:
-        """Whether neither checks nor failures speak against it."""
+        """Whether active checks pass and it is not ejected."""
         return self.healthy and self.record.until is None
 
     @property
     def successes(self) -> int:
-        """Requests that ended well since the start; a tunnel that stood was one."""
+        """Successful requests since the start, including established tunnels."""
         outcomes = self.outcomes
         return outcomes[_OK] + outcomes[_TUNNELLED]
 
     @property
     def available(self) -> bool:
-        """Whether it can take a request now."""
+        """Whether it can take a request now: eligible and not full."""
         return self.is_fit and not self.is_full
 
     def count(self, outcome: Outcome, ahead: int) -> None:
-        """Learn from how a request that had been sent behind `ahead` others ended.
+        """Record the outcome of a request that was sent behind `ahead` others.
 
-        Latency is taken to the first byte: the rest depends on the size of the answer and on how fast the
-        client reads, which is no merit or fault of the endpoint. The histogram holds whole answers: it is
-        for people.
+        Latency is measured to the first byte: the rest depends on the response size and on the client's reading speed,
+        not on the endpoint. The histogram holds whole responses, for display.
         """
         kind = outcome.kind
         self.outcomes[kind] += 1
@@ -257,14 +258,14 @@ class EndpointState:
             self._charge(outcome)
 
     def _charge(self, outcome: Outcome) -> None:
-        """A failure weighs as much as the slowest successes, however fast it came."""
+        """Record a failure, which costs as much as the slowest successes, however fast it came."""
         self.failures += 1
         self._before_look = self.in_flight_here - self.successes
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
 
     def returned(self) -> None:
-        """It is well again, by whatever said that it was not: what it did before is not held against it."""
+        """Forget earlier failures: the check or ejection that reported them now reports recovery."""
         self.latency.renew()
 
     def is_measured(self, now: float) -> bool:
@@ -272,9 +273,9 @@ class EndpointState:
         return self.latency.is_measured(now)
 
     def blame(self, now: float) -> float:
-        """Which part (0..1) of what ended lately has failed; 0 where one more request is a look that is due.
+        """Return the failure share (0..1) of recent requests; 0 where one more request is a trial that is due.
 
-        As many may be out beyond those that were out at the last failure as have succeeded since, and one more.
+        Beyond the requests that were out at the last failure, as many may be out as have succeeded since, and one more.
         """
         latency = self.latency
         if not latency.failures or now - latency.measured_at >= FORGET_AFTER:
@@ -283,18 +284,18 @@ class EndpointState:
         return 0.0 if is_trusted and now - latency.failed_at >= LOOK_AFTER else latency.failure_share
 
     def predicted_latency(self, now: float, wait_price: float = 1.0) -> float:
-        """Seconds that one more request, sent now, is expected to cost; always finite.
+        """Return the seconds that one more request, sent now, is expected to cost; always finite.
 
-        Each second of wait counts `wait_price` seconds: who looks after the pool rather than one request
-        prices the wait that the request causes to others, too. An endpoint that is unmeasured gets the
-        benefit of the doubt for one request at a time: its own floor or what is usual among its peers,
-        whichever is less. While that trial is under way it is dearer than any other.
+        Each second of wait counts `wait_price` seconds: a policy that optimizes the pool rather than one request also
+        prices the wait that the request causes to others. An unmeasured endpoint gets one trial request at a time, at
+        the lesser of its own floor and the latency prior of its peers. While that trial is under way it costs more than
+        any other.
         """
         latency = self.latency
         measured_at = latency.measured_at
         if now - measured_at < FORGET_AFTER and latency.has_succeeded:
             silence = 0.0
-            if self.in_flight != self.elsewhere:  # of what others have out we do not know how old it is
+            if self.in_flight != self.elsewhere:  # the age of requests of sibling processes is unknown
                 busy_since = self.busy_since
                 silence = now - (measured_at if measured_at > busy_since else busy_since)
             seconds = latency.predict(self.in_flight, silence, wait_price)

@@ -1,8 +1,7 @@
-"""Facts that go into a decision and come out of it.
+"""Immutable values that go into and come out of a routing decision.
 
-Rule of this file: values only. Nothing here changes after it is made, and nothing here knows how it is
-used. `RequestFacts` and `Outcome` are plain slotted classes rather than frozen dataclasses because one of each is
-made per request: plain ones are built in a third of the time, and in a tenth where they are compiled.
+`RequestFacts` and `Outcome` are plain slotted classes rather than frozen dataclasses because one of each is made per
+request: plain ones are built in a third of the time, and in a tenth where they are compiled.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 Region = str
-"""A place that workers share, such as "emea". Compared for equality only."""
+"""A location that workers share, such as "emea". Compared for equality only."""
 
 NOBODY: Final[frozenset[str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a policy picks: identity, never state.
+    """Configuration of one endpoint; it holds no state.
 
     `weight` is relative (> 0). `max_in_flight` is the most requests it may hold at once; None is unlimited.
     """
@@ -32,19 +31,18 @@ class Endpoint:
 
 
 class AdminState(Enum):
-    """What the operator wants of an endpoint, whatever its health."""
+    """Admin state of an endpoint (ready, drain, maintenance), independent of its health."""
 
     UP = "up"
-    DRAINING = "draining"  # no new requests; it is still checked, so it can come back at once
-    DOWN = "down"  # no new requests and no checks: it may be gone. What is in flight still finishes
+    DRAINING = "draining"  # no new requests; still checked, so it can return to ready at once
+    DOWN = "down"  # maintenance: no new requests and no checks. Requests in flight finish
 
 
 class RequestFacts:
-    """All that a policy may know of a request.
+    """Properties of a request that a policy may use.
 
-    `region` is where the request comes from (the client's, or the unit's home region), `key` what an
-    affinity policy hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already
-    failed it.
+    `region` is the request's origin (the client's region, or the proxy's home region), `key` what an affinity policy
+    hashes, `attempt` counts from 0, `tried` holds the ids of the endpoints that already failed it.
     """
 
     __slots__ = ("attempt", "key", "method", "path", "region", "tried")
@@ -74,21 +72,19 @@ class OutcomeKind(Enum):
     REFUSED = "refused"  # no connection could be made
     TIMEOUT = "timeout"
     RESET = "reset"  # the connection broke, or what came was not HTTP
-    ABANDONED = "abandoned"  # the client left: never blamed on the endpoint
-    TUNNELLED = (
-        "tunnelled"  # it became a tunnel: how long that lasts, and who ends it, says nothing of the endpoint
-    )
+    ABANDONED = "abandoned"  # the client left: never counted as a failure of the endpoint
+    TUNNELLED = "tunnelled"  # it became a tunnel: its duration and its end say nothing about the endpoint
 
     __hash__ = object.__hash__  # Enum's hashes the name in Python, and every settled request counts its kind
 
     @property
     def is_failure(self) -> bool:
-        """Whether the endpoint is to blame."""
+        """Whether it counts as a failure of the endpoint."""
         return self not in (OutcomeKind.OK, OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED)
 
 
 class ReportedLoad(NamedTuple):
-    """What a worker says of itself in its response headers; None where it is silent.
+    """Load that a worker reports in its response headers; None where it reports nothing.
 
     `service_time` in seconds, `utilization` in 0..1.
     """
@@ -99,8 +95,7 @@ class ReportedLoad(NamedTuple):
 
 
 class Outcome:
-    """What became of one attempt. Instants in seconds of the router's clock; None where it was never
-    reached."""
+    """Result of one attempt. Times are in seconds of the router's clock; None for a phase that was not reached."""
 
     __slots__ = (
         "bytes_in",

@@ -1,11 +1,10 @@
-"""Names of policies.
+"""Policies by name.
 
-Rule of this file: a name means one thing. Ours stand in one table; other packages add theirs under the
-entry-point group `steelyard.policies` and cannot replace ours.
+Built-in policies are in one table; other packages add theirs under the entry-point group `steelyard.policies` and
+cannot replace a built-in one.
 
-A policy is made by calling what the name stands for: `factory(rng, **options)`. Its keyword-only parameters
-are its options; their annotations (float, int, str, bool, PolicyMaker) say what a configuration may put
-there.
+A policy is made by calling its factory: `factory(rng, **options)`. Its keyword-only parameters are its options; their
+annotations (float, int, str, bool, PolicyMaker) define what a configuration may contain.
 """
 
 from __future__ import annotations
@@ -72,25 +71,25 @@ ACCEPTED: dict[Any, tuple[tuple[type, ...], str]] = {
     str: ((str,), "a text"),
     bool: ((bool,), "true or false"),
 }
-"""Annotation of an option -> the types its value may have, and what to call them."""
+"""Annotation of an option -> the types its value may have, and their description."""
 
 
 LARGEST = 1e9
-"""Bound of every number among the options, in both directions; most options have a closer one."""
+"""Bound on the magnitude of every numeric option; most options have a tighter one."""
 
 
 def known() -> list[str]:
-    """All names, sorted."""
+    """Return the names of all policies and plug-ins, sorted."""
     return sorted({*TABLE, *_plugins()})
 
 
 def describe() -> dict[str, str]:
-    """Name -> what it does, in one line. A plug-in that cannot be loaded says so instead."""
+    """Return name -> one-line description. For a plug-in that cannot be loaded this is the error."""
     return {name: _describe(name) for name in known()}
 
 
 def make(name: str, options: Mapping[str, Any], rng: Random, path: str = "policy") -> Policy:
-    """The policy of that name. `path` is where the options stand in the configuration, for messages.
+    """Make the policy `name`. `path` is the path of the options in the configuration, for messages.
 
     Raises UnknownPolicy, BadPolicyOption, BrokenPolicy.
     """
@@ -102,8 +101,7 @@ def make(name: str, options: Mapping[str, Any], rng: Random, path: str = "policy
 
 
 def from_spec(spec: str | Mapping[str, Any], rng: Random, path: str = "policy") -> Policy:
-    """The policy that a configuration means: a name, or a table of `name` and options. Raises as `make`
-    does."""
+    """Make a policy from its configuration: a name, or a table of `name` and options. Raises as `make` does."""
     if isinstance(spec, str):
         return make(spec, {}, rng, path)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("name"), str):
@@ -112,7 +110,7 @@ def from_spec(spec: str | Mapping[str, Any], rng: Random, path: str = "policy") 
 
 
 def find(name: str) -> Factory:
-    """What makes the policy of that name. Raises UnknownPolicy, BrokenPolicy."""
+    """Return the factory of the policy `name`. Raises UnknownPolicy, BrokenPolicy."""
     if name in TABLE:
         return TABLE[name]
     try:
@@ -127,7 +125,7 @@ def find(name: str) -> Factory:
 
 
 def options_of(factory: Factory) -> dict[str, inspect.Parameter]:
-    """Its keyword-only parameters, annotations resolved."""
+    """Return the keyword-only parameters of `factory`, with annotations resolved."""
     target = factory.__init__ if inspect.isclass(factory) else factory
     hints = get_type_hints(target)
     parameters = inspect.signature(factory).parameters.values()
@@ -162,13 +160,13 @@ def _arguments(name: str, factory: Factory, options: Mapping[str, Any]) -> dict[
 
 def _argument(option: str, annotation: Any, value: Any) -> Any:
     if annotation == PolicyMaker:
-        from_spec(value, Random(0), option)  # say now what is wrong with it
+        from_spec(value, Random(0), option)  # report errors in the inner policy's options now
         return partial(from_spec, value)
     types, called = ACCEPTED.get(annotation, ((object,), "anything"))
     if not isinstance(value, types) or (
         isinstance(value, bool) and bool not in types and object not in types
     ):
         raise BadPolicyOption(option, f"must be {called}, got {value!r:.60}")
-    if isinstance(value, int | float) and not abs(value) <= LARGEST:  # not a number, neither
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:  # also rejects NaN
         raise BadPolicyOption(option, f"must be {called} from -{LARGEST:g} to {LARGEST:g}, got {value!r:.60}")
     return value

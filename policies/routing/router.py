@@ -1,8 +1,7 @@
-"""Route and settle: the two calls of a request's life that this room sees.
+"""The router: picks an endpoint for each request (`route`) and records its outcome (`settle`).
 
-Rule of this file: a policy can be wrong, slow or broken, and no request pays for it. Both calls cost the
-same for two endpoints as for a thousand; what depends on their number happens when one flips, comes or
-goes.
+A wrong, slow or broken policy must not fail a request. Both calls cost the same for two endpoints as for a thousand;
+work that depends on their number is done when an endpoint is added, removed or changes state.
 """
 
 from __future__ import annotations
@@ -28,31 +27,31 @@ from policies.routing.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad,
 _OK: Final = OutcomeKind.OK
 
 TIME_BUDGET = 0.005
-"""Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded
-requests."""
+"""Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded requests.
+"""
 
 NEWS_QUICK: Final = 0.001
-"""Seconds that a policy may take to learn of changed endpoints before every pick."""
+"""Seconds that a `members_changed` call may take for it to be made before every pick."""
 
 NEWS_APART: Final = 10.0
-"""Times as long as that has taken until it is told again, if it takes longer: while endpoints are added one by one, a
-table that takes 70 ms to fill takes a tenth of the time. `tick` tells it in any case. Until then new endpoints get no
-requests from a policy that has a table of its own, and those that are gone are not on offer."""
+"""Multiple of the duration of a slower `members_changed` call that must pass before the next one: while endpoints are
+added one by one, a table that takes 70 ms to fill takes a tenth of the time. `tick` makes the call in any case. Until
+then a policy with a table of its own sends new endpoints no requests, and removed endpoints are not selectable."""
 
 
 def _nowhere(now: float) -> None:
-    """There are no others."""
+    """Default `look`: does nothing, as there are no sibling processes."""
 
 
 class Router(EndpointSet):
-    """Endpoints, and the policy in force.
+    """An endpoint set and the active policy.
 
-    `routed` counts assignments; `in_flight` is how many are not settled, at most `in_flight_limit`. `fitness` judges
-    who may be used. `on_available` is called when, after a time with no room, there is some again. `look` is called
-    with the time before a pick that comes at `look_at` or later: it brings in what other processes have in flight,
-    and puts `look_at` off. `on_members` is called when endpoints have been replaced, `on_member` with the state of one
-    that has come, gone or changed. `on_probe` is called with whom the policy wants probed out of band; the answer is to
-    be told to `probed`.
+    `routed` counts assignments; `in_flight` is the number of unsettled ones, at most `in_flight_limit`. `fitness`
+    decides which endpoints are eligible. `on_available` is called when there is room again after a time without. `look`
+    is called with the time before a pick that comes at `look_at` or later: it reads what sibling processes have in
+    flight, and postpones `look_at`. `on_members` is called when endpoints have been replaced, `on_member` with the
+    state of one that was added, removed or updated. `on_probe` is called with an endpoint that the policy wants probed
+    out of band; the answer is to be passed to `probed`.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Router(EndpointSet):
     # --- the life of a request
 
     def route(self, facts: RequestFacts) -> Assignment:
-        """Choose an endpoint and count the request in. Raises NoEndpointAvailable.
+        """Pick an endpoint and count the request in. Raises NoEndpointAvailable.
 
         Endpoints in `facts.tried` are avoided while there are others. Every assignment must be settled, once.
         """
@@ -125,7 +124,7 @@ class Router(EndpointSet):
         return Assignment(state, facts, ahead, now)
 
     def settle(self, assignment: Assignment, outcome: Outcome) -> None:
-        """Count the request out and learn from it. Raises AlreadySettled the second time."""
+        """Count the request out and record its outcome. Raises AlreadySettled the second time."""
         state = assignment.state
         if assignment.is_settled:
             raise AlreadySettled(f"the request to {state.id} was settled before")
@@ -143,12 +142,14 @@ class Router(EndpointSet):
         if outcome.kind is not _OK and self.fitness.failed(state, outcome):
             self._reconsider(state)
         if not state.is_listed:
-            self._refresh(state)  # last: whoever is woken may route at once
+            self._refresh(state)  # last: `on_available` may route at once
         if was_full and self.has_room and self.on_available is not None:
             self.on_available()
 
     def probed(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
-        """A probe of `state` was answered, `latency` seconds after it was sent. One that was not is told to nobody."""
+        """Report to the policy that a probe of `state` was answered, `latency` seconds after it was sent.
+
+        Failed probes are not reported."""
         if self._in_force.observe_probe is not None and state.is_member:
             self._in_force.call(self._in_force.observe_probe, state, load, latency, now)
 
@@ -159,21 +160,21 @@ class Router(EndpointSet):
 
     @property
     def has_room(self) -> bool:
-        """Whether `route` would find somebody."""
+        """Whether `route` would find an endpoint."""
         return bool(self._available) and self.in_flight < self._limit
 
     @property
     def in_flight_limit(self) -> float:
-        """The most requests at all endpoints at once; `inf` where there is no such bound."""
+        """The most requests in flight at all endpoints together; `inf` where there is no limit."""
         return self._limit
 
     @property
     def has_fit(self) -> bool:
-        """Whether waiting may help: some endpoint may be used, if only it were not full."""
+        """Whether waiting may help: some endpoint is eligible, even if full."""
         return any(state.is_fit for state in self._by_id.values())
 
     def tick(self) -> None:
-        """To be called about once a second: what is due is done, by the mechanisms and by a policy that asks for it."""
+        """Run periodic work: ejections, slow starts and the policy's `tick`. Call about once a second."""
         now = self._now()
         fitness = self.fitness
         if fitness.tick(self.states, now):
@@ -187,7 +188,7 @@ class Router(EndpointSet):
             self._in_force.call(self._in_force.tick, now)
 
     def limit(self, in_flight: int | None) -> None:
-        """Let as many requests be in flight from now on; None: any number."""
+        """Set the limit on requests in flight; None removes it."""
         had_room = self.has_room
         self._limit = inf if in_flight is None else in_flight
         if not had_room and self.has_room and self.on_available is not None:
@@ -197,35 +198,34 @@ class Router(EndpointSet):
 
     @property
     def policy(self) -> Policy:
-        """The one in force."""
+        """The active policy, without the fallback."""
         return self._in_force.policy
 
     def set_policy(self, policy: Policy) -> None:
-        """Put another in force from the next request on; what is in flight is settled under it."""
+        """Make `policy` the active one from the next request on; requests in flight are settled under it."""
         self._in_force.install(policy)
         self._take_hooks()
         self._announce()
         self._judge()
 
     def explain(self, trace: Trace | None) -> None:
-        """Let `trace` know why each request goes where it goes, from the next one on; None: nobody asks."""
+        """Record the explanation of each pick in `trace`, from the next one on; None stops recording."""
         self._in_force.explain(trace)
         self._pick = self._in_force.pick
 
     @property
     def trace(self) -> Trace | None:
-        """Where reasons are noted, while somebody asks for them."""
+        """The trace that explanations are recorded in, or None."""
         return self._in_force.trace
 
     @property
     def demoted(self) -> int:
-        """Picks that the fallback had to make, because the policy raised, overran its time budget or picked what was
-        not on offer."""
+        """Number of fallback picks: the policy raised, took too long or picked an endpoint not selectable."""
         return self._in_force.demoted
 
     @property
     def last_fault(self) -> str | None:
-        """What the policy last did wrong, in words."""
+        """Description of the policy's last fault."""
         return self._in_force.last_fault
 
     def _take_hooks(self) -> None:
@@ -237,7 +237,7 @@ class Router(EndpointSet):
         self.keeps_to_regions = in_force.keeps_to_regions
 
     def _announce(self) -> None:
-        """Tell the policy who the endpoints are."""
+        """Notify the policy of the current endpoints."""
         self._has_news = False
         began_at = self._now()
         self._in_force.announce(list(self._states), began_at)
@@ -245,6 +245,6 @@ class Router(EndpointSet):
         self._next_news_at = began_at + NEWS_APART * taken if taken > NEWS_QUICK else -inf
 
     def _tell_news(self) -> None:
-        """Before a pick. Where telling takes long, several changes are told at once."""
+        """Notify the policy of changes before a pick; after a slow notification several changes are batched."""
         if self._now() >= self._next_news_at:
             self._announce()

@@ -1,1 +1,1 @@
-"""Statistics per endpoint: latency histograms and averages, rates, and what other processes measured."""
+"""Statistics per endpoint: latency histograms and averages, rates, and measurements of sibling processes."""

@@ -1,9 +1,9 @@
-"""How long an endpoint takes when it has so many requests.
+"""Latency of an endpoint as a function of its requests in flight, as Prequal estimates it.
 
-Rule of this file: samples are kept by how busy the endpoint was when the request was sent, a few per degree, and the
-median of those nearest to the load asked for is the answer. A mean over all loads takes a worker that was busy a moment
-ago for a slow one; Prequal without this is much worse (NSDI 2024, section 4.1 and figure 9). So it is with how busy it
-was when the answer came: whoever is last to leave a queue has waited longest, and leaves nobody behind.
+A few samples are kept per degree of load at which the request was sent, and the median of the degree nearest to the
+load asked for is the estimate. A mean over all loads takes a worker that was busy a moment ago for a slow one; Prequal
+without this is much worse (NSDI 2024, section 4.1 and figure 9). So does the load at the time of the response: the last
+request to leave a queue has waited longest, and leaves an empty queue.
 
 Degrees are 0, 1, 2, 3 requests, and then two per doubling.
 """
@@ -17,13 +17,13 @@ KEEP: Final = 15
 """Samples per degree: a median that one outlier, or two, does not move."""
 
 FORGET_AFTER: Final = 10.0
-"""Seconds without a sample after which a degree is not known. Until then it fades, in proportion: an endpoint that is
-avoided cannot show that it is quick, so one that seemed a little slower is tried again soon, and one that was much
-slower late."""
+"""Seconds without a sample after which a degree is unknown. Until then its estimate decays in proportion: an endpoint
+that is avoided cannot show that it is fast, so one that seemed a little slower is tried again soon, and one that was
+much slower late."""
 
 
 def degree(in_flight: int) -> int:
-    """The degree of a load."""
+    """Return the degree of a load."""
     if in_flight < 4:
         return max(0, in_flight)
     bits = in_flight.bit_length()
@@ -31,7 +31,7 @@ def degree(in_flight: int) -> int:
 
 
 class Degree:
-    """Samples at one degree: their `median` in seconds, and when the last one came."""
+    """Samples at one degree: their `median` in seconds, and the time `at` of the last one."""
 
     __slots__ = ("_next", "_samples", "_sorted", "at", "median")
 
@@ -40,13 +40,13 @@ class Degree:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Discard all samples of this degree."""
         self._samples: list[float] = []
         self._sorted: list[float] = []
         self._next = 0
 
     def add(self, seconds: float, now: float) -> None:
-        """One more, instead of the oldest where there are enough."""
+        """Add a sample; it replaces the oldest of KEEP."""
         samples, ordered = self._samples, self._sorted
         if len(samples) < KEEP:
             samples.append(seconds)
@@ -60,7 +60,7 @@ class Degree:
 
 
 class LatencyByLoad:
-    """Recent latencies of one endpoint."""
+    """Recent latencies of one endpoint by degree of load."""
 
     __slots__ = ("_degrees",)
 
@@ -68,7 +68,7 @@ class LatencyByLoad:
         self._degrees: dict[int, Degree] = {}
 
     def record(self, in_flight: int, seconds: float, now: float) -> None:
-        """One request took so long among so many."""
+        """Record that a request sent with `in_flight` others took `seconds`."""
         key = degree(in_flight)
         here = self._degrees.get(key)
         if here is None:
@@ -78,7 +78,7 @@ class LatencyByLoad:
         here.add(seconds, now)
 
     def read(self, in_flight: int, now: float) -> float | None:
-        """Seconds at that load, or at the nearest that is known; None where none is."""
+        """Return the estimated seconds at that load, from the nearest known degree; None if no degree is known."""
         key = degree(in_flight)
         here = self._degrees.get(key)
         if here is None or now - here.at >= FORGET_AFTER:

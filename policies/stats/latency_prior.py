@@ -1,4 +1,4 @@
-"""What is usual: the seed of those that nobody has measured."""
+"""Latency prior for endpoints without measurements."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class LatencyPrior:
-    """What latency is usual in a region: the median of its measured endpoints, else of all, else GUESS.
+    """Latency prior of a region: the median floor of its measured endpoints, else of all, else GUESS.
 
-    A constant seed is wrong across regions, and 0 draws all traffic to the newcomer (Traefik did). Medians
-    are O(n), so they are renewed at most every RENEW_AFTER seconds, and only while somebody asks.
+    A constant prior is wrong across regions, and 0 draws all traffic to a new endpoint (Traefik did). Medians are O(n),
+    so they are computed at most every RENEW_AFTER seconds, and only on demand.
     """
 
     GUESS = 0.1
@@ -29,7 +29,7 @@ class LatencyPrior:
         self._renewed_at = -inf
 
     def latency(self, region: Region | None, now: float) -> float:
-        """Seconds usual in `region`."""
+        """Return the prior for `region` in seconds."""
         if now - self._renewed_at >= self.RENEW_AFTER:
             self._renew(now)
         everywhere = self._by_region.get(None, self.GUESS)

@@ -1,7 +1,7 @@
-"""How much, how long, how often: accumulators for load.
+"""Accumulators for load: moving average, windowed minimum and histogram.
 
-Rule of this file: reads never mutate, and time is an argument. Everything here is fed once per request, so
-each `add` or `record` is a few float operations on slots.
+Reads never mutate, and time is an argument. Everything here is updated once per request, so each `add` or `record` is a
+few float operations on slots.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Self
 
 
 class Ewma:
-    """The mean of samples, each weighted by e^(−age/tau).
+    """Exponentially weighted moving average: each sample weighs e^(−age/tau).
 
-    It keeps the weighted sum and the sum of weights. The textbook form, value += (1 − e^(−Δ/tau))·(x −
-    value), ignores a second sample taken at the same instant and trusts the very first one for tau; this
-    one does neither, and its `weight` says how many fresh samples the mean is worth.
+    It keeps the weighted sum and the sum of weights. The textbook form, value += (1 − e^(−Δ/tau))·(x − value), ignores
+    a second sample taken at the same instant and relies on the very first one for tau; this one does neither, and its
+    `weight` says how many fresh samples the mean is worth.
     """
 
     __slots__ = ("_at", "_sum", "_weight", "tau")
@@ -27,8 +27,7 @@ class Ewma:
         self._at = -inf
 
     def add(self, value: float, now: float) -> None:
-        """Count `value` in. An instant before the last one counts as the last: clocks of two sources may
-        differ."""
+        """Add a sample. A time before the last one counts as the last: clocks of two sources may differ."""
         age = now - self._at
         keep = exp(-age / self.tau) if age > 0 else 1.0
         self._sum = self._sum * keep + value
@@ -37,26 +36,25 @@ class Ewma:
             self._at = now
 
     def read(self, now: float | None = None) -> float | None:
-        """The mean; None before the first sample, or once all samples by `now` are worth less than FAINT of
-        one."""
+        """Return the mean; None before the first sample, or once all samples by `now` weigh less than FAINT of one."""
         if not self._weight or (now is not None and self.weight(now) < FAINT):
             return None
         return self._sum / self._weight
 
     def weight(self, now: float) -> float:
-        """How many samples taken at `now` the evidence is worth."""
+        """Return the weight at `now`, in fresh samples."""
         return self._weight * exp(min(0.0, (self._at - now) / self.tau))
 
 
 FAINT = 0.01
-"""Evidence worth a hundredth of a sample is none: one sample is forgotten after 4.6 tau."""
+"""Weight below which a mean counts as unknown: a hundredth of a sample, so one sample is forgotten after 4.6 tau."""
 
 
 class WindowedMinimum:
     """The least value of the last `window` to 2·`window` seconds, in two buckets.
 
-    A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint.
-    `elsewhere` is the least that others have seen, and is no value of our own.
+    A single window would forget everything at its turn; a true sliding minimum needs a queue per endpoint. `elsewhere`
+    is the minimum that sibling processes reported, which `own` excludes.
     """
 
     __slots__ = ("_previous", "current", "elsewhere", "turns_at", "window")
@@ -67,9 +65,9 @@ class WindowedMinimum:
         self.turns_at = -inf
 
     def add(self, value: float, now: float) -> None:
-        """Count `value` in, turning the buckets when it is time.
+        """Add a sample, and turn the buckets when it is time.
 
-        It changes nothing unless `value < current` or `now >= turns_at`, which the hot path asks first.
+        It changes nothing unless `value < current` or `now >= turns_at`; the hot path tests this before the call.
         """
         if now >= self.turns_at:
             self._previous = self.current if now < self.turns_at + self.window else inf
@@ -79,17 +77,17 @@ class WindowedMinimum:
             self.current = value
 
     def read(self) -> float:
-        """The minimum; `inf`, the minimum of nothing, before the first value."""
+        """Return the minimum; `inf` before the first value."""
         least = self.current if self.current < self._previous else self._previous
         return least if least < self.elsewhere else self.elsewhere
 
     def own(self) -> float:
-        """The minimum of what was added here."""
+        """Return the minimum of this process's samples."""
         return min(self.current, self._previous)
 
 
 SHORTEST, LONGEST = 100e-6, 600.0
-"""Seconds that a histogram tells apart: a loopback answer … ten minutes, longer than any proxy waits by
+"""Range in seconds that a histogram resolves: from a loopback response to ten minutes, longer than any proxy waits by
 default."""
 
 RATIO = 1.1
@@ -101,7 +99,7 @@ _LAST = ceil(log(LONGEST) * _PER_LOG + _OFFSET)
 
 
 class Histogram:
-    """Latencies counted in logarithmic buckets: quantiles of any number of samples in 1.3 KiB.
+    """Latency histogram in logarithmic buckets: quantiles of any number of samples in 1.3 KiB.
 
     Bucket 0 holds all up to SHORTEST, the last one all above LONGEST. `counts` has the buckets, `total` the seconds.
     """
@@ -113,7 +111,7 @@ class Histogram:
         self.total = 0.0
 
     def record(self, seconds: float) -> None:
-        """Count one sample."""
+        """Add a sample in seconds. O(1)."""
         index = int(log(seconds) * _PER_LOG + _OFFSET) if seconds > SHORTEST else 0
         try:
             self.counts[index] += 1
@@ -123,12 +121,12 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many samples there are; summed when asked, so that recording need not."""
+        """Number of samples; summed on demand, so that recording need not."""
         return sum(self.counts)
 
     @classmethod
     def of(cls, counts: list[int], total: float) -> Self:
-        """One that has counted so much already; `total` in seconds."""
+        """Return a histogram with these counts; `total` in seconds."""
         histogram = cls()
         histogram.counts, histogram.total = counts, total
         return histogram
@@ -158,5 +156,5 @@ class Histogram:
 
 
 def upper_bound(index: int) -> float:
-    """Where bucket `index` ends, in seconds."""
+    """Return the upper bound of bucket `index` in seconds."""
     return SHORTEST * RATIO**index

@@ -1,7 +1,7 @@
-"""What a policy remembers of each endpoint.
+"""A dictionary of per-endpoint data that follows changes of the endpoint set.
 
-Rule of this file: it follows the members. Who comes gets a fresh page, who leaves loses its own, and what was learned
-at one place is not so at another: a new address or region is a new endpoint, whatever its id.
+An added endpoint gets fresh data and a removed one loses it. So does one with a new address or region: what was learned
+at the old location does not apply, whatever its id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Page = TypeVar("Page")
 
 
 class PerEndpoint(dict[EndpointState, Page]):
-    """State -> page. Whoever is unknown is so until `follow` tells of it, or a policy asks for its page."""
+    """State -> data, created on first access or by `follow`."""
 
     def __init__(self, fresh: Callable[[], Page]) -> None:
         super().__init__()
@@ -28,13 +28,13 @@ class PerEndpoint(dict[EndpointState, Page]):
         return page
 
     def follow(self, states: Sequence[EndpointState]) -> None:
-        """These are the members now."""
+        """Keep exactly the data of `states`."""
         kept = {state: self[state] for state in states if self._places.get(state) == _place(state)}
         self.clear()
         self.update(kept)
         self._places = {state: _place(state) for state in kept}
         for state in states:
-            self[state]  # a fresh one for who has none
+            self[state]  # creates the data of a new one
 
 
 def _place(state: EndpointState) -> tuple[str, str]:

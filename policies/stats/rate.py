@@ -1,6 +1,6 @@
-"""How fast something goes on: events per second, of late.
+"""Rate meter: events per second over the last few seconds.
 
-Rule of this file: time is an argument, and a read changes nothing.
+Time is an argument, and a read changes nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ TAU = 3.0
 """Seconds after which an event counts 1/e: long enough to count slow workers, short enough to follow a stall."""
 
 LEAST_SPAN = 0.5
-"""Seconds that a pace is told from, at least: the first two events, a millisecond apart, are no thousand a second."""
+"""Shortest span in seconds that a rate is computed over: the first two events, a millisecond apart, are not a thousand
+a second."""
 
 
 class RateMeter:
     """Events per second since `begin`, each weighted by e^(−age/TAU).
 
-    The weighted count is divided by the weight that the whole time since the beginning has, so the first seconds are
-    not taken for slow ones. `began_at` is when that was.
+    The weighted count is divided by the weight of the whole time since `began_at`, so the rate is not underestimated in
+    the first seconds.
     """
 
     __slots__ = ("_at", "_count", "began_at")
@@ -28,17 +29,17 @@ class RateMeter:
         self._at = self.began_at = 0.0
 
     def begin(self, now: float) -> None:
-        """Forget what was."""
+        """Start again at `now` without events."""
         self._count = 0.0
         self._at = self.began_at = now
 
     def count(self, now: float) -> None:
-        """One more event."""
+        """Count one event at the time `now`."""
         self._count = self._faded(now) + 1.0
         self._at = now
 
     def read(self, now: float) -> float:
-        """Events per second; 0 where there were none."""
+        """Return events per second; 0 without events."""
         span = max(LEAST_SPAN, now - self.began_at)
         return self._faded(now) / (TAU * (1.0 - exp(-span / TAU)))
 

@@ -1,7 +1,7 @@
-"""How many requests each endpoint has had in the last second.
+"""Requests per endpoint in the last second.
 
-Rule of this file: two counters per endpoint and no timer. The count of the second before fades as the present one goes
-on, which is within a request or two of a sliding window and costs two comparisons.
+Two counters per endpoint and no timer. The count of the previous second decays linearly during the present one, which
+is within a request or two of a sliding window and costs two comparisons.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Count:
         self.here = self.before = 0
 
     def turn(self, now: float) -> None:
-        """See whether another second has begun."""
+        """Shift the counters if another second has begun."""
         age = now - self.since
         if age >= 1.0:
             self.before = self.here if age < 2.0 else 0
@@ -29,21 +29,21 @@ class Count:
 
 
 class RecentRequests:
-    """Picks per second, by endpoint."""
+    """Picks in the last second, by endpoint."""
 
     def __init__(self) -> None:
         self._counts: PerEndpoint[Count] = PerEndpoint(Count)
         self.follow = self._counts.follow
 
     def count(self, state: EndpointState, now: float) -> None:
-        """One more has gone there."""
+        """Count one pick of `state` at `now`."""
         count = self._counts[state]
         if now - count.since >= 1.0:
             count.turn(now)
         count.here += 1
 
     def of(self, state: EndpointState, now: float) -> float:
-        """Requests in the last second, per unit of weight."""
+        """Return the requests in the last second, per unit of weight."""
         count = self._counts[state]
         if now - count.since >= 1.0:
             count.turn(now)

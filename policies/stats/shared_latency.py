@@ -1,8 +1,7 @@
-"""What others have measured of an endpoint: the processes of one unit pool their latencies.
+"""Latency measurements that sibling processes share.
 
-Rule of this file: values only. Sums are worth what they were worth at `at`, and fade from then on like those of
-`latency.py`. Everybody tells what it has measured itself and never what it was told, or an old floor would be passed
-round for ever.
+Immutable values. Sums hold as of `at` and decay from then on like those of `latency.py`. A process must publish only
+what it has measured itself, or an old floor would circulate for ever.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from typing import NamedTuple
 
 
 class SharedLatency(NamedTuple):
-    """Faded sums over successes (how many, their seconds, how many were ahead), faded failures, the least latency and
-    the least pace in seconds, and the instant `at` of the newest of it."""
+    """Decayed sums over successes (number, seconds, requests ahead), decayed failures, the least latency and the least
+    pace in seconds, and the time `at` of the newest sample."""
 
     successes: float = 0.0
     latency: float = 0.0
@@ -25,7 +24,7 @@ class SharedLatency(NamedTuple):
     at: float = -inf
 
     def faded(self, keep: float) -> SharedLatency:
-        """The same when it is worth `keep` (0..1) of what it was."""
+        """Return a copy with all sums multiplied by `keep` (0..1)."""
         return self._replace(
             successes=self.successes * keep,
             latency=self.latency * keep,
@@ -38,7 +37,7 @@ NOTHING = SharedLatency()
 
 
 def pooled(told: Sequence[SharedLatency], tau: float) -> SharedLatency:
-    """All of it as one, as of the newest of it; sums fade by e^(−age/tau)."""
+    """Merge the measurements, as of the newest of them; sums decay by e^(−age/tau)."""
     newest = max((evidence.at for evidence in told if evidence.successes or evidence.failures), default=-inf)
     if newest == -inf:
         return NOTHING
