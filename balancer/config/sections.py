@@ -228,7 +228,7 @@ class TimeoutsConfig(Section):
 
 
 class HttpConfig(Section):
-    """Optional HTTP methods."""
+    """HTTP methods that are refused unless enabled."""
 
     allow: tuple[Literal["CONNECT", "TRACE"], ...] = Field(
         default=(), description="methods that are refused with 405 unless they stand here"
