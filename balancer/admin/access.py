@@ -28,7 +28,7 @@ _FIELDS: Final = lines_of(
 
 
 class Entrance(Enum):
-    """Entrance of an admin request."""
+    """Entrance of an admin request: the socket on which it arrived."""
 
     TRAFFIC = "traffic"
     SOCKET = "socket"

@@ -120,7 +120,7 @@ class AdminApplication:
             keeps_file: dict[str, Any] = {}
             if sys.version_info >= (3, 13) and isinstance(
                 loop, asyncio.SelectorEventLoop
-            ):  # uvloop keeps it anyway
+            ):  # uvloop never removes the file
                 keeps_file["cleanup_socket"] = False
             self._servers.append(
                 await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)

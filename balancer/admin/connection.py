@@ -18,7 +18,7 @@ class AdminConnection(DownstreamConnection):
 
     @property
     def entrance(self) -> Entrance:
-        """Where its requests come in."""
+        """The entrance `control.listen`."""
         return Entrance.LISTEN
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -43,7 +43,7 @@ LEAST = frozenset(
         *("configuration_good", "discovery_good"),
     )
 )
-"""Gauges merged by their minimum: 1 if 1 in every process."""
+"""Gauges merged by their minimum: the share, and those that are 1 only if 1 in every process."""
 
 LARGEST = frozenset(
     f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads", "route_departed")

@@ -92,7 +92,7 @@ class DiscoveryConfig(Section):
 
 
 class EndpointList(Section):
-    """Content of a watched file."""
+    """Content of a discovery file: endpoints with unique ids."""
 
     endpoints: tuple[EndpointConfig, ...]
 

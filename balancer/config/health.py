@@ -20,8 +20,8 @@ from policies.health.slow_start import SlowStart
 
 
 class ChecksConfig(Section):
-    """Active checks. Without a path they only connect, as no path is known to be cheap and meaningful on every
-    worker.
+    """Active checks. Without a path they only connect to unreachable endpoints: no path is known to be cheap and
+    meaningful on every worker.
     """
 
     path: str | None = Field(

@@ -33,4 +33,4 @@ def _checked(text: str) -> str:
 
 
 HostPort = Annotated[str, AfterValidator(_checked)]
-"""Validated "host:port" or "[v6]:port"."""
+"""Text "host:port" or "[v6]:port", validated by `ListenAddress.parse`."""

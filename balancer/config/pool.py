@@ -12,7 +12,7 @@ from balancer.upstream.pool_limits import PoolLimits
 
 
 class PoolConfig(Section):
-    """Connection pool of each worker."""
+    """Connection pool of each endpoint: idle time, age, preconnect, heartbeat and backoff."""
 
     idle: Seconds = Field(
         default=30.0,

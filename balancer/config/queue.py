@@ -33,7 +33,7 @@ class QueueConfig(Section):
 
 
 class LevelConfig(Section):
-    """One priority level."""
+    """One priority level, with the loads at which its requests are shed."""
 
     name: Name = Field(description="the value of shedding.header that means it, in any case")
     queue: float = Field(default=1.0, gt=0, le=1, description="share of the queue at which it is refused")

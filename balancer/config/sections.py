@@ -56,7 +56,7 @@ class PlainPolicy(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of the policy."""
+        """Options for the policy's constructor."""
         return dict(self.model_extra or {})
 
     def alone(self, rng: Random, path: str = "policy") -> Policy:

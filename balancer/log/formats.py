@@ -29,7 +29,7 @@ HEAD_LIMIT = 4096
 NOT_CONNECTED: Final = "-"
 NEW: Final = "new"
 REUSED: Final = "reused"
-"""Upstream connection of a request."""
+"""Upstream connection of a request: none, new or reused."""
 
 
 class Fault(NamedTuple):

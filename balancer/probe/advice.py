@@ -12,7 +12,7 @@ from pathlib import Path
 from balancer.probe.findings import Findings, KeepAliveFindings, Timing
 
 FAR = 0.005
-"""Connect time in seconds from which a saved handshake is worth more than the CPU cost of HTTP/2."""
+"""Connect time in seconds from which a saved handshake outweighs the cost of HTTP/2 for the balancer."""
 
 DEAR = 0.02
 """Extra latency of a new connection in seconds from which preconnecting is recommended."""

@@ -93,7 +93,7 @@ def _target(url: str) -> Target:
 
 
 async def _survey(target: Target, bounds: Bounds, tls: UpstreamTls) -> Findings:
-    from rich.console import Console  # here, as in `_tell`: whoever serves need not load it
+    from rich.console import Console  # here and in `_tell`, so that `balancer serve` does not load it
 
     console = Console(stderr=True)
     with console.status("…") as status:

@@ -14,7 +14,7 @@ from balancer.probe.connection import Conversation
 from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
 
 Open = Callable[[], Awaitable[Conversation]]
-"""Opens a connection. Raises `ConnectFailed`."""
+"""Coroutine function that opens a connection. Raises `ConnectFailed`."""
 
 
 async def idle_limit(open_one: Open, method: str, limit: float, timeout: float) -> IdleLimit:

@@ -36,7 +36,7 @@ TO_OBEY = 10.0
 
 
 class Answer(NamedTuple):
-    """Response of a sibling process."""
+    """Response of sibling process `process` to a request on the channel."""
 
     process: int
     status: int

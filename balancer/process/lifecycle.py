@@ -71,7 +71,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
 
 
 def _settle_down() -> None:
-    """Freeze the objects that exist now, so that the garbage collector does not scan them again."""
+    """Tune the allocator, and freeze the objects that exist now: the garbage collector does not scan them again."""
     keep_freed_memory()
     gc.collect()
     gc.freeze()

@@ -70,7 +70,7 @@ class RuntimeOverrides:
         }
 
     async def catch_up(self) -> None:
-        """Apply the overrides of a sibling. If the configuration has become invalid, that is logged and the one of the
+        """Apply the overrides of a sibling. If the configuration has become invalid, that is reported and the one of the
         start stays.
         """
         told = await self._asked()

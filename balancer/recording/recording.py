@@ -45,7 +45,7 @@ class Recording:
     def adopt(self, config: RecordConfig) -> None:
         """Apply a configuration. A recording started by an admin request continues, unless the path has changed.
 
-        Raises `LogFailed` at the start; on a reload, whose other changes are valid, the error is only logged.
+        Raises `LogFailed` at the start; on a reload, whose other changes are valid, the error is only reported.
         """
         old, self._config = self._config, config
         if self.is_on and (config != old and (old.enabled or config.path != old.path)):

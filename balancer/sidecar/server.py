@@ -92,7 +92,7 @@ class SidecarServer(Server):
     # --- reload
 
     def _prepare(self) -> Settings:
-        """Read and validate the configuration, in a thread; nothing may fail after this."""
+        """Read and validate the configuration, in a thread; every expected error is raised here."""
         config = self._read()
         self._next = config, [terms_of(config.unit_of(one)) for one in config.origins]
         return config.front()
