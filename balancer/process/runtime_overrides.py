@@ -70,8 +70,9 @@ class RuntimeOverrides:
         }
 
     async def catch_up(self) -> None:
-        """Apply the overrides of a sibling. If the configuration has become invalid, that is reported and the one of the
-        start stays.
+        """Apply the overrides of a sibling.
+
+        If the configuration has become invalid since the start, that is reported and the one of the start stays.
         """
         told = await self._asked()
         if told is not None and told["reloads"]:
