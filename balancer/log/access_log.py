@@ -114,7 +114,7 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
-    def adopt(
+    def apply(
         self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_control: bool
     ) -> None:
         """Switch to another open output and other settings; queued entries are written to it too."""
@@ -165,7 +165,7 @@ class AccessLog:
     def _write_all(self) -> None:
         while self._queue:
             entries = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            self._succeed()  # only now: entries added after `adopt` must not go to the old output
+            self._succeed()  # only now: entries added after `apply` must not go to the old output
             is_written = self._output.write("".join(map(self._format, entries)).encode("ascii"))
             if is_written:
                 self.counts.written += len(entries)

@@ -57,13 +57,13 @@ class Siblings:
         self._is_full = False
         self._next = 0  # index of the next state whose latency is pooled
         self._looked_at = self._routed = 0.0
-        self.adopt()
-        router.on_members = self.adopt
+        self.apply()
+        router.on_members = self.apply
         router.on_member = self.meet
         router.look = self.look
         router.look_at = 0.0
 
-    def adopt(self) -> None:
+    def apply(self) -> None:
         """Update the rows after the router's endpoints changed: assign one to each new endpoint, free those of removed
         ones.
         """

@@ -42,7 +42,7 @@ class Recording:
         """Whether requests are recorded now."""
         return self._proxy.recorder is not None
 
-    def adopt(self, config: RecordConfig) -> None:
+    def apply(self, config: RecordConfig) -> None:
         """Apply a configuration. A recording started by an admin request continues, unless the path has changed.
 
         Raises `LogFailed` at the start; on a reload, whose other changes are valid, the error is only reported.

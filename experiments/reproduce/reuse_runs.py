@@ -175,6 +175,6 @@ COUNTED = ("opened", "reused", "lost_idle", "died")
 
 async def connections_of(unit: Child) -> dict[str, int]:
     """What the unit tells of its connections to all endpoints, and how many requests it has repeated."""
-    status = await crew.status_of(unit)
+    status = await crew.balancer_status(unit)
     found = [endpoint["connections"] for endpoint in status["endpoints"]]
     return {"repeated": status["retried"], **{name: sum(one[name] for one in found) for name in COUNTED}}
