@@ -14,7 +14,7 @@ from balancer.config.runtime import RuntimeConfig, terms_of
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.downstream.timeouts import Sweep
 from balancer.membership.dns_source import WatchedName
-from balancer.proxy import AT_ONCE, Proxy
+from balancer.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.server import Server, build
 from balancer.sidecar.control import SidecarControl
 from balancer.sidecar.downstream import OriginConnection
@@ -76,12 +76,12 @@ class SidecarServer(Server):
         for proxy in self.units:
             proxy.pools.limit = room
             proxy.access_log = self.proxy.access_log
-            proxy.keeps_clients = self.proxy.keeps_clients
+            proxy.keeps_alive = self.proxy.keeps_alive
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """Drain, stop like any server, then close the proxies of the origins."""
         for proxy in self.units:
-            proxy.drain(AT_ONCE)
+            proxy.drain(CLOSE_ALL_IDLE)
         is_finished = await super().stop(is_patient=is_patient)
         for proxy in self.units:
             proxy.queue.close()
@@ -97,7 +97,7 @@ class SidecarServer(Server):
         self._next = config, [terms_of(config.unit_of(one)) for one in config.origins]
         return config.front()
 
-    def _adopt(self, prepared: Prepared) -> list[WatchedName]:
+    def _apply_prepared(self, prepared: Prepared) -> list[WatchedName]:
         config, terms = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
