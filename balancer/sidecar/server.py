@@ -101,7 +101,7 @@ class SidecarServer(Server):
         config, terms = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
-        gone = super()._adopt(prepared)  # nothing can fail from here on
+        gone = super()._apply_prepared(prepared)  # nothing can fail from here on
         self._adopt_origins(config, terms, new)
         return gone
 
