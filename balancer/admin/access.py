@@ -1,11 +1,12 @@
-"""Who may use the control plane: judged before a request's body is read.
+"""Access control of the admin interface, decided from a request's head before its body is read.
 
-- A request on the port that serves traffic needs the token: every proxy before that port, and every page that a worker
-  serves through it, looks like this machine or shares its origin. Only the probes are for everybody.
-- A request on the control socket is this user's, by the permissions of the file.
-- A request on `control.listen` is this machine's. A browser on it must not be led there by another site.
+- On the traffic port an admin request needs the token: a proxy in front of that port connects from an address that may
+  be this machine's, and a page that a worker serves through it shares its origin. Only the liveness and readiness
+  checks are open.
+- On the admin socket the file's permissions admit this user alone.
+- On `control.listen` requests from this machine are admitted, unless another site has led a browser there.
 
-With a token configured all three need it.
+With a token configured, all three need it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FIELDS: Final = lines_of(
 
 
 class Entrance(Enum):
-    """Where a control request came in."""
+    """Entrance of an admin request: the socket on which it arrived."""
 
     TRAFFIC = "traffic"
     SOCKET = "socket"
@@ -36,7 +37,9 @@ class Entrance(Enum):
 
 
 def is_admitted(head: bytes, entrance: Entrance, token: bytes | None) -> bool:
-    """Whether a request with this head may go on. A field that should stand once and stands twice is none."""
+    """Return whether a request with this head is admitted; a field that is allowed once and occurs twice counts as
+    absent.
+    """
     values: Values = {}
     for name, value, _ in found(_FIELDS, head[head.find(b"\r\n") : -2]):
         values.setdefault(name, []).append(value)
@@ -46,7 +49,7 @@ def is_admitted(head: bytes, entrance: Entrance, token: bytes | None) -> bool:
 
 
 def has_token(authorization: list[bytes], token: bytes) -> bool:
-    """Whether there is one field `Authorization: Bearer TOKEN` with that token."""
+    """Return whether there is exactly one `Authorization: Bearer TOKEN` field and it has that token."""
     if len(authorization) != 1:
         return False
     scheme, _, given = authorization[0].partition(b" ")
@@ -54,10 +57,11 @@ def has_token(authorization: list[bytes], token: bytes) -> bool:
 
 
 def is_from_this_machine(values: Values) -> bool:
-    """Whether a request on a loopback address was sent by a program on this machine on its own behalf.
+    """Return whether a request on a loopback address was sent by a local program on its own behalf.
 
-    A proxy speaks for others. A browser may have been led here under another site's name (DNS rebinding), or be sent
-    here by another site's page: browsers then name that site in Origin (Fetch § 3.2), or say so in Sec-Fetch-Site.
+    A request with forwarding fields is refused. So is one of a browser that was led here under another site's name (DNS
+    rebinding) or sent here by another site's page: browsers name that site in Origin (Fetch § 3.2) or report it in
+    Sec-Fetch-Site.
     """
     if any(name in values for name in FORWARDING_FIELDS):
         return False
@@ -71,7 +75,7 @@ def is_from_this_machine(values: Values) -> bool:
 
 
 def host_name(host: str) -> str:
-    """The name or address in a Host field, without port and brackets."""
+    """Return the name or address in a Host field, without port and brackets."""
     if host.startswith("["):
         name, bracket, _ = host[1:].partition("]")
         return name if bracket else ""

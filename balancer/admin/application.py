@@ -1,7 +1,7 @@
-"""The control plane: an aiohttp application for every request whose path begins with /-/.
+"""The admin interface: an aiohttp application for every request whose path begins with /-/.
 
-It reads the unit and gives it orders, and is never on a forwarded request's way. Requests reach it over a Unix socket,
-over a TCP address of its own, and, with the token, on the port that serves traffic: Heroku gives a process one port.
+It reads and changes the state of the proxy and is never in the path of a forwarded request. Requests arrive on a Unix
+socket, on a TCP address of its own and, with the token, on the traffic port: Heroku gives a process only one port.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 DRAIN_TIME = 1.0
-"""Seconds that aiohttp reads on after an answer that did not wait for the request's body."""
+"""Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""
 
 CLIENT_LIMIT = 64
-"""Connections to `control.listen` that have not been admitted yet; more are reset."""
+"""Limit of connections to `control.listen` that are not admitted yet; further ones are reset."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminApplication:
-    """The application, once for each entrance, and the sockets that it listens on."""
+    """The admin application, with one aiohttp runner per entrance, and its listening sockets."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class AdminApplication:
         ]
 
     async def start(self) -> None:
-        """Listen; one of several processes does first what the others have been told."""
+        """Start listening; one of several processes first applies the runtime overrides of its siblings."""
         for runner in self._runners.values():
             await runner.setup()
         if self._channel is not None and self._orders is not None:
@@ -120,7 +120,7 @@ class AdminApplication:
             keeps_file: dict[str, Any] = {}
             if sys.version_info >= (3, 13) and isinstance(
                 loop, asyncio.SelectorEventLoop
-            ):  # uvloop keeps it anyway
+            ):  # uvloop never removes the file
                 keeps_file["cleanup_socket"] = False
             self._servers.append(
                 await loop.create_unix_server(_factory(server), sock=sockets.unix, **keeps_file)
@@ -131,14 +131,14 @@ class AdminApplication:
             )
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay."""
+        """Stop accepting connections; open ones stay."""
         for server in self._servers:
             server.close()
         self._servers.clear()
         self._sockets.close()
 
     async def stop(self) -> None:
-        """Finish and close what is open."""
+        """Stop accepting connections, finish open requests and close."""
         self.close()
         for runner in self._runners.values():
             await runner.cleanup()
@@ -146,7 +146,7 @@ class AdminApplication:
             self._channel.stop()
 
     def take_over(self, transport: asyncio.Transport, request: bytes) -> None:
-        """Answer `request`, a whole HTTP message that was admitted by its head, on `transport`, and close it."""
+        """Answer `request`, a whole HTTP message admitted by its head, on `transport`, and close it."""
         server = self._runners[Entrance.TRAFFIC].server
         if server is None:
             transport.close()
@@ -156,26 +156,26 @@ class AdminApplication:
         protocol.connection_made(transport)
         protocol.data_received(request)
 
-    # --- who may
+    # --- access
 
     def admits(self, head: bytes, entrance: Entrance) -> bool:
-        """Whether a request that a client's connection has read may go on, by its head."""
+        """Return whether a request on a client connection is admitted, by its head."""
         return is_admitted(head, entrance, self.token)
 
     def enter(self, client: AdminConnection) -> bool:
-        """Whether there is room for one more connection to `control.listen`."""
+        """Register one more connection to `control.listen`; return False at the limit."""
         if len(self._clients) >= CLIENT_LIMIT:
             return False
         self._clients.add(client)
         return True
 
     def leave(self, client: AdminConnection) -> None:
-        """It is closed, or was admitted and handed over."""
+        """Remove a connection that closed, or was admitted and handed over."""
         self._clients.discard(client)
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Others see 404, whatever they ask for."""
+        """Answer 404 to every request that is not admitted."""
         began_at = self._proxy.now()
         if not self._may(request):
             handler = not_found
@@ -193,7 +193,7 @@ class AdminApplication:
 
     def _may(self, request: web.Request) -> bool:
         if self.token is None or request.app[ENTRANCE] is not Entrance.SOCKET:
-            return True  # another process of the unit asks, or the request was admitted by its head
+            return True  # from a sibling process, or already admitted by its head
         given = request.headers.getall("Authorization", [])
         return has_token([value.encode("utf-8", "surrogateescape") for value in given], self.token)
 
@@ -216,7 +216,7 @@ class AdminApplication:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is an endpoint to forward to, and the unit is not draining."""
+        """Whether an endpoint is eligible and the balancer is not draining."""
         return not self._proxy.is_draining and any(state.is_fit for state in self._proxy.router.states)
 
     async def _ready(self, request: web.Request) -> web.Response:
@@ -250,7 +250,8 @@ class AdminApplication:
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
-        `?check` in the target it is only looked whether that could be put in force."""
+        `?check` in the target the policy is only validated, not applied.
+        """
         try:
             spec = PolicySpec.model_validate(await json_of(request))
             if "check" in request.query:
@@ -266,7 +267,7 @@ class AdminApplication:
         return web.json_response(self._policy_status())
 
     async def _reload(self, request: web.Request) -> web.Response:
-        """The whole configuration again, as on SIGHUP; no body."""
+        """Reload the whole configuration, as on SIGHUP; no body."""
         try:
             await self._reloads.run()
         except ConfigError as error:
@@ -275,24 +276,24 @@ class AdminApplication:
 
 
 def _factory(server: web.Server | None) -> web.Server:
-    assert server is not None  # its runner was set up
+    assert server is not None  # its runner is set up
     return server
 
 
 async def not_found(request: web.Request) -> web.StreamResponse:
-    """The answer to a request that is not allowed."""
+    """Answer a request that is not admitted."""
     return web.Response(status=404, text="404: Not Found")
 
 
 async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
-    """Compressed bodies are not read: a megabyte may be a gigabyte."""
+    """Reject a compressed body: a megabyte may decompress to a gigabyte."""
     return problem(415, "Content-Encoding: a control request's body must be plain JSON")
 
 
 def control_entry(
     request: web.Request, response: web.StreamResponse, began_at: float, ended_at: float
 ) -> Entry:
-    """For the access log, without the phases of a request that is forwarded."""
+    """Return the access log entry of an admin request, without the phases of a forwarded one."""
     host = b"\r\nHost: %b\r\n" % request.host.encode("latin-1", "replace")
     target = request.raw_path.encode("latin-1", "replace")[:TARGET_LIMIT]
     client = Client((request.remote or "unknown").encode(), b"", request.scheme.encode())

@@ -1,4 +1,6 @@
-"""A client of a running unit's control plane: over its Unix socket if there is one, else over HTTP with the token."""
+"""Client of a running balancer's admin interface: over its Unix socket if there is one, else over HTTP with the
+token.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,23 @@ from balancer.printable import one_line
 UNIX_SCHEME = "unix:"
 
 TIMEOUT = 10.0
-"""Seconds for the unit's answer."""
+"""Timeout of the response in seconds."""
 
 
 LARGEST = 64 << 20
-"""Bytes of the unit's answer."""
+"""Size limit of the response in bytes."""
 
 
 class AdminError(Exception):
-    """A control request failed; the message is one line."""
+    """An admin request failed; the message is one line."""
 
 
 class Unreachable(AdminError):
-    """There is no answer, or none of a unit's control plane."""
+    """There is no response, or it is not from an admin interface."""
 
 
 class AdminClient:
-    """The control plane of the unit at `url`: the URL that it serves, or unix:/path of its control socket."""
+    """Client of the admin interface at `url`: the URL that the balancer serves, or unix:/path of its admin socket."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
         self.url = url.rstrip("/")
@@ -40,7 +42,7 @@ class AdminClient:
         self._timeout = timeout
 
     def document(self, method: str, target: str, body: Any = None) -> Any:
-        """The JSON document of the answer. Raises `AdminError` where it is none, or a refusal."""
+        """Return the JSON document of the response. Raises `AdminError` if it is an error or not JSON."""
         status, text = self.request(method, target, body)
         try:
             document = json.loads(text)
@@ -60,7 +62,9 @@ class AdminClient:
         raise Unreachable(f"{self.url} answers {status}")
 
     def request(self, method: str, target: str, body: Any = None) -> tuple[int, bytes]:
-        """Status and body of the answer to a request for `target`, with `body` as JSON. Raises `Unreachable`."""
+        """Send a request for `target` with `body` as JSON; return status and body of the response. Raises
+        `Unreachable`.
+        """
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         data = None
         if body is not None:
@@ -96,14 +100,14 @@ class AdminClient:
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """HTTP over the Unix socket at `path`."""
+    """HTTP connection over the Unix socket at `path`."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
     def connect(self) -> None:
-        """Connect. Raises OSError."""
+        """Connect to the socket. Raises OSError."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

@@ -1,4 +1,4 @@
-"""A connection to `control.listen`: a client's connection, with its limits and timeouts, for control requests alone."""
+"""Connection to `control.listen`: a client connection with its limits and timeouts that takes only admin requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from balancer.http1.request_reader import RequestReader
 
 
 class AdminConnection(DownstreamConnection):
-    """One connection. Beyond `plane.CLIENT_LIMIT` of them a new one is reset."""
+    """A client connection to `control.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
 
     __slots__ = ()
 
     @property
     def entrance(self) -> Entrance:
-        """Where its requests come in."""
+        """The entrance `control.listen`."""
         return Entrance.LISTEN
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,7 +31,7 @@ class AdminConnection(DownstreamConnection):
         super().connection_lost(error)
 
     def detach(self) -> asyncio.Transport:
-        """Hand the connection over to another protocol."""
+        """Return the transport for another protocol and stop counting this connection."""
         self._control.leave(self)
         return super().detach()
 

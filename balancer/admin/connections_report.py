@@ -1,7 +1,4 @@
-"""What is told of connections to workers, in status and metrics.
-
-Rule of this file: as in `status.py` and `metrics.py`, everything is read at the moment of asking.
-"""
+"""Upstream connections in status and metrics; every value is read at request time."""
 
 from __future__ import annotations
 
@@ -37,14 +34,17 @@ EVENTS = (
 )
 PHASES = ("namelookup", "connect", "appconnect")
 LISTED = 8
-"""Connections of one endpoint that are told of one by one, the oldest."""
+"""Limit of connections that are listed one by one for an endpoint, the oldest."""
 
 BOUNDS = [*(f"{age:g}" for age in AGES), "+Inf"]
 
 
 def connections_status(pool: Pool, now: float) -> dict[str, Any]:
-    """Those to one endpoint. Durations in seconds; `setup` is means of what each phase had come to, from the beginning,
-    and `horizon` how long an idle one may be used again, which is `learned` or assumed."""
+    """Return the connections to one endpoint.
+
+    Durations are in seconds. `setup` is the mean time to the end of each phase, measured from the beginning; `horizon`
+    is the idle time up to which a connection is reused, `learned` or assumed.
+    """
     counts = pool.counts
     return {
         "idle": pool.idle,
@@ -64,7 +64,7 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
 
 
 def connection_status(listed: ConnectionInfo, now: float) -> dict[str, Any]:
-    """One of them; `idle` is None while it serves."""
+    """Return one connection; `idle` is None while it is leased."""
     since = listed.idle_since
     return {
         "name": listed.name,
@@ -77,12 +77,12 @@ def connection_status(listed: ConnectionInfo, now: float) -> dict[str, Any]:
 
 
 def closed_by(counts: PoolCounts) -> dict[str, int]:
-    """Who has closed how many."""
+    """Return the number of connections closed by the worker, by the proxy and by an error."""
     return {"worker": counts.closed_by_worker, "us": counts.closed_by_us, "error": counts.closed_by_error}
 
 
 def connection_families(proxy: Proxy) -> Iterator[Metric]:
-    """Counters, horizons and ages, by endpoint."""
+    """Yield counters, reuse limits and idle ages at close, by endpoint."""
     events = CounterMetricFamily(
         f"{PREFIX}_endpoint_connection_events", "What happened to connections", labels=[*OF_ENDPOINT, "event"]
     )

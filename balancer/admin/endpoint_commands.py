@@ -1,4 +1,4 @@
-"""`balancer endpoints …`: list and change the endpoints of a running unit, over its control plane."""
+"""`balancer endpoints …`: list and change the endpoints of a running balancer over its admin interface."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Examples:
 @unit_options
 @click.pass_context
 def endpoints(context: click.Context, url: str, token: str | None) -> None:
-    """List and change the endpoints of a running unit; no request is lost."""
+    """List and change the endpoints of a running balancer; no request is lost."""
     context.obj = BalancerClient(url, token)
 
 
 @endpoints.command("list")
 @click.pass_obj
 def list_command(balancer: BalancerClient) -> None:
-    """Each with its state, weight, requests in flight, and who named it."""
+    """List each endpoint with its state, weight, requests in flight and source."""
     told = balancer.ask("GET", PATH)
     balancer.show(lambda: [*map(line_of, told["endpoints"]), *map(leaving_line, told["leaving"])])
 
 
 def leaving_line(each: dict[str, Any]) -> str:
-    """One that is removed and has requests in flight."""
+    """Format a removed endpoint that still has requests in flight."""
     return f"{each['id']:<24} leaving   in flight {each['in_flight']:<5} {each['address']}"
 
 
 def line_of(each: dict[str, Any]) -> str:
-    """One endpoint."""
+    """Format one endpoint as a line."""
     state = each["state"] if each["state"] != "up" or each["available"] else "up, full or unfit"
     return (
         f"{each['id']:<24} {state:<9} in flight {each['in_flight']:<5} weight {each['weight']:<6g} "
@@ -59,7 +59,7 @@ def line_of(each: dict[str, Any]) -> str:
 @click.option("--max-in-flight", type=int, help="Most requests at once; default: no limit.")
 @click.pass_obj
 def add_command(balancer: BalancerClient, /, name: str, address: str, **options: Any) -> None:
-    """Let a worker take requests from now on; it stays until it is removed or the unit ends."""
+    """Add an endpoint; it stays until it is removed or the balancer stops."""
     given = {key: value for key, value in options.items() if value is not None}
     told = balancer.ask("POST", PATH, {"id": name, "address": address, **given})
     balancer.show(lambda: [line_of(told)])
@@ -69,13 +69,13 @@ def add_command(balancer: BalancerClient, /, name: str, address: str, **options:
 @click.argument("name")
 @click.pass_obj
 def remove_command(balancer: BalancerClient, name: str) -> None:
-    """Take it out; what is in flight there ends as it would have."""
+    """Remove an endpoint; its requests in flight finish."""
     told = balancer.ask("DELETE", f"{PATH}/{quote(name, safe='')}")
     balancer.show(lambda: [f"{told['id']:<24} removed   in flight {told['in_flight']}"])
 
 
 def change(balancer: BalancerClient, name: str, **keys: Any) -> None:
-    """Say it, and show what came of it."""
+    """Send the change of one endpoint and print the result."""
     told = balancer.ask("PATCH", f"{PATH}/{quote(name, safe='')}", keys)
     balancer.show(lambda: [line_of(told)])
 
@@ -84,7 +84,7 @@ def change(balancer: BalancerClient, name: str, **keys: Any) -> None:
 @click.argument("name")
 @click.pass_obj
 def drain_command(balancer: BalancerClient, name: str) -> None:
-    """No new requests; those in flight end."""
+    """Drain an endpoint: no new requests; those in flight finish."""
     change(balancer, name, state="draining")
 
 
@@ -92,7 +92,7 @@ def drain_command(balancer: BalancerClient, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def down_command(balancer: BalancerClient, name: str) -> None:
-    """As drain, and idle connections are closed at once."""
+    """Take an endpoint down: like drain, and its idle connections are closed at once."""
     change(balancer, name, state="down")
 
 
@@ -100,7 +100,7 @@ def down_command(balancer: BalancerClient, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def up_command(balancer: BalancerClient, name: str) -> None:
-    """It takes requests again."""
+    """Let an endpoint take requests again."""
     change(balancer, name, state="up")
 
 
@@ -109,5 +109,5 @@ def up_command(balancer: BalancerClient, name: str) -> None:
 @click.argument("weight", type=float)
 @click.pass_obj
 def weight_command(balancer: BalancerClient, name: str, weight: float) -> None:
-    """Its share relative to the others, until the next reload."""
+    """Set an endpoint's weight relative to the others, until the next reload."""
     change(balancer, name, weight=weight)

@@ -1,7 +1,6 @@
-"""/-/endpoints: who takes requests, changed while requests pass.
+"""/-/endpoints: list, add, change and remove endpoints at run time.
 
-Rule of this file: a body is checked by the same models as the configuration, and whatever is wrong is told in one line
-with a status of 4xx; then nothing has changed.
+Bodies are validated by the models of the configuration. Every error is one line with a 4xx status and changes nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Section)
 
 JSON_DEPTH = 32
-"""Levels of lists and objects in a control request's body: what checks and shows it calls itself for each."""
+"""Depth limit of a request body's JSON: validation and serialization recurse once per level."""
 
 
 class EndpointChange(Section):
-    """What may be changed of an endpoint that there is."""
+    """Body of PATCH and PUT of an endpoint: the attributes that can be changed."""
 
     state: AdminState | None = None
     weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT, allow_inf_nan=False)] | None = None
@@ -46,7 +45,7 @@ class EndpointChange(Section):
 
 
 class Refused(Exception):
-    """One line for the caller, and its status."""
+    """An admin request was refused; has the message, one line, and the status."""
 
     def __init__(self, status: int, problem: str) -> None:
         super().__init__(problem)
@@ -54,7 +53,7 @@ class Refused(Exception):
 
 
 class EndpointRoutes:
-    """The endpoints of `proxy`, for aiohttp."""
+    """Routes of /-/endpoints for the endpoints of `proxy`."""
 
     def __init__(self, proxy: Proxy, channel: Channel | None = None) -> None:
         self._proxy = proxy
@@ -62,7 +61,9 @@ class EndpointRoutes:
         self._status = endpoint_status if channel is None else process_endpoint_status
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """What to add to the application; what one process of several does, or says, all of them do and say."""
+        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
+        them.
+        """
         ask, tell = alone, alone
         if self._channel is not None:
             ask, tell = self._channel.whole, self._channel.everywhere
@@ -92,7 +93,7 @@ class EndpointRoutes:
         """Body: the keys of an `[[endpoints]]`."""
         try:
             config = await body_of(request, EndpointConfig)
-            # A context for TLS may take a quarter of a second to make, for the first one that speaks it.
+            # The first TLS context takes up to a quarter of a second to create.
             await asyncio.to_thread(self._proxy.terms.upstream_tls.of_these, [config])
             self._proxy.roster.add(config)
         except Refused as error:
@@ -104,7 +105,7 @@ class EndpointRoutes:
         return self._answer(config.id, 201)
 
     async def _change(self, request: web.Request) -> web.Response:
-        """Body: `state`, `weight` or both; what is not said stays."""
+        """Body: `state`, `weight` or both; an omitted key stays unchanged."""
         endpoint_id = request.match_info["id"]
         try:
             change = await body_of(request, EndpointChange)
@@ -135,12 +136,12 @@ class EndpointRoutes:
 
 
 def alone(handler: Handler) -> Handler:
-    """There are no other processes."""
+    """Return `handler` unchanged: there are no sibling processes."""
     return handler
 
 
 async def body_of(request: web.Request, model: type[M]) -> M:
-    """The request's JSON as a model. Raises `Refused`."""
+    """Return the request's JSON body as a model. Raises `Refused`."""
     document = await json_of(request)
     if not isinstance(document, dict):
         raise Refused(422, f"must be a JSON object, got {json.dumps(document)[:60]}")
@@ -151,7 +152,9 @@ async def body_of(request: web.Request, model: type[M]) -> M:
 
 
 async def json_of(request: web.Request) -> Any:
-    """The request's body as JSON, which is UTF-8 whatever its Content-Type says (RFC 8259 § 8.1). Raises `Refused`."""
+    """Return the request's body parsed as JSON, in UTF-8 whatever its Content-Type says (RFC 8259 § 8.1). Raises
+    `Refused`.
+    """
     body = await request.read()
     try:
         document: Any = json.loads(body.decode())
@@ -165,7 +168,7 @@ async def json_of(request: web.Request) -> Any:
 
 
 def depth_of(document: Any) -> int:
-    """Levels of lists and objects in a JSON document, counted up to one more than `JSON_DEPTH`."""
+    """Return the nesting depth of a JSON document, counted up to `JSON_DEPTH` + 1."""
     depth, level = 0, [document]
     while level and depth <= JSON_DEPTH:
         inner = [
@@ -179,5 +182,5 @@ def depth_of(document: Any) -> int:
 
 
 def problem(status: int, line: str) -> web.Response:
-    """What was wrong."""
+    """Return an error response with `line` as its message."""
     return web.json_response({"error": " ".join(line.split())}, status=status)

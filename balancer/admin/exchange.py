@@ -1,6 +1,6 @@
-"""A control request on a client's connection: probes and refusals are answered here, the rest goes to the application.
+"""Admin request on a client connection: checks and refusals are answered here, other requests by the application.
 
-Who may is decided from the head. A body is gathered only for a request with the token, up to `BODY_LIMIT`.
+Access is decided from the head. A body is buffered only for an admitted request, up to `BODY_LIMIT`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from balancer.admin.application import AdminApplication
 
 BODY_LIMIT: Final = 1 << 20
-"""Bytes of a control request's body; it is read whole before the hand-over."""
+"""Size limit of an admin request's body in bytes; the body is buffered completely before the hand-over."""
 
 REFRAMED: Final = (b"connection", b"content-length", b"transfer-encoding", b"expect", b"upgrade")
 
 LIVE: Final = b"/-/live"
 READY: Final = frozenset((b"/-/ready", b"/-/health"))
-"""What load balancers and orchestrators ask: answered to everybody, with no more than yes or no."""
+"""Paths for load balancers and orchestrators: answered without a token, with a boolean only."""
 
 _CONTENT_ENCODING: Final = lines_of(b"content-encoding")
 _EXPECT: Final = lines_of(b"expect")
@@ -34,7 +34,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Connection(Protocol):
-    """The client connection as far as a control request needs it."""
+    """The part of the client connection that an admin request uses."""
 
     transport: asyncio.Transport
     client: Client
@@ -52,7 +52,9 @@ class Connection(Protocol):
 
 
 class AdminExchange:
-    """A request whose path begins with /-/, answered when its turn has come; its connection closes after it."""
+    """Exchange of a request whose path begins with /-/; it starts in its order on the connection, which closes after
+    it.
+    """
 
     def __init__(self, connection: Connection, control: AdminApplication, request: Request) -> None:
         self._connection = connection
@@ -101,25 +103,25 @@ class AdminExchange:
             self._hand_over()
 
     def pause_response(self) -> None:
-        """The answer is the application's, or a few hundred bytes."""
+        """Nothing to pause: the response is the application's, or a few hundred bytes."""
 
     def resume_response(self) -> None:
-        """The answer is the application's, or a few hundred bytes."""
+        """Nothing to resume: the response is the application's, or a few hundred bytes."""
 
     def abandon(self) -> None:
-        """Nothing was begun."""
+        """Nothing to cancel."""
 
     def reject(self, error: RequestRejected) -> None:
-        """The body is malformed or too long."""
+        """Answer a malformed or oversized body with an error and close."""
         self._connection.count_error(error)
         self._connection.write_error(error, b"", stays=False, is_head=False)
         self._connection.exchange_ended(stays=False)
 
     def check(self, now: float) -> None:
-        """The client's own timeouts bound it."""
+        """Nothing to check: the client connection's own timeouts apply."""
 
     def _answer(self, status: bytes, content_type: bytes, body: bytes) -> None:
-        self._is_allowed = False  # what still comes of a body is dropped
+        self._is_allowed = False  # the rest of the body is discarded
         head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (
             status, content_type, len(body),
         )  # fmt: skip
@@ -133,7 +135,7 @@ class AdminExchange:
             self._control.take_over(self._connection.detach(), self._message())
 
     def _message(self) -> bytes:
-        """The request as one message, to be answered and then closed."""
+        """Return the request reframed as one message with `Connection: close`."""
         return b"%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
             without(REFRAMED, self.head[:-2]),
             len(self._body),

@@ -1,6 +1,6 @@
-"""/-/record and whatever else looks at live traffic for a while, on demand.
+"""/-/record, /-/explain and /-/latency: inspect live traffic on demand.
 
-Rule of this file: what is begun here ends by itself or is ended here; off, it costs a request nothing.
+An inspection has a time limit or is stopped here; while it is off it costs a request nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class RecordOrder(Section):
-    """POST /-/record."""
+    """Body of POST /-/record."""
 
     seconds: Seconds | None = Field(default=None, description="until it ends by itself. None: by DELETE")
 
 
 class ExplainOrder(Section):
-    """POST /-/explain."""
+    """Body of POST /-/explain."""
 
     seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=60.0, description="until it ends by itself"
@@ -37,14 +37,16 @@ class ExplainOrder(Section):
 
 
 class LiveRoutes:
-    """What is looked at in `proxy`, for aiohttp."""
+    """Routes that record, explain and measure the traffic of `proxy`."""
 
     def __init__(self, proxy: Proxy, channel: Channel | None = None) -> None:
         self._proxy = proxy
         self._channel = channel
 
     def routes(self) -> Iterable[web.RouteDef]:
-        """What to add to the application; what one process of several does, or says, all of them do and say."""
+        """Return the routes. With several processes each change is carried out, and each answer merged, over all of
+        them.
+        """
         ask, tell = alone, alone
         if self._channel is not None:
             ask, tell = self._channel.whole, self._channel.everywhere
@@ -59,11 +61,11 @@ class LiveRoutes:
         ]
 
     async def _explain(self, request: web.Request) -> web.Response:
-        """The last picks, and why; while it is on, and after it was until it is begun anew."""
+        """Return the last explained picks; they are kept after the end until explaining starts again."""
         return web.json_response(self._proxy.explanations.told())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
-        """Body: `seconds`, `keep`, or nothing. While it is on it begins anew."""
+        """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
         try:
             order = await body_of(request, ExplainOrder) if request.can_read_body else ExplainOrder()
         except Refused as error:
@@ -76,7 +78,7 @@ class LiveRoutes:
         return web.json_response(self._proxy.explanations.status())
 
     async def _latency(self, request: web.Request) -> web.Response:
-        """Every bucket of every histogram, for whoever takes the difference of two readings."""
+        """Return every bucket of every histogram, for a client that computes the difference of two readings."""
         return web.json_response(latency_status(self._proxy))
 
     async def _record(self, request: web.Request) -> web.Response:

@@ -1,9 +1,8 @@
-"""What the processes of one unit say of themselves, as one.
+"""Merge the status and the metrics of the processes of one balancer.
 
-Rule of this file: by kind, not by name, so that what is added to the status or the metrics is merged without a word
-here. Whole numbers count something and are added; other numbers measure something, and the largest is told; something
-is so where it is so everywhere; lists of things that have a name are merged thing by thing. The exceptions are
-`ANYWHERE`, `ALIKE`, `EACH`, `RATES`, `LEAST` and `LARGEST`.
+Values are merged by type, so that a new key needs no change here: integers are counts and are summed; of floats, which
+are measurements, the largest is taken; booleans are true if true in every process; lists of named objects are merged
+object by object. Exceptions are `ANYWHERE`, `ALIKE`, `EACH`, `RATES`, `LEAST` and `LARGEST`.
 """
 
 from __future__ import annotations
@@ -21,20 +20,21 @@ from balancer.admin.policy_report import summary
 from policies.stats.load import Histogram
 
 ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
-"""True where it is so in one process."""
+"""Booleans that are true if true in any process."""
 
 ALIKE = frozenset({"max_in_flight", "options", "spec"})
-"""The same in every process, or that of the first."""
+"""Values that are the same in every process, or are taken from the first."""
 
 EACH = frozenset({"done", "refused", "endpoints"})
-"""Whole numbers of what each process does or sees by itself, so that a sum would count it several times: reloads, and
-the endpoints that a source of discovery names."""
+"""Integers that every process counts by itself, so that a sum would count them several times: reloads, and the
+endpoints that a discovery source names.
+"""
 
 RATES = frozenset({"pace"})
-"""Numbers of something per second, which are added."""
+"""Rates per second, which are summed."""
 
 NAMES = ("id", "source", "name")
-"""What things in a list are told apart by."""
+"""Keys that identify the objects of a list."""
 
 LEAST = frozenset(
     f"steelyard_{name}"
@@ -43,25 +43,25 @@ LEAST = frozenset(
         *("configuration_good", "discovery_good"),
     )
 )
-"""Gauges that are no sums: so where it is so everywhere."""
+"""Gauges merged by their minimum: the share, and those that are 1 only if 1 in every process."""
 
 LARGEST = frozenset(
     f"steelyard_{name}" for name in ("panic", "endpoint_ejected", "discovered", "reloads", "route_departed")
 )
-"""And what is so where it is so anywhere, or done by each. Gauges of seconds are measures, too."""
+"""Metrics merged by their maximum: 1 if 1 in any process, or counted by each process. So are gauges in seconds."""
 
 OF_PROCESS = ("pid", "uptime", "clients", "in_flight", "queued", "connections", "requests")
-"""What is told of each process."""
+"""Keys that are listed for each process."""
 
 
 def merged(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One document of several of the same shape."""
+    """Merge documents of the same shape into one."""
     whole: dict[str, Any] = _merged("", list(told))
     return whole
 
 
 def merged_status(told: Sequence[dict[str, Any]], processes: int, pid: int) -> dict[str, Any]:
-    """/-/status of the whole unit, from that of each process that answers; `pid` is the supervisor's."""
+    """Merge /-/status of the processes that answer into that of the balancer; `pid` is the supervisor's."""
     whole = merged(told)
     whole["pid"] = pid
     rows = sorted(({name: one[name] for name in OF_PROCESS} for one in told), key=lambda row: str(row["pid"]))
@@ -96,14 +96,15 @@ def _merged_numbers(name: str, values: list[Any]) -> Any:
 
 
 def _pooled(histograms: list[dict[str, Any]]) -> Histogram:
-    """One of several that are told as their `counts` and `total`."""
+    """Merge histograms given as `counts` and `total`."""
     counts = [sum(column) for column in zip(*(one["counts"] for one in histograms), strict=True)]
     return Histogram.of(counts, sum(one["total"] for one in histograms))
 
 
 def _merged_lists(lists: list[list[Any]]) -> list[Any]:
-    """Things with a name, one by one; words, each of them once; columns of numbers, place by place; anything else as
-    the first has it."""
+    """Merge lists: named objects by name, strings by their union, equally long lists of integers element by element; of
+    anything else take the first list.
+    """
     members = [member for one in lists for member in one]
     if members and all(isinstance(member, str) for member in members):
         return list(dict.fromkeys(members))
@@ -117,24 +118,24 @@ def _merged_lists(lists: list[list[Any]]) -> list[Any]:
 
 
 def merged_metrics(texts: Iterable[str]) -> bytes:
-    """/-/metrics of the whole unit, from that of each process."""
+    """Return /-/metrics of the balancer, merged from that of each process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Merged(texts))
     return generate_latest(registry)
 
 
 class _Merged(Collector):
-    """Families of several processes, sample by sample."""
+    """Collector of the metric families of several processes, merged sample by sample."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = list(texts)
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
+        """Return nothing: families are known only at collection."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families, in the order in which they are first met."""
+        """Yield all families in the order of their first occurrence."""
         families: dict[str, list[Metric]] = {}
         for text in self._texts:
             for family in text_string_to_metric_families(text):

@@ -1,6 +1,6 @@
-"""/-/metrics: the counters of the data path in Prometheus' text format.
+"""/-/metrics: the counters of the data path in Prometheus' text format, read at scrape time.
 
-Rule of this file: drawn at scrape time; nothing is counted twice, and the hot path knows nothing of it.
+The data path must not count anything for this module alone.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ OF_ENDPOINT = ["endpoint", "region"]
 
 
 def metrics_text(proxy: Proxy) -> tuple[bytes, str]:
-    """The text and its content type."""
+    """Return the text and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(MetricsCollector(proxy))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 class MetricsCollector(Collector):
-    """A unit as Prometheus sees it."""
+    """Prometheus collector of one proxy."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: everything is read when it is asked for."""
+        """Return nothing: families are read at collection."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families, from the unit's counters as they stand."""
+        """Yield all families from the current counters of the proxy."""
         yield from self._unit_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
@@ -170,7 +170,7 @@ class MetricsCollector(Collector):
 
 
 def panic_families(proxy: Proxy) -> Iterator[Metric]:
-    """Where health is ignored, and how much was routed so; "" is the whole pool."""
+    """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole pool."""
     panic, router = proxy.router.fitness.panic, proxy.router
     now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
     now.add_metric([""], panic.is_everywhere)
@@ -183,7 +183,7 @@ def panic_families(proxy: Proxy) -> Iterator[Metric]:
 
 
 def fitness_families(proxy: Proxy) -> Iterator[Metric]:
-    """Who is healthy, ejected or warming up, and what its checks have found."""
+    """Yield health, ejection and slow start of the endpoints and the results of their active checks."""
     healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
     ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)
     share = GaugeMetricFamily(f"{PREFIX}_endpoint_share", "Part of its weight in force", labels=OF_ENDPOINT)
@@ -204,7 +204,7 @@ def fitness_families(proxy: Proxy) -> Iterator[Metric]:
 
 
 def record_family(proxy: Proxy) -> Metric:
-    """What became of the requests of the last recording."""
+    """Return the requests of the last recording, by result."""
     family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
     told = proxy.recording.status()
     for result in ("written", "dropped"):
@@ -213,7 +213,7 @@ def record_family(proxy: Proxy) -> Metric:
 
 
 def probe_family(counts: ProbeCounts) -> Metric:
-    """What became of the questions for load."""
+    """Return the out-of-band load probes, by result."""
     family = CounterMetricFamily(f"{PREFIX}_load_probes", "Load asked for out of band", labels=["result"])
     for result in ("answered", "silent", "failed", "skipped"):
         family.add_metric([result], getattr(counts, result))
@@ -221,7 +221,7 @@ def probe_family(counts: ProbeCounts) -> Metric:
 
 
 def reason_family(proxy: Proxy) -> Metric:
-    """Why requests went where they went, counted while picks are explained."""
+    """Return the reasons of picks, counted while picks are explained."""
     family = CounterMetricFamily(f"{PREFIX}_pick_reasons", "Reasons of explained picks", labels=["reason"])
     for reason, number in proxy.explanations.reasons.items():
         family.add_metric([reason], number)
@@ -229,7 +229,7 @@ def reason_family(proxy: Proxy) -> Metric:
 
 
 def log_family(counts: LogCounts) -> Metric:
-    """What became of the entries of the access log."""
+    """Return the entries of the access log, by result."""
     family = CounterMetricFamily(f"{PREFIX}_log_entries", "Entries of the access log", labels=["result"])
     for result in ("written", "dropped", "lost"):
         family.add_metric([result], getattr(counts, result))
@@ -237,7 +237,7 @@ def log_family(counts: LogCounts) -> Metric:
 
 
 def reload_families(counts: ReloadCounts) -> Iterator[Metric]:
-    """How often the configuration was read again, and whether it was good the last time."""
+    """Yield the number of reloads, and whether the last one succeeded."""
     reloads = CounterMetricFamily(f"{PREFIX}_reloads", "Configuration read again", labels=["result"])
     reloads.add_metric(["done"], counts.done)
     reloads.add_metric(["refused"], counts.refused)

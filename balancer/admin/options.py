@@ -1,4 +1,4 @@
-"""The options --url and --token of the commands that talk to a running unit, and its client as they use it."""
+"""The options --url and --token of the commands that talk to a running balancer, and their client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def default_unit() -> str:
-    """The unit of this machine: at the control socket that the environment names, else on $PORT or 8080."""
+    """Return the URL of this machine's balancer: the admin socket named in the environment, else $PORT or 8080."""
     path = os.environ.get("BALANCER_CONTROL__SOCKET", "")
     return (
         f"{UNIX_SCHEME}{path}"
@@ -25,7 +25,6 @@ def default_unit() -> str:
 
 
 def unit_options(command: Command) -> Command:
-    """Add --url and --token to a command."""
     url = click.option(
         "--url",
         default=default_unit,
@@ -39,13 +38,13 @@ def unit_options(command: Command) -> Command:
 
 
 class BalancerClient:
-    """A running unit. Raises `click.ClickException` with one line for whatever goes wrong."""
+    """Admin client for click commands; every error is a `click.ClickException` with one line."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._client = AdminClient(url, token)
 
     def ask(self, method: str, target: str, body: Any = None) -> Any:
-        """The JSON document of its answer."""
+        """Return the JSON document of the response."""
         try:
             return self._client.document(method, target, body)
         except Unreachable as error:
@@ -54,7 +53,7 @@ class BalancerClient:
             raise click.ClickException(str(error)) from None
 
     def show(self, lines: Callable[[], Iterable[str]]) -> None:
-        """Print what `lines` makes of an answer, which may be no unit's."""
+        """Print the lines that `lines` makes of a response, which may be another program's."""
         try:
             made = [*lines()]
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -64,7 +63,7 @@ class BalancerClient:
             click.echo(printable(line).replace("\n", " "))
 
     def text(self, method: str, target: str, body: Any = None) -> tuple[int, str]:
-        """Status and text of its answer."""
+        """Return status and text of the response."""
         try:
             status, text = self._client.request(method, target, body)
         except Unreachable as error:

@@ -1,7 +1,4 @@
-"""The policy in force, who places requests beside it, and who only would: as JSON and as metrics.
-
-Rule of this file: as in `status.py`.
-"""
+"""The live policy, its canary and its shadows in status and metrics; every value is read at request time."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 def summary(histogram: Histogram) -> dict[str, float | None]:
-    """For people."""
+    """Summarize a histogram as count, mean and quantiles."""
     count = histogram.count
     return {
         "count": count,
@@ -30,12 +27,12 @@ def summary(histogram: Histogram) -> dict[str, float | None]:
 
 
 def raw(histogram: Histogram) -> dict[str, Any]:
-    """For another process, which cannot merge quantiles."""
+    """Return a histogram's counts and total, which another process can merge; quantiles cannot be merged."""
     return {"counts": histogram.counts, "total": histogram.total}
 
 
 def policy_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]] = summary) -> dict[str, Any]:
-    """The policy in force, and how often it had to be stood in for; `spec` said again brings all of it back."""
+    """Return the live policy and its fallback picks; `spec` is a request body that restores all of it."""
     return {
         "name": proxy.policy.name,
         "options": proxy.policy.options,
@@ -49,12 +46,12 @@ def policy_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]] = su
 
 
 def process_policy_status(proxy: Proxy) -> dict[str, Any]:
-    """The same for another process."""
+    """Return the policy status with raw histograms, for a sibling process."""
     return policy_status(proxy, raw)
 
 
 def canary_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
-    """Both policies, side by side; `latency` from the pick to the last byte. None where there is no canary."""
+    """Return both arms of the canary, `latency` from the pick to the last byte; None without a canary."""
     canary = proxy.canary
     if canary is None:
         return None
@@ -74,7 +71,7 @@ def canary_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]]) -> 
 
 
 def shadow_status(shadow: Shadow) -> dict[str, Any]:
-    """How far it agrees with the live policy, and where it would send how much."""
+    """Return a shadow's agreement with the live policy, and the picks of both by endpoint."""
     return {
         "name": shadow.name,
         "seen": shadow.seen,
@@ -90,7 +87,7 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
 
 
 def policy_families(proxy: Proxy) -> Iterator[Metric]:
-    """Of canary and shadows, where there are such."""
+    """Yield the metrics of the canary and the shadows, if any."""
     if proxy.canary is not None:
         latency = HistogramMetricFamily(
             f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]

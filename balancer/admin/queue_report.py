@@ -1,6 +1,6 @@
-"""What is told of the queue, of shedding and of the endpoints' limits: in /-/status and in /-/metrics.
+"""Wait queue, shedding and concurrency limits in status and metrics.
 
-Rule of this file: read at the moment of asking; nothing is counted for it that is not counted anyway.
+Every value is read at request time; the data path must not count anything for this module alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = "steelyard"
 
 
 def queue_status(proxy: Proxy) -> dict[str, Any]:
-    """Who waits for an endpoint, and what became of those who did. Durations in seconds, `pace` in turns per second."""
+    """Return the wait queue and its outcomes. Durations are in seconds, `pace` in turns per second."""
     queue, now = proxy.queue, proxy.now()
     line = queue.line
     return {
@@ -36,7 +36,7 @@ def queue_status(proxy: Proxy) -> dict[str, Any]:
 
 
 def level_status(proxy: Proxy) -> list[dict[str, Any]] | None:
-    """The levels of importance, the highest first; None where nobody asks for them."""
+    """Return the priority levels, the highest first; None with fewer than two levels."""
     gate, line = proxy.gate, proxy.queue.line
     if gate is None or len(gate.rules.levels) < 2:
         return None
@@ -47,7 +47,7 @@ def level_status(proxy: Proxy) -> list[dict[str, Any]] | None:
 
 
 def concurrency_status(state: EndpointState) -> dict[str, Any] | None:
-    """The limit that was found for an endpoint, and the latencies that it goes by; None where none is looked for."""
+    """Return an endpoint's adaptive concurrency limit and its reference latencies; None if it has none."""
     found = state.concurrency
     if found is None:
         return None
@@ -59,7 +59,7 @@ def _seconds(latency: float) -> float | None:
 
 
 def queue_families(proxy: Proxy) -> Iterator[Metric]:
-    """The same for Prometheus."""
+    """Yield the metrics of the queue, the levels and the endpoints' limits."""
     queue = proxy.queue
     yield GaugeMetricFamily(f"{PREFIX}_queued", "Requests waiting for an endpoint", len(queue))
     oldest = queue.line.oldest_wait(proxy.now())

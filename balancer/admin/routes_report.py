@@ -1,6 +1,5 @@
-"""Names, routes and events, as status and metrics tell of them.
-
-Rule of this file: as in `status.py` and `metrics.py`. Nothing is counted here.
+"""DNS names, routes and route events in status and metrics; every value is read at request time, nothing is counted
+here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ OF_ENDPOINT = ["endpoint", "region"]
 
 
 def names_status(proxy: Proxy) -> dict[str, Any]:
-    """Who was answered how, and what is known of each name. Ages in seconds."""
+    """Return the counts of the resolver, and the addresses and state of each known name. Ages are in seconds."""
     names, now = proxy.pools.routes.names, proxy.now()
     known = [
         {
@@ -38,7 +37,7 @@ def names_status(proxy: Proxy) -> dict[str, Any]:
 
 
 def watch_status(proxy: Proxy) -> dict[str, Any]:
-    """What the watch has counted, and the least that connecting usually takes to each region. Seconds."""
+    """Return the counts of the route watch, and the lowest usual connect time to each region in seconds."""
     watch, usual = proxy.pools.routes.watch, dict[str, float | None]()
     for route in proxy.pools.routes.by_id.values():
         region, norm = route.endpoint.region, route.watched.trip.norm
@@ -57,7 +56,7 @@ def watch_status(proxy: Proxy) -> dict[str, Any]:
 
 
 def events_status(proxy: Proxy) -> list[dict[str, Any]]:
-    """The last changes of routes, the newest at the end. `age` in seconds."""
+    """Return the latest route events, the newest last. `age` is in seconds."""
     now = proxy.now()
     return [
         {
@@ -72,8 +71,9 @@ def events_status(proxy: Proxy) -> list[dict[str, Any]]:
 
 
 def route_status(route: Route) -> dict[str, Any]:
-    """The way to one endpoint: the address that answered last, what connecting and TLS take, handshakes by kind, and
-    connections that could not be made, by kind. Durations in seconds."""
+    """Return the route to one endpoint: the address that answered last, connect and TLS times, handshakes by kind, and
+    failed connections by kind. Durations are in seconds.
+    """
     tls = route.resumption
     return {
         "address": route.best,
@@ -100,7 +100,7 @@ def _rounded(value: float | None, digits: int = 3) -> float | None:
 
 
 def route_families(proxy: Proxy) -> Iterator[Metric]:
-    """All of it for Prometheus."""
+    """Yield the metrics of names, route events and connects."""
     yield from _name_families(proxy)
     yield from _watch_families(proxy)
     yield from _connect_families(proxy)

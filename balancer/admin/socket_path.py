@@ -1,6 +1,6 @@
-"""Paths of control sockets: where a unit puts its own, and where a client on this machine looks for it.
+"""Paths of admin sockets: where the balancer creates its own, and where a client on this machine looks for it.
 
-A control socket is named after the port that the unit serves, in a directory that only the unit's user may enter.
+An admin socket is named after the port that the balancer serves, in a directory that only its user may enter.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ SYSTEM_DIRECTORY = Path("/run/steelyard")
 """`RuntimeDirectory=steelyard` of the systemd unit."""
 
 PATH_LIMIT = 107
-"""Bytes of a Unix socket's path on Linux (unix(7)); macOS allows 103."""
+"""Size limit of a Unix socket's path in bytes on Linux (unix(7)); macOS allows 103."""
 
 
 def socket_name(port: int) -> str:
-    """File name of the control socket of the unit that serves `port`."""
+    """Return the file name of the admin socket of the balancer that serves `port`."""
     return f"{port}.sock"
 
 
 def own_directory() -> Path:
-    """Directory for the control sockets of this user's units: systemd's runtime directory, the session's, or one below
-    the directory for temporary files."""
+    """Return the directory for this user's admin sockets: systemd's runtime directory, the session's, or one below the
+    directory for temporary files.
+    """
     if runtime := os.environ.get("RUNTIME_DIRECTORY"):  # systemd.exec(5): a list separated by colons
         return Path(runtime.partition(":")[0])
     return next(_user_directories())
 
 
 def made_directory() -> Path:
-    """`own_directory`, made where it is missing. Raises OSError, also if another user could enter it."""
+    """Return `own_directory`, created if missing. Raises OSError, also if another user could enter it."""
     directory = own_directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_private(directory):
@@ -44,10 +45,10 @@ def made_directory() -> Path:
 
 
 def is_private(directory: Path) -> bool:
-    """Whether `directory` belongs to this user and nobody else may write to it or look into it.
+    """Return whether `directory` belongs to this user and is closed to other users.
 
-    systemd makes its runtime directory with mode 0755; then nobody else may write to it, and the socket's own mode
-    keeps others out.
+    systemd creates its runtime directory with mode 0755; then it must not be writable by others, and the mode of the
+    socket keeps them out.
     """
     found = os.lstat(directory)
     forbidden = 0o022 if os.environ.get("RUNTIME_DIRECTORY") else 0o077
@@ -55,7 +56,7 @@ def is_private(directory: Path) -> bool:
 
 
 def found_socket(url: str) -> str | None:
-    """Path of the control socket of the unit on this machine that serves `url`; None where there is none."""
+    """Return the path of the admin socket of the balancer on this machine that serves `url`; None if there is none."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
@@ -77,7 +78,9 @@ def _user_directories() -> Iterator[Path]:
 
 
 def _is_trusted(directory: Path) -> bool:
-    """Whether a socket in `directory` is this user's, or was put there by the system's administrator."""
+    """Return whether `directory` is private to this user or is the system directory, which an administrator
+    controls.
+    """
     try:
         return directory == SYSTEM_DIRECTORY or is_private(directory)
     except OSError:

@@ -1,7 +1,6 @@
-"""The listening sockets of the control plane: a Unix socket for this user, and a TCP address where one is configured.
+"""Listening sockets of the admin interface: a Unix socket for this user, and a TCP address if one is configured.
 
-They are opened before a unit of several processes forks, shared by all of them, and passed on to the program that
-replaces this one (SIGUSR2).
+They are opened before the supervisor forks, shared by all processes, and passed on at a hot restart (SIGUSR2).
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
 
 UNIX_LABEL = "control.socket"
 TCP_LABEL = "control.listen"
-"""Names under which the sockets are passed to the program that replaces this one."""
+"""Labels under which the sockets are passed on at a hot restart."""
 
 BACKLOG = 64
 
 Inherited = Callable[[str], socket.socket | None]
-"""The socket that was passed on under a label, if any."""
+"""Callable that returns the inherited socket with a label, or None."""
 
 
 @dataclass(slots=True)
 class AdminSockets:
-    """What the control plane listens on. `path` is that of the Unix socket, `inode` its file's number."""
+    """Sockets of the admin interface; `path` is the Unix socket's path, `inode` its inode number."""
 
     unix: socket.socket | None = None
     path: str = ""
@@ -42,18 +41,18 @@ class AdminSockets:
     tcp: socket.socket | None = None
 
     def labelled(self, listen: str | None) -> list[tuple[str, socket.socket]]:
-        """Label and socket of each, to be passed on; `listen` is the configured TCP address."""
+        """Return label and socket of each open socket, for a hot restart; `listen` is the configured TCP address."""
         found = ((UNIX_LABEL, self.unix), (f"{TCP_LABEL} {listen}", self.tcp))
         return [(label, sock) for label, sock in found if sock is not None and sock.fileno() >= 0]
 
     def remove(self) -> None:
-        """Take the Unix socket's name away, unless another unit has put its own there."""
+        """Unlink the Unix socket, unless another balancer has bound its own there."""
         with suppress(OSError):
             if self.path and os.stat(self.path).st_ino == self.inode:
                 os.unlink(self.path)
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Close both sockets."""
         for sock in (self.unix, self.tcp):
             if sock is not None:
                 sock.close()
@@ -65,10 +64,10 @@ def open_control(
     complain: Callable[[str], None],
     inherited: Inherited = lambda label: None,
 ) -> AdminSockets:
-    """The sockets that `config` asks for, of the unit that serves `port`.
+    """Open the sockets that `config` asks for; `port` is the traffic port.
 
-    Raises `ListenFailed` for an address or a path that the configuration names. The default path is no reason not to
-    serve: what is wrong with it is said once, to `complain`.
+    A problem with the default path is only reported, to `complain`. Raises `ListenFailed` for an address or a path that
+    the configuration names.
     """
     sockets = AdminSockets()
     try:
@@ -102,9 +101,9 @@ def _open_unix(wanted: str, port: int, complain: Callable[[str], None]) -> socke
 
 
 def bind_unix(path: str) -> socket.socket:
-    """A listening Unix socket that only this user may connect to. Raises OSError.
+    """Return a listening Unix socket that only this user may connect to. Raises OSError.
 
-    A socket file that nothing listens on, of a program that was killed, is replaced.
+    A stale socket file that nothing listens on, left by a killed program, is replaced.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

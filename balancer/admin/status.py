@@ -1,7 +1,4 @@
-"""What the unit knows of itself, as plain JSON values.
-
-Rule of this file: read at the moment of asking, from the counters that the data path keeps anyway.
-"""
+"""/-/status as plain JSON values, read at request time from counters that the data path keeps anyway."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def unit_status(proxy: Proxy) -> dict[str, Any]:
-    """The whole of /-/status. Durations in seconds."""
+    """Return the document of /-/status. Durations are in seconds."""
     counts = proxy.counts
     return {
         "version": version("steelyard"),
@@ -75,7 +72,7 @@ def unit_status(proxy: Proxy) -> dict[str, Any]:
 
 
 def leaving_status(proxy: Proxy) -> list[dict[str, Any]]:
-    """Endpoints that were removed and still have requests in flight."""
+    """Return removed endpoints that still have requests in flight."""
     return [
         {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
         for state in proxy.roster.leaving
@@ -83,13 +80,13 @@ def leaving_status(proxy: Proxy) -> list[dict[str, Any]]:
 
 
 def log_status(proxy: Proxy) -> dict[str, int] | None:
-    """Entries of the access log; None where it is off."""
+    """Return the entries of the access log, by result; None if it is off."""
     log = proxy.access_log
     return {"waiting": log.waiting, **asdict(log.counts)} if log is not None else None
 
 
 def hedging_status(proxy: Proxy) -> dict[str, Any] | None:
-    """Requests that were sent to a second endpoint, and why others were not; None where it is off."""
+    """Return hedged requests and the reasons against other hedges; None if hedging is off."""
     if proxy.hedges is None:
         return None
     hedging = proxy.hedges.hedging
@@ -104,18 +101,19 @@ def hedging_status(proxy: Proxy) -> dict[str, Any] | None:
 
 
 def reload_status(proxy: Proxy) -> dict[str, Any]:
-    """How often the configuration was read again, what was wrong with it the last time, and which keys wait for the
-    next start."""
+    """Return the number of reloads, the problem of the last one, and the keys that take effect only at the next
+    start.
+    """
     return asdict(proxy.reload_counts)
 
 
 def build() -> str:
-    """Whether requests pass through the source as it is or through the extension made of it (`setup.py`)."""
+    """Return whether the data path runs as Python source or as the compiled extension (`setup.py`)."""
     return "pure" if (exchange.__file__ or "").endswith(".py") else "compiled"
 
 
 def panic_status(proxy: Proxy) -> dict[str, Any]:
-    """Where health is ignored now, how often that began, and how many requests were routed meanwhile."""
+    """Return where panic mode is active, how often it began, and the requests routed in it."""
     panic = proxy.router.fitness.panic
     return {
         "everywhere": panic.is_everywhere,
@@ -126,7 +124,7 @@ def panic_status(proxy: Proxy) -> dict[str, Any]:
 
 
 def ejection_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
-    """Whether failures have put it out, for how many seconds more, why the last time, and how often they did."""
+    """Return whether outlier detection has ejected the endpoint, the seconds left, the last cause, and the count."""
     record = state.record
     left = None if record.until is None else round(max(0.0, record.until - proxy.now()), 3)
     cause = None if record.cause is None else record.cause.value
@@ -134,7 +132,7 @@ def ejection_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
 
 
 def checks_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
-    """Active checks since the start, and what was wrong with the last bad one."""
+    """Return the active checks since the start, and the fault of the last failed one."""
     watch = proxy.checks.by_id.get(state.id)
     if watch is None:
         return {"passed": 0, "failed": 0, "last_fault": None}
@@ -143,8 +141,9 @@ def checks_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
 
 
 def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
-    """One endpoint: identity, what the operator wants of it, health, load, connections, outcomes, latency of its
-    successes. `share` is less than 1 during a slow start."""
+    """Return one endpoint: identity, admin state, health, load, connections, outcomes, latency of successes. `share` is
+    less than 1 during a slow start.
+    """
     endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
     return {
         "id": endpoint.id,
@@ -171,10 +170,10 @@ def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
 
 
 def latency_status(proxy: Proxy) -> dict[str, Any]:
-    """/-/latency: counts since the start, all of them whole numbers that only grow.
+    """Return /-/latency: integer counts since the start, which only grow.
 
-    Bucket 0 holds latencies up to `shortest` seconds, each further one ends `ratio` times as far as the one before, and
-    the last has all that are longer.
+    Bucket 0 holds latencies up to `shortest` seconds; the upper bound of each further bucket is `ratio` times the one
+    before, and the last bucket has all longer ones.
     """
     return {
         "shortest": SHORTEST,
@@ -194,11 +193,11 @@ def latency_status(proxy: Proxy) -> dict[str, Any]:
 
 
 def process_status(proxy: Proxy) -> dict[str, Any]:
-    """The same for another process of the unit, which cannot merge quantiles: with the histograms themselves."""
+    """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
     endpoints = [process_endpoint_status(proxy, state) for state in proxy.router.states]
     return unit_status(proxy) | {"endpoints": endpoints, "policy": process_policy_status(proxy)}
 
 
 def process_endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
-    """One endpoint, in the same way."""
+    """Return an endpoint's status with its raw histogram."""
     return endpoint_status(proxy, state) | {"latency": raw(state.histogram)}

@@ -1,4 +1,4 @@
-"""`balancer status` and `balancer control`: look at a running unit, and send it any control request."""
+"""`balancer status` and `balancer control`: show a running balancer, and send it any admin request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from balancer.printable import printable
 @unit_options
 @click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
 def status(url: str, token: str | None, is_json: bool) -> None:
-    """Show what a running unit does: its policy, requests, errors and endpoints.
+    """Show the state of a running balancer: its policy, requests, errors and endpoints.
 
     \b
     Examples:
@@ -33,7 +33,7 @@ def status(url: str, token: str | None, is_json: bool) -> None:
 
 
 def lines_of(document: dict[str, Any]) -> list[str]:
-    """The status of a unit or a sidecar, for a terminal."""
+    """Format the status of a balancer or a sidecar for a terminal."""
     errors = ", ".join(f"{reason} {number}" for reason, number in document["errors"].items()) or "none"
     state = "draining" if document["draining"] else "serving"
     lines = [
@@ -55,9 +55,9 @@ def lines_of(document: dict[str, Any]) -> list[str]:
 @click.argument("body", required=False)
 @unit_options
 def control(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
-    """Send a control request to a running unit and print the answer; exit 1 if it is refused.
+    """Send an admin request to a running balancer and print the response; exit 1 if it is refused.
 
-    PATH is what follows /-/ and BODY is JSON; a word that is no JSON is taken as a string.
+    PATH is what follows /-/ and BODY is JSON; text that is not JSON is sent as a string.
 
     \b
     Examples:

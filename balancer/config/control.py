@@ -1,4 +1,4 @@
-"""The table `control`: where control requests are taken, and what they need."""
+"""The table [control] of the configuration: the admin interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from balancer.downstream.networks import is_this_machine
 
 
 class AdminConfig(Section):
-    """Where control requests (paths that begin with /-/) are taken, and the token that they need."""
+    """Addresses of the admin interface (paths that begin with /-/), and its token."""
 
     token: SecretStr | None = Field(
         default=None,

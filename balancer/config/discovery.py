@@ -1,7 +1,4 @@
-"""The table [discovery] of the configuration: endpoints that a file or the DNS names while the unit runs.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The table [discovery] of the configuration: endpoints from a file or from DNS, updated at run time."""
 
 from __future__ import annotations
 
@@ -26,11 +23,11 @@ def _addresses(servers: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Servers = Annotated[tuple[str, ...], AfterValidator(_addresses)]
-"""Name servers, each by its address."""
+"""Name servers, each by its IP address, with or without a port."""
 
 
 class FileDiscovery(Section):
-    """A list of endpoints in a file, read again when it has changed."""
+    """Endpoints from a file, which is read again when it has changed."""
 
     path: Path = Field(description="[[endpoints]] in TOML, or in JSON where the name ends in .json")
     may_be_empty: bool = Field(
@@ -39,7 +36,7 @@ class FileDiscovery(Section):
 
 
 class DnsDiscovery(Section):
-    """The addresses of a name, looked up again when their time to live has passed."""
+    """Endpoints from the addresses of a DNS name, which is looked up again when the TTL has passed."""
 
     name: DnsName = Field(description="absolute: no search domain is added")
     record: Literal["address", "srv"] = Field(
@@ -69,12 +66,12 @@ class DnsDiscovery(Section):
 
     @property
     def source(self) -> str:
-        """Its name among the sources of endpoints."""
+        """Name of the source in status, metrics and the endpoint registry."""
         return f"dns {self.name}" if self.port is None else f"dns {self.name}:{self.port}"
 
 
 class DiscoveryConfig(Section):
-    """Beside the endpoints of the configuration, which win where both name an id."""
+    """Discovery sources; an endpoint in the configuration takes precedence over a discovered one with the same id."""
 
     file: FileDiscovery | None = None
     dns: tuple[DnsDiscovery, ...] = ()
@@ -90,12 +87,12 @@ class DiscoveryConfig(Section):
 
     @property
     def names_somebody(self) -> bool:
-        """Whether there is a source at all."""
+        """Whether any source is configured."""
         return self.file is not None or bool(self.dns)
 
 
 class EndpointList(Section):
-    """What a watched file holds."""
+    """Content of a discovery file: endpoints with unique ids."""
 
     endpoints: tuple[EndpointConfig, ...]
 
@@ -106,7 +103,7 @@ class EndpointList(Section):
 
 
 def check_unique(endpoints: tuple[EndpointConfig, ...]) -> None:
-    """Raises ValueError for an id that is there twice."""
+    """Check that the endpoints' ids are unique. Raises ValueError."""
     seen: set[str] = set()
     for at, endpoint in enumerate(endpoints):
         if endpoint.id in seen:
@@ -115,7 +112,7 @@ def check_unique(endpoints: tuple[EndpointConfig, ...]) -> None:
 
 
 def is_server(text: str) -> bool:
-    """Whether it is an IP address, with a port or without."""
+    """Return whether `text` is an IP address, with or without a port."""
     host, port = split_server(text)
     try:
         ip_address(host)
@@ -125,7 +122,7 @@ def is_server(text: str) -> bool:
 
 
 def split_server(text: str) -> tuple[str, str]:
-    """Host and port of "a", "a:53", "[v6]:53" or a bare IPv6 address."""
+    """Return host and port of "a", "a:53", "[v6]:53" or a bare IPv6 address."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         return host, rest.removeprefix(":") or DNS_PORT

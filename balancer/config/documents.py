@@ -1,4 +1,4 @@
-"""TOML and JSON files: read whole, but not without bounds, and checked before anything is made of them."""
+"""Read TOML and JSON files with limits on size and depth."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, Final
 
 LARGEST: Final = 16 << 20
-"""Bytes of a file: some hundred thousand endpoints."""
+"""Size limit of a file in bytes: some hundred thousand endpoints."""
 
 DEEPEST: Final = 32
-"""Tables and lists inside each other."""
+"""Limit of nested tables and lists."""
 
 TOO_DEEP: Final = f"more than {DEEPEST} tables or lists inside each other"
 
 
 def read_document(path: Path, *, is_json: bool = False, is_plain: bool = False) -> Any:
-    """What stands in the file. With `is_plain` a pipe or a device, where reading may take for ever, is refused.
+    """Return the document in the file. With `is_plain` a pipe or a device is refused, as reading it may block for ever.
 
-    Raises OSError and, with one line, ValueError.
+    Raises OSError, and ValueError with a message of one line.
     """
     if is_plain and not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("not a file")
@@ -39,7 +39,7 @@ def read_document(path: Path, *, is_json: bool = False, is_plain: bool = False) 
 
 
 def is_deep(document: Any) -> bool:
-    """Whether it is nested deeper than DEEPEST; level by level, for recursion ends long before a file does."""
+    """Return whether the document is nested deeper than DEEPEST; iterative, as recursion would hit Python's limit."""
     level = [document]
     for _ in range(DEEPEST):
         level = [

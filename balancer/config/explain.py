@@ -1,7 +1,4 @@
-"""The table [explain] of the configuration: why requests go where they go.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The table [explain] of the configuration: explanations of picks."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-
 
 
 class ExplainConfig(Section):
-    """Off unless a client may ask, or all picks are explained; POST /-/explain does that for a while."""
+    """Explanations of picks; off unless `enabled` or `header` is set. POST /-/explain turns them on for a while."""
 
     enabled: bool = Field(default=False, description="explain every pick, and count reasons in the metrics")
     header: FieldName | None = Field(

@@ -1,6 +1,6 @@
-"""The tables of the configuration that say who is fit: checks, ejection, panic, slow start.
+"""The tables [checks], [ejection], [panic] and [slow_start] of the configuration: endpoint health.
 
-Rule of this file: as in `sections.py`; the reasons for a default stand with the mechanism, in `policies`.
+The reasons for a default are documented with the mechanism, in `policies`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from policies.health.slow_start import SlowStart
 
 
 class ChecksConfig(Section):
-    """Active checks: off without a path, because nobody knows which path of a worker is cheap and tells the truth."""
+    """Active checks. Without a path they only connect to unreachable endpoints: no path is known to be cheap and
+    meaningful on every worker.
+    """
 
     path: str | None = Field(
         default=None,
@@ -52,13 +54,15 @@ class ChecksConfig(Section):
         return self
 
     def plan(self, seed: int | None) -> CheckPlan:
-        """What the checks go by."""
+        """Return the parameters of the active checks."""
         rules = CheckRules(self.interval, self.fast_interval, self.rise, self.fall)
         return CheckPlan(self.path, self.status, self.timeout, rules, seed)
 
 
 class EjectionConfig(Section):
-    """Who fails live traffic is left out for a while; never more than half of the pool. 0 switches a rule off."""
+    """Outlier detection: an endpoint that fails live traffic is ejected for a while; never more than half of the pool.
+    0 switches a rule off.
+    """
 
     failures: int = Field(default=5, ge=0, le=10_000, description="in a row. 0: never for that")
     success_rate: float = Field(
@@ -76,19 +80,21 @@ class EjectionConfig(Section):
     longest: Seconds = Field(default=300.0, description="ejection")
 
     def rules(self) -> EjectionRules:
-        """What the core goes by."""
+        """Return the rules of outlier detection as plain values."""
         return EjectionRules(**self.model_dump())
 
 
 class PanicConfig(Section):
-    """When too few are fit, health is ignored."""
+    """Panic mode: health is ignored when too few endpoints are healthy."""
 
     share: float = Field(default=0.5, ge=0, le=1, description="part that must be fit. 0: never panic")
 
 
 class SlowStartConfig(Section):
-    """Who is new or has returned gets its share by and by. Off: a pool that has lost a worker needs the next one now,
-    and nothing says that it is cold."""
+    """Slow start: a new or returned endpoint gets its share gradually.
+
+    Off by default: a pool that has lost a worker needs the next one at once, and nothing indicates that it is cold.
+    """
 
     window: float = Field(
         default=0.0, ge=0, le=86_400, allow_inf_nan=False, description="until the whole share. 0: at once"
@@ -99,7 +105,7 @@ class SlowStartConfig(Section):
 def fitness_of(
     ejection: EjectionConfig, panic: PanicConfig, slow_start: SlowStartConfig, rng: Random
 ) -> Health:
-    """The mechanisms that these tables switch on."""
+    """Return the health mechanisms that these tables configure."""
     return Health(
         rng,
         ejection=ejection.rules(),

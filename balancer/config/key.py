@@ -1,7 +1,4 @@
-"""The table [key] of the configuration: what a policy goes by that sends the same key to the same endpoint.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The table [key] of the configuration: the request key of policies that send equal keys to the same endpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from balancer.config.sticky import Token
 
 
 class KeyConfig(Section):
-    """Off by default: requests have no key, and nobody looks for one."""
+    """Source of the request key; off by default, and then requests have no key."""
 
     by: Literal["header", "cookie", "path", "client"] | None = Field(
         default=None, description="what of a request is its key; client: the address that it comes from"

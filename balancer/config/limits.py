@@ -1,7 +1,4 @@
-"""How long and how much: the bounds that the data path keeps, as plain values.
-
-Rule of this file: what each bounds stands in `sections.py`, with the defaults.
-"""
+"""Timeouts and limits of the data path as plain values; `sections.py` documents them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from balancer.upstream.bounded_reader import READ
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; None: no bound."""
+    """Timeouts in seconds; None: no bound."""
 
     head: float = 10.0
     request_idle: float = 30.0
@@ -29,7 +26,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes, but for the numbers of `fields`, `queue`, `in_flight` and `clients`; None: no bound."""
+    """Limits in bytes, except the numbers of `fields`, `queue`, `in_flight` and `clients`; None: no bound."""
 
     head: int = 32_768
     fields: int = 100
@@ -42,5 +39,5 @@ class Limits:
 
     @property
     def high_water(self) -> int:
-        """Bytes beyond which a client's transport pauses the response: one read more is `buffer`."""
+        """Bytes in a client's transport beyond which the response is paused: one more read makes it `buffer`."""
         return max(0, self.buffer - READ)

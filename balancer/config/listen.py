@@ -1,7 +1,4 @@
-"""Where to listen, as text and as host and port.
-
-Rule of this file: pure. What is wrong with an address is one line.
-"""
+"""Listening addresses, parsed from text. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from pydantic import AfterValidator
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen."""
+    """Host and port to listen on."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From "host:port" or "[v6]:port". Raises ValueError."""
+        """Parse "host:port" or "[v6]:port". Raises ValueError with a message of one line."""
         host, separator, port = text.rpartition(":")
         if not separator or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"must be host:port with a port of 0–65535, got '{text}'")
@@ -36,4 +33,4 @@ def _checked(text: str) -> str:
 
 
 HostPort = Annotated[str, AfterValidator(_checked)]
-"""host:port or [v6]:port."""
+"""Text "host:port" or "[v6]:port", validated by `ListenAddress.parse`."""

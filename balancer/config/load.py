@@ -1,7 +1,7 @@
-"""The configuration: read, checked, and turned into plain values.
+"""Load the configuration: read, validate, and report the first error in one line that names the field.
 
-Rule of this file: pydantic stops here. What is wrong is told in one line that names the field. Order: command line,
-then environment, then file. The tables with their defaults stand in `sections.py`.
+The command line overrides the environment, which overrides the file. `sections.py` has the tables with their defaults.
+Pydantic errors must not leave this package; they become `ConfigError`.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ MOST_PROCESSES = 256
 
 
 class ConfigError(Exception):
-    """One line: the field and what is allowed there. Exit code 2."""
+    """Invalid configuration; the message is one line with the field and its allowed values. Exit code 2."""
 
     exit_code = 2
 
 
 class Settings(BaseSettings):
-    """The whole configuration. Keys may come from the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
+    """The whole configuration. Keys can be set in the environment too: BALANCER_POLICY, BALANCER_LIMITS__QUEUE."""
 
     model_config = SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__"
@@ -132,23 +132,25 @@ class Settings(BaseSettings):
 
     @property
     def pool_limits(self) -> PoolLimits:
-        """What the pools go by."""
+        """Limits of the connection pools."""
         return self.pool.limits(self.timeouts.connect, self.seed)
 
     def fitness(self) -> Health:
-        """What judges the endpoints. Its randomness is its own, so that a seeded policy draws what it always drew."""
+        """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does
+        not depend on them.
+        """
         return fitness_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
 
     def check_plan(self) -> CheckPlan:
-        """What the active checks go by."""
+        """Return the parameters of the active checks."""
         return self.checks.plan(self.seed)
 
     def server_tls(self) -> ServerTls | None:
-        """What clients are met with, if it is TLS. Raises `TlsProblem`."""
+        """Return the TLS context for clients, None without TLS. Raises `TlsProblem`."""
         return None if self.tls is None else ServerTls(self.tls)
 
     def client_tls(self) -> UpstreamTls:
-        """What workers are met with. Raises `TlsProblem` for a file that one of these endpoints needs."""
+        """Return the TLS contexts for workers. Raises `TlsProblem` for a file that one of the endpoints needs."""
         by_id = {endpoint.id: endpoint.tls for endpoint in self.endpoints if endpoint.tls is not None}
         fields = {
             endpoint.id: f"endpoints.{at}.tls." for at, endpoint in enumerate(self.endpoints) if endpoint.tls
@@ -162,10 +164,10 @@ class Settings(BaseSettings):
 
 
 def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
-    """Read the file, let the environment and then `overrides` replace its keys, and check the whole.
+    """Read the file, override its keys by the environment and then by `overrides`, and validate the result.
 
-    Raises `ConfigError`. Heroku's $PORT stands for `listen` on all addresses, and its $WEB_CONCURRENCY for `processes`,
-    unless the command line says more.
+    Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
+    them. Raises `ConfigError`.
     """
     document = read_file(path) if path is not None else {}
     overrides = dict(overrides)
@@ -201,7 +203,9 @@ def _so_many(wanted: str) -> int:
 
 
 class Environment(EnvSettingsSource):
-    """What is no JSON is taken as it stands, `BALANCER_POLICY=random`; the field's own check names what it is not."""
+    """Environment source that passes text that is not JSON as a string, as in `BALANCER_POLICY=random`, to the field's
+    validation.
+    """
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         try:
@@ -214,8 +218,11 @@ _document: ContextVar[dict[str, Any]] = ContextVar("document")
 
 
 class SettingsWithFile(Settings):
-    """`Settings` with the file's keys below the environment's: pydantic-settings asks the class for its sources, and a
-    class for each reading would take longer than all the rest of it."""
+    """`Settings` with the file's keys below the environment's.
+
+    pydantic-settings gets the sources from the class, and creating a class for each load would take longer than all the
+    rest; so the document is passed in a context variable.
+    """
 
     @classmethod
     def settings_customise_sources(
@@ -238,18 +245,18 @@ def _read_with(document: dict[str, Any], overrides: dict[str, Any]) -> Settings:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The TOML document at `path`. Raises `ConfigError`."""
+    """Return the TOML document at `path`. Raises `ConfigError`."""
     try:
         document: dict[str, Any] = read_document(path)
         return document
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:  # of TOML, of UTF-8, of a number with thousands of digits
+    except ValueError as error:  # invalid TOML or UTF-8, or a number with thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
 
 
 def first_problem(error: ValidationError) -> str:
-    """One line for the first of pydantic's findings: field, what is allowed, what was given."""
+    """Return one line for the first of pydantic's errors: field, what is allowed, what was given."""
     problem = error.errors(include_url=False)[0]
     field = ".".join(
         str(part) for part in problem["loc"] if part != "function-before[_from_name(), PolicySpec]"
@@ -268,7 +275,9 @@ def first_problem(error: ValidationError) -> str:
 
 
 def endpoints_from_workers(workers: Sequence[str]) -> list[dict[str, str]]:
-    """`region=http://host:port` from the command line; ids are numbered within each region."""
+    """Parse `region=http://host:port` from the command line; ids are numbered within each region. Raises
+    `ConfigError`.
+    """
     endpoints: list[dict[str, str]] = []
     for worker in workers:
         region, separator, address = worker.partition("=")

@@ -1,7 +1,4 @@
-"""The table [load_probes] of the configuration: how workers are asked for their load, out of band.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The table [load_probes] of the configuration: out-of-band load probes of workers."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from balancer.upstream.load_probes import ProbePlan
 
 
 class LoadProbesConfig(Section):
-    """Off unless there is a path, and sent only while a policy asks for them."""
+    """Load probes; off without a path, and sent only while the policy needs them."""
 
     path: str | None = Field(
         default=None, pattern=r"^/[!-~]*$", description="GET this of a worker whose load the policy asks for"
@@ -27,5 +24,5 @@ class LoadProbesConfig(Section):
     )
 
     def plan(self) -> ProbePlan:
-        """The value that the probes work with."""
+        """Return the parameters of the load probes."""
         return ProbePlan(self.path, self.timeout, self.most)

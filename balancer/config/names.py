@@ -1,7 +1,4 @@
-"""The tables [names] and [watch] of the configuration: where workers are, and what is usual on the way to them.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The tables [names] and [watch] of the configuration: DNS resolution, and monitoring of the routes to endpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Week = Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)]
 
 
 class NamesConfig(Section):
-    """How the names in the addresses of endpoints are looked up."""
+    """Resolution of the host names in endpoint addresses."""
 
     resolver: Literal["system", "dns"] = Field(
         default="system",
@@ -56,7 +53,7 @@ class NamesConfig(Section):
         return self
 
     def plan(self) -> NamesPlan:
-        """As values."""
+        """Return the resolver settings as plain values."""
         rules = NameRules(self.shortest, self.longest, self.stale, self.negative)
         if self.resolver == "dns":
             return NamesPlan(rules, DnsLook(self.servers, self.timeout), self.resolver, self.ahead)
@@ -64,7 +61,7 @@ class NamesConfig(Section):
 
 
 class WatchConfig(Section):
-    """When the way to an endpoint is not what it was."""
+    """Detection of endpoints whose connect time has departed from its baseline."""
 
     enabled: bool = Field(default=True, description="false: connections are not looked at")
     factor: float = Field(
@@ -79,6 +76,6 @@ class WatchConfig(Section):
     )
 
     def plan(self) -> WatchPlan:
-        """As values."""
+        """Return the watch settings as plain values."""
         rules = BaselineRules(factor=self.factor, least=self.least, lasting=self.lasting)
         return WatchPlan(self.enabled, rules, self.every)

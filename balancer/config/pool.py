@@ -1,7 +1,4 @@
-"""The table `pool`: how connections to workers are kept.
-
-Rule of this file: as in `sections.py`, defaults stand here with their units and reasons.
-"""
+"""The table [pool] of the configuration: upstream connection pools."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from balancer.upstream.pool_limits import PoolLimits
 
 
 class PoolConfig(Section):
-    """Connections kept to each worker."""
+    """Connection pool of each endpoint: idle time, age, preconnect, heartbeat and backoff."""
 
     idle: Seconds = Field(
         default=30.0,
@@ -60,7 +57,7 @@ class PoolConfig(Section):
         return self
 
     def limits(self, connect_timeout: float, seed: int | None) -> PoolLimits:
-        """What the pools go by."""
+        """Return the limits of the connection pools; `connect_timeout` is in seconds."""
         return PoolLimits(
             idle=self.idle,
             max_age=self.max_age,

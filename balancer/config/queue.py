@@ -1,7 +1,4 @@
-"""The tables of the configuration that say what happens when there is more to do than can be done at once.
-
-Rule of this file: that of `sections.py`, of which it is a part.
-"""
+"""The tables [queue], [shedding] and [concurrency] of the configuration: behaviour under overload."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-
 
 
 class QueueConfig(Section):
-    """Who waits while every endpoint is full, beside `limits.queue` and `timeouts.queue`."""
+    """Wait queue while every endpoint is full; `limits.queue` and `timeouts.queue` bound it."""
 
     order: Literal["fifo", "adaptive"] = Field(
         default="fifo", description="adaptive: newest first while the queue has stood for long"
@@ -36,7 +33,7 @@ class QueueConfig(Section):
 
 
 class LevelConfig(Section):
-    """One level of importance."""
+    """One priority level, with the loads at which its requests are shed."""
 
     name: Name = Field(description="the value of shedding.header that means it, in any case")
     queue: float = Field(default=1.0, gt=0, le=1, description="share of the queue at which it is refused")
@@ -53,7 +50,7 @@ DEFAULT_LEVELS = (
 
 
 class SheddingConfig(Section):
-    """Which requests are refused first."""
+    """Load shedding by priority level."""
 
     header: FieldName | None = Field(default=None, description="says how important a request is. None: off")
     trust: Literal["proxies", "everybody"] = Field(
@@ -75,12 +72,12 @@ class SheddingConfig(Section):
         return self
 
     def by_name(self) -> dict[str, int]:
-        """The levels' numbers, 0 the highest."""
+        """Return level numbers by lower-cased name; 0 is the highest."""
         return {level.name.lower(): number for number, level in enumerate(self.levels)}
 
 
 class ConcurrencyConfig(Section):
-    """How many requests each endpoint gets at once, found out from its latency."""
+    """Adaptive concurrency limit of each endpoint, derived from its latency."""
 
     adaptive: bool = Field(default=False, description="false: max_in_flight alone")
     initial: int = Field(default=20, ge=1, le=100_000, description="requests at once, to begin with")
@@ -99,14 +96,14 @@ class ConcurrencyConfig(Section):
         return self
 
     def rules(self) -> ConcurrencyRules | None:
-        """What the core goes by; None where it is off."""
+        """Return the rules of the adaptive limit as plain values; None if it is off."""
         if not self.adaptive:
             return None
         return ConcurrencyRules(self.initial, self.minimum, self.maximum, self.tolerance)
 
 
 def gate_rules(queue: QueueConfig, shedding: SheddingConfig) -> AdmissionRules | None:
-    """What is asked of requests before they are routed; None where nothing is."""
+    """Return the rules of admission control; None if no header for it is configured."""
     if queue.limit_header is None and queue.start_header is None and shedding.header is None:
         return None
     is_public = shedding.trust == "everybody"

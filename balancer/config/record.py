@@ -1,7 +1,4 @@
-"""The table [record] of the configuration: requests kept in a small file, to be played again.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The table [record] of the configuration: recording of requests in a compact file, for replay."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from balancer.config.sections import Section
 
 
 class RecordConfig(Section):
-    """Off unless it is enabled here or started by /-/record, for which there must be a path."""
+    """Recording; off unless enabled here or started by POST /-/record, which requires a path."""
 
     enabled: bool = Field(default=False, description="record from the start; else POST /-/record begins it")
     path: str | None = Field(

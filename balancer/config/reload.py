@@ -1,7 +1,7 @@
-"""Reading the configuration again: checked as at the start, in a thread, before anything changes.
+"""Reload of the configuration: read and validated in a thread, like at the start, before anything changes.
 
-Rule of this file: what can fail happens here, and only then is anything put in force, by somebody else, in one go. A
-configuration that is not good changes nothing; what was wrong with it is kept for the status.
+Everything that can fail must happen here; only then the caller applies the result in one step. An invalid configuration
+changes nothing; the problem is kept for the status.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
 
 FIXED = ("listen", "processes", "seed", "control.socket", "control.listen")
-"""Keys that are for the start alone."""
+"""Keys that take effect only at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A configuration that is good. `output` is the access log's, open, if it is another than before."""
+    """A valid configuration, ready to apply. `output` is the open access log output if its configuration changed."""
 
     settings: Settings
     terms: RuntimeConfig
@@ -34,9 +34,9 @@ class Prepared:
 
 
 class Reloads:
-    """One reload at a time: `read` gives the configuration as it stands now, `put_in_force` makes it so.
+    """Serialized reloads: `read` returns the current configuration, `put_in_force` applies it.
 
-    `settings` are those of the start: what is fixed is compared with them.
+    `settings` are those of the start, which fixed keys are compared with.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Reloads:
         self._turn = asyncio.Lock()
 
     async def run(self) -> None:
-        """Raises `ConfigError`, and then nothing has changed."""
+        """Reload the configuration. Raises `ConfigError`, and then nothing has changed."""
         async with self._turn:
             counts = self._proxy.reload_counts
             try:

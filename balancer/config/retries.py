@@ -1,6 +1,5 @@
-"""The tables of the configuration about asking a second endpoint: after the first has failed, or beside it.
-
-Rule of this file: that of `sections.py`, which has the other tables.
+"""The tables [retry] and [hedging] of the configuration: attempts at a second endpoint after, or beside, the first
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ErrorStatus = Annotated[int, Field(ge=500, le=599)]
 
 
 class RetryConfig(Section):
-    """What may be sent to a further endpoint, beside how many there are (`retries`)."""
+    """Retry budget and conditions; the number of further endpoints is `retries`."""
 
     share: float = Field(
         default=0.2, ge=0, le=1, description="of the requests of the last 10 s, that may be sent again"
@@ -37,13 +36,13 @@ class RetryConfig(Section):
     )
 
     def retries(self, limit: int) -> Retries:
-        """The rules, for as many further endpoints."""
+        """Return the retry rules for up to `limit` further endpoints."""
         budget = RetryBudget(self.share, self.per_second)
         return Retries(limit, self.body, frozenset(self.statuses), self.idempotency_key, budget)
 
 
 class HedgingConfig(Section):
-    """A second endpoint beside the first, when that one is late."""
+    """Hedging: a second attempt beside the first when that is late."""
 
     enabled: bool = Field(default=False, description="ask a second endpoint when the first is late")
     quantile: float = Field(
@@ -53,5 +52,5 @@ class HedgingConfig(Section):
     least: float = Field(default=0.01, ge=0.01, le=60, description="seconds before which nobody is late")
 
     def hedging(self) -> Hedging | None:
-        """The rules; None where it is off."""
+        """Return the hedging rules; None if it is off."""
         return Hedging(self.quantile, self.share, self.least) if self.enabled else None

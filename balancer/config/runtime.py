@@ -1,8 +1,7 @@
-"""What a unit goes by: the configuration as plain values, made whole and replaced whole.
+"""The runtime configuration: immutable plain values, created whole and replaced whole.
 
-`Settings` become values here alone, for the start and for every reload. A new section is a field of `RuntimeConfig`, a
-line of `terms_of`, and is applied in `Proxy.apply`, or in `Server._adopt` if it concerns the listener. Values are never
-changed after they are made.
+`Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
+and a line of `terms_of`, and is applied in `Proxy.apply`, or in `Server._adopt` if it concerns the listener.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from policies.routing.facts import Region
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """What `Settings` come to. Contexts for TLS are made with them, so the files are read by then."""
+    """Runtime values of `Settings`. TLS contexts are created with them, so certificate files are already read."""
 
     endpoints: tuple[EndpointConfig, ...]
     discovery: DiscoveryConfig
     policy: PolicySpec
     concurrency: ConcurrencyRules | None
     gate_rules: AdmissionRules | None
-    stated: tuple[QueueConfig, SheddingConfig]  # what the gate's rules were made of: those cannot be compared
+    stated: tuple[QueueConfig, SheddingConfig]  # sources of `gate_rules`, which cannot be compared
     queue_is_adaptive: bool
     home_region: Region | None
     retries: Retries
@@ -74,12 +73,12 @@ class RuntimeConfig:
     token: bytes | None
 
     def meets_clients_like(self, other: RuntimeConfig) -> bool:
-        """Whether a client connection that began under the others may go on as it is."""
+        """Return whether a client connection that began under `other` can continue unchanged."""
         return _of_clients(self) == _of_clients(other)
 
 
 def terms_of(settings: Settings) -> RuntimeConfig:
-    """All that `settings` come to. Raises `TlsProblem`."""
+    """Return the runtime configuration for `settings`. Raises `TlsProblem`."""
     names, token = settings.headers.internal, settings.control.token
     internal = InternalFields(names) if names else None
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None

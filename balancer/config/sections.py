@@ -1,7 +1,7 @@
 """The tables of the configuration: one frozen model per concern.
 
-Rule of this file: defaults stand here and nowhere else, with their units and reasons. What pydantic cannot say in a
-field is said in one line by a validator.
+Defaults must be defined here only, with their units and reasons. A validator covers what a pydantic field cannot
+express, with a message of one line.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,6
 MOST_WEIGHT = 1e6
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 LONGEST_ADDRESS = 300
-"""Characters; of a name there are at most 253."""
+"""Limit in characters; a host name has at most 253."""
 
 
 class Section(BaseModel):
-    """A table of the file: nothing unknown, nothing changed later."""
+    """A table of the file: immutable, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PlainPolicy(BaseModel):
-    """A name, or a table with `name` and the policy's own options."""
+    """A policy: its name, or a table with `name` and the policy's own options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -56,16 +56,16 @@ class PlainPolicy(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the policy itself is given."""
+        """Options for the policy's constructor."""
         return dict(self.model_extra or {})
 
     def alone(self, rng: Random, path: str = "policy") -> Policy:
-        """Build it. Raises `PoliciesError` for an unknown name or option."""
+        """Build the policy. Raises `PoliciesError` for an unknown name or option."""
         return registry.make(self.name, self.options, rng, path)
 
 
 class CanarySpec(PlainPolicy):
-    """The table [policy.canary]."""
+    """The table [policy.canary]: a candidate policy that places a share of the requests."""
 
     share: float = Field(default=0.05, gt=0, le=0.5, description="of the requests, that it places")
     by: Literal["request", "key"] = Field(
@@ -75,8 +75,9 @@ class CanarySpec(PlainPolicy):
 
 
 class PolicySpec(PlainPolicy):
-    """`policy = "name"`, or a table with `name` and the policy's own options, who else places a share of the requests,
-    and who is asked beside it."""
+    """The policy: `policy = "name"`, or a table with `name` and the policy's own options, a canary and shadow
+    policies.
+    """
 
     canary: CanarySpec | None = Field(default=None, description="another policy that places a share of them")
     shadow: tuple[PlainPolicy, ...] = Field(
@@ -93,11 +94,11 @@ class PolicySpec(PlainPolicy):
 
     @property
     def spec(self) -> dict[str, Any]:
-        """As it was said, with its name: who says it again gets the same."""
+        """The explicitly given keys and the name; a request body that restores the policy."""
         return {"name": self.name, **self.model_dump(mode="json", exclude_unset=True)}
 
     def make(self, rng: Random) -> Policy:
-        """Build all of it. Raises `PoliciesError` for an unknown name or option."""
+        """Build the policy with its canary and shadows. Raises `PoliciesError` for an unknown name or option."""
         policy = self.alone(rng)
         canary = self.canary
         if canary is not None:
@@ -115,7 +116,7 @@ class PolicySpec(PlainPolicy):
 
 
 class UpstreamTlsConfig(Section):
-    """How a worker with an https address is met: its certificate is verified unless told otherwise."""
+    """TLS to workers with an https address; the certificate is verified by default."""
 
     ca: Path | None = Field(
         default=None, description="PEM; who signs the workers' certificates. None: whom this machine trusts"
@@ -139,7 +140,7 @@ class UpstreamTlsConfig(Section):
 
 
 class EndpointConfig(Section):
-    """One worker."""
+    """One endpoint: a worker and its share of the load."""
 
     id: Name = Field(description="unique; shown in status, metrics and logs")
     address: str = Field(description="http://host:port or https://host:port")
@@ -182,16 +183,16 @@ class EndpointConfig(Section):
 
     @property
     def alpn(self) -> str:
-        """What TLS agrees on (RFC 7301)."""
+        """ALPN protocol for TLS (RFC 7301)."""
         return "h2" if self.transport == "http2" else "http/1.1"
 
     def endpoint(self) -> Endpoint:
-        """The value that the core works with."""
+        """Return the endpoint as the plain value that the policies use."""
         return Endpoint(self.id, self.address, self.region, self.weight, self.max_in_flight)
 
 
 class TimeoutsConfig(Section):
-    """Seconds. Kept by one sweep, so each may come up to half a second late."""
+    """Timeouts in seconds. One sweep enforces them, so each may expire up to half a second late."""
 
     connect: Seconds = Field(default=2.0, description="TCP handshake with a worker, and TLS")
     first_byte: Seconds = Field(
@@ -227,7 +228,7 @@ class TimeoutsConfig(Section):
 
 
 class HttpConfig(Section):
-    """What of HTTP is spoken beyond what everybody needs."""
+    """HTTP methods that are refused unless enabled."""
 
     allow: tuple[Literal["CONNECT", "TRACE"], ...] = Field(
         default=(), description="methods that are refused with 405 unless they stand here"
@@ -235,7 +236,7 @@ class HttpConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Bounds on memory and descriptors."""
+    """Limits on memory and file descriptors."""
 
     queue: int = Field(
         default=10_000, ge=0, description="requests that may wait while every endpoint is full"
@@ -268,7 +269,7 @@ InternalName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`
 
 
 class HeadersConfig(Section):
-    """What is added to heads, and what is taken out of them."""
+    """Fields that are added to or removed from heads."""
 
     internal: tuple[InternalName, ...] = Field(
         default=(), description="fields taken from no client and given to none; a name, or a beginning with *"
@@ -290,7 +291,7 @@ NEEDED = ("host", "content-length", "transfer-encoding", "content-type", "connec
 
 
 class LogConfig(Section):
-    """The access log: a line for each request."""
+    """The access log: one line per request."""
 
     access: Literal["off", "text", "json"] = Field(
         default="off", description="names and values in the manner of Heroku's router, or a JSON object"
@@ -311,14 +312,14 @@ class LogConfig(Section):
 
 
 class CertificateConfig(Section):
-    """One certificate, chosen for the DNS names that it has."""
+    """A certificate, chosen by SNI for the DNS names in it."""
 
     certificate: Path = Field(description="PEM; with its intermediates")
     key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
 
 
 class TlsConfig(Section):
-    """TLS for clients. Paths are relative to where the program was started."""
+    """TLS for clients. Paths are relative to the working directory at the start."""
 
     certificate: Path | None = Field(default=None, description="PEM; with its intermediates")
     key: Path | None = Field(default=None, description="PEM; its key. None: in the same file")
@@ -344,7 +345,7 @@ class TlsConfig(Section):
         return self
 
     def by_field(self) -> Iterator[tuple[str, CertificateConfig]]:
-        """Every certificate, the first one first, with the beginning of its keys' names."""
+        """Yield every certificate in order, with the prefix of its configuration keys."""
         if self.certificate is not None:
             yield "tls.", CertificateConfig(certificate=self.certificate, key=self.key)
         for at, certificate in enumerate(self.certificates):

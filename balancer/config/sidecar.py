@@ -1,8 +1,8 @@
-"""The configuration of `balancer sidecar`: origins, and what they have in common.
+"""The configuration of `balancer sidecar`: origins and their common settings.
 
-Rule of this file: every table is one of the unit's own, and means the same. Each origin comes to whole `Settings` of a
-unit with one endpoint; so does what stands before them, with none. The environment has no say: `BALANCER_…` is for
-`balancer serve`.
+Every table has the meaning that it has for `balancer serve`. Each origin becomes a complete `Settings` with one
+endpoint; the common front becomes one without endpoints. The environment is ignored: `BALANCER_…` is for `balancer
+serve`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ HostName = Annotated[
 Prefix = Annotated[str, StringConstraints(pattern=r"^/([A-Za-z0-9][A-Za-z0-9._~-]*/)*$", max_length=256)]
 
 MARKER = "Steelyard-Sidecar"
-"""The field of answers of our own. It is taken out of whatever origins say."""
+"""Response field of the sidecar's own answers; it is removed from the responses of origins."""
 
 LISTEN = "127.0.0.1:8081"
 
 
 class BareSettings(Settings):
-    """A unit's, from nowhere but here, and without an endpoint if need be."""
+    """`Settings` from arguments only, without the environment; endpoints are optional."""
 
     @classmethod
     def settings_customise_sources(
@@ -65,7 +65,7 @@ class BareSettings(Settings):
 
 
 class OriginConfig(Section):
-    """One third party. What is not said here is as it is for all."""
+    """One origin. An omitted key has its common value."""
 
     name: Name = Field(description="unique; shown in status, metrics and logs")
     url: str = Field(description="https://host or http://host:port; no path")
@@ -92,12 +92,12 @@ class OriginConfig(Section):
 
     @property
     def url_host(self) -> str:
-        """Of the url, in lower case."""
+        """Host of the url, in lower case."""
         return urlsplit(self.url).hostname or ""
 
 
 class SidecarConfig(Section):
-    """The whole of it."""
+    """The whole configuration of a sidecar."""
 
     listen: HostPort = Field(default=LISTEN, description="host:port")
     allow_remote: bool = Field(default=False, description="listen where other machines can reach it")
@@ -132,18 +132,18 @@ class SidecarConfig(Section):
         return self
 
     def host_of(self, origin: OriginConfig) -> str | None:
-        """Whose requests are for an origin; None where only its prefix says."""
+        """Return the Host that selects an origin; None if only its prefix does."""
         if origin.host is not None:
             return origin.host
         alike = sum(other.url_host == origin.url_host and other.host is None for other in self.origins)
         return origin.url_host if alike == 1 else None
 
     def front(self) -> Settings:
-        """What stands before the origins: clients, the log, control."""
+        """Return the settings of the common front: clients, access log and admin interface."""
         return _bare(listen=self.listen, log=self.log, control=self.control, **self._common())
 
     def unit_of(self, origin: OriginConfig) -> Settings:
-        """One origin as a unit."""
+        """Return the settings of the proxy for one origin."""
         endpoint = {
             "id": origin.name,
             "address": origin.url,
@@ -174,7 +174,7 @@ def _bare(**keys: Any) -> Settings:
 
 
 def must_differ(field: str, values: Iterable[str | None]) -> None:
-    """Raises ValueError where two are the same."""
+    """Check that the values are unique. Raises ValueError."""
     seen: set[str] = set()
     for value in values:
         if value is not None and value in seen:
@@ -183,7 +183,7 @@ def must_differ(field: str, values: Iterable[str | None]) -> None:
 
 
 def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConfig:
-    """Read the file and let `overrides` replace its keys. Raises `ConfigError`, for files of certificates, too."""
+    """Read the file and override its keys by `overrides`. Raises `ConfigError`, also for certificate files."""
     document = read_file(path) if path is not None else {}
     try:
         config = SidecarConfig(**{**document, **overrides})
@@ -198,7 +198,9 @@ def load_sidecar(path: Path | None, overrides: Mapping[str, Any]) -> SidecarConf
 
 
 def origins_from(given: Sequence[str]) -> list[dict[str, str]]:
-    """`URL` or `NAME=URL` from the command line. A name is a prefix, too: /NAME/. One alone gets all paths."""
+    """Parse `URL` or `NAME=URL` from the command line. A name is also the prefix /NAME/; a single origin gets all
+    paths. Raises `ConfigError`.
+    """
     origins: list[dict[str, str]] = []
     for words in given:
         name, separator, url = words.partition("=")

@@ -1,7 +1,4 @@
-"""The table [sticky] of the configuration: requests that belong together go to one endpoint.
-
-Rule of this file: as in `sections.py`.
-"""
+"""The table [sticky] of the configuration: session affinity to endpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +12,9 @@ Token = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]{1,
 
 
 class StickyConfig(Section):
-    """Off unless there is a cookie or a header. Where the endpoint cannot take a request, the policy places it."""
+    """Session affinity; off without a cookie or a header. If the endpoint cannot take a request, the policy picks
+    another.
+    """
 
     cookie: Token | None = Field(
         default=None, description="name of a cookie that we set; it names the endpoint, by a keyed hash"

@@ -1,6 +1,6 @@
-"""`transport` of an endpoint: what carries requests to it.
+"""`transport` of an endpoint: the client implementation that carries requests to it.
 
-Rule of this file: what is optional is looked for when the configuration is read, so that its absence is one line then.
+Optional dependencies are checked when the configuration is read, so that a missing one is reported in one line.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Transport = Literal["native", "http2", "curl", "aiohttp"]
 
 
 def check_installed(transport: Transport) -> None:
-    """Raises ValueError where a transport needs what this installation does not have."""
+    """Check that the dependencies of a transport are installed. Raises ValueError."""
     if transport == "curl" and find_spec("pycurl") is None:
         raise ValueError("'curl' needs pycurl, which is not installed: pip install 'steelyard[curl]'")
 
 
 def transports_of(endpoints: Iterable[EndpointConfig]) -> dict[str, str]:
-    """By endpoint id, where it is not the native one."""
+    """Return transports by endpoint id, without the native ones."""
     return {endpoint.id: endpoint.transport for endpoint in endpoints if endpoint.transport != "native"}

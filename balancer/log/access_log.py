@@ -1,9 +1,8 @@
-"""The access log: entries from the data path to a file, by a thread of their own.
+"""The access log: entries are queued by the data path and formatted and written by a separate thread.
 
-Rule of this file: the data path appends one tuple and goes on. It never waits for the log: when too many entries wait
-already, one more is dropped and counted. All else, formatting included, happens in the thread, which sleeps until
-there is something and then writes a few lines at a time: each write lets go of the interpreter, so the event loop
-waits for no more than those lines.
+The data path only appends a tuple and must never wait for the log: if the queue is full, the entry is dropped and
+counted. The thread sleeps until there are entries and then writes a few lines at a time: each write releases the GIL,
+so the event loop waits at most for the formatting of those lines.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from balancer.log.output import LogOutput
 from policies.routing.clock import Clock
 
 GATHERING = 0.05
-"""Seconds for which the thread lets entries gather before it writes them."""
+"""Seconds for which the thread collects entries before it writes them."""
 
 BATCH = 32
-"""Lines to a write: some 0.2 ms of formatting, for which the event loop may have to wait."""
+"""Lines per write: some 0.2 ms of formatting, for which the event loop may have to wait."""
 
 FLUSH_LIMIT = 2.0
 """Seconds that a stop waits for the last entries: the reader of a pipe may never take them."""
@@ -31,7 +30,7 @@ FLUSH_LIMIT = 2.0
 
 @dataclass(slots=True)
 class LogCounts:
-    """Entries since the start: `dropped` found the queue full, `lost` could not be written."""
+    """Entries since the start: `dropped` because the queue was full, `lost` because of a write error."""
 
     written: int = 0
     dropped: int = 0
@@ -39,15 +38,15 @@ class LogCounts:
 
 
 def wall_offset(clock: Clock) -> float:
-    """Seconds from the unit's clock to Unix time. People read logs; nothing is ever decided by this."""
+    """Return the offset in seconds from the proxy's clock to Unix time; for log output only, not for decisions."""
     return time.time() - clock.now()  # noqa: TID251 - the one place
 
 
 class AccessLog:
-    """Entries on their way to `output`. Start it, add to it from one thread, stop it.
+    """Access log with its writer thread. `add` must be called from one thread.
 
-    `sample` (0..1) is the share of requests that are logged; whatever did not end well always is. At most `limit`
-    entries wait. `offset` is `wall_offset`'s; `policy` names the one in force at the start.
+    `sample` (0..1) is the share of requests that are logged; failed ones always are. At most `limit` entries wait.
+    `offset` is that of `wall_offset`; `policy` is the name of the initial policy.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class AccessLog:
         self._output = output
         self._line = line
         self._offset = offset
-        self._policies = [(float("-inf"), policy)]  # each with the instant from which it was in force
+        self._policies = [(float("-inf"), policy)]  # each with the time from which it was live
         self._sample = sample
         self._drawn_with = f"{sample:g}"
         self._draw = rng.random
@@ -76,26 +75,26 @@ class AccessLog:
         self._wakes = Event()
         self._stops = Event()
         self._reopens = False
-        self._successors: deque[tuple[LogOutput, Format]] = deque()  # to go on with, where it was asked for
+        self._successors: deque[tuple[LogOutput, Format]] = deque()  # outputs to switch to
         self._thread = Thread(target=self._run, name="access-log", daemon=True)
 
     # --- called on the data path
 
     def takes(self, status: int, error: ForwardingError | None) -> bool:
-        """Whether to make an entry of a request that ended like this."""
+        """Return whether a request with this status and error is to be logged."""
         return self._sample >= 1 or status >= 500 or error is not None or self._draw() < self._sample
 
     def add(self, entry: Entry) -> None:
-        """Let it be written, or drop it."""
+        """Queue an entry, or drop it if the queue is full."""
         queue = self._queue
         if len(queue) >= self._limit:
             self.counts.dropped += 1
             return
         queue.append(entry)
-        if len(queue) == 1:  # asked afterwards: the thread may have emptied it in between
+        if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
             self._wakes.set()
 
-    # --- called now and then
+    # --- called outside the data path
 
     @property
     def waiting(self) -> int:
@@ -103,22 +102,22 @@ class AccessLog:
         return len(self._queue)
 
     def policy_changed(self, now: float, name: str) -> None:
-        """Requests routed from now on were routed by this policy."""
+        """Register the policy of requests routed from `now` on."""
         self._policies.append((now, name))
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start the writer thread."""
         self._thread.start()
 
     def reopen(self) -> None:
-        """Go on in the file that stands at the path now: the old one was moved away."""
+        """Reopen the file at the path, for log rotation."""
         self._reopens = True
         self._wakes.set()
 
     def apply(
         self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_control: bool
     ) -> None:
-        """Go on in another output, which is open, and by other rules; what waits is written there, too."""
+        """Switch to another open output and other settings; queued entries are written to it too."""
         self.logs_control = logs_control
         self._sample = sample
         self._drawn_with = f"{sample:g}"
@@ -127,12 +126,12 @@ class AccessLog:
         self._wakes.set()
 
     def retire(self) -> None:
-        """Write what waits and close, while everything else goes on."""
+        """Write the queued entries and close, without waiting."""
         self._stops.set()
         self._wakes.set()
 
     def stop(self) -> None:
-        """Write what waits, for at most `FLUSH_LIMIT` seconds, and close."""
+        """Write the queued entries and close, waiting at most `FLUSH_LIMIT` seconds."""
         if self._stops.is_set():
             return
         self._stops.set()
@@ -166,7 +165,7 @@ class AccessLog:
     def _write_all(self) -> None:
         while self._queue:
             entries = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            self._succeed()  # afterwards: what was added after `apply` is not for the old output
+            self._succeed()  # only now: entries added after `apply` must not go to the old output
             is_written = self._output.write("".join(map(self._format, entries)).encode("ascii"))
             if is_written:
                 self.counts.written += len(entries)
@@ -182,7 +181,7 @@ class AccessLog:
         )
 
     def _policy_at(self, instant: float) -> str:
-        """The one that was in force then; nearly always the last."""
+        """Return the name of the policy at `instant`; nearly always the last."""
         for since, name in reversed(self._policies):
             if since <= instant:
                 return name

@@ -1,8 +1,8 @@
-"""What a request was, as a line of the access log: pure functions from an entry to text.
+"""Formats of the access log: pure functions from an entry to a line of text.
 
-Rule of this file: no I/O, and one line is one request, whatever bytes a client sends. What comes from outside is
-written as Latin-1 with everything escaped that is not printable ASCII, quotes and backslashes too, so it can end
-neither its value nor its line. Fields, units and order stand in `docs/access-log.md`; who reads logs goes by that.
+One line is one request, whatever bytes a client sends: external data is decoded as Latin-1 and everything but printable
+ASCII is escaped, quotes and backslashes too, so that it can end neither its value nor its line. `docs/access-log.md`
+specifies fields, units and order; it must be changed together with this module.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HEAD_LIMIT = 4096
 NOT_CONNECTED: Final = "-"
 NEW: Final = "new"
 REUSED: Final = "reused"
-"""What a request was sent on."""
+"""Upstream connection of a request: none, new or reused."""
 
 
 class Fault(NamedTuple):
-    """Why a request did not end as it should: `end` is the kind, `reason` the code that the client was told."""
+    """Reason of a failed request: `end` is the kind, `reason` the code in the error response."""
 
     end: str
     reason: str
@@ -42,12 +42,12 @@ class Fault(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One request that has ended. Instants in seconds of the unit's clock.
+    """One finished request. Times are in seconds of the proxy's clock.
 
-    `status` is 0 where no response began, `head` has the fields that the worker got. `arrived`: the
-    head's first byte, 0 where it came in one piece, and its last. `routed_at` and `sent_at` are of the last attempt,
-    and mean nothing without an `endpoint`; `first_byte_at` is None where none came. `load` is what the worker says of
-    itself, where that is read.
+    `status` is 0 if no response began; `head` has the fields that the worker got. `arrived` has the times of the head's
+    first byte, 0 if it came in one piece, and of its last. `routed_at` and `sent_at` are of the last attempt and
+    undefined without an `endpoint`; `first_byte_at` is None if no byte came. `load` is the load that the worker
+    reported.
     """
 
     ended_at: float
@@ -72,8 +72,9 @@ class Entry(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What a line says beside its entry: `offset` turns the unit's clock into Unix time, in seconds; `sample` is the
-    share that it was drawn with, as text."""
+    """Data of a line beside its entry: `offset` in seconds converts the proxy's clock to Unix time; `sample` is the
+    sampling rate of the entry as text.
+    """
 
     offset: float
     policy: str
@@ -81,7 +82,7 @@ class Context(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """Seconds; None for what was not reached. `service` runs from sent to last byte."""
+    """Durations of the phases in seconds; None if a phase was not reached. `service` runs from sent to last byte."""
 
     head: float
     queue: float
@@ -95,7 +96,7 @@ Format = Callable[[Entry, Context], str]
 
 
 def fault_of(error: ForwardingError | None) -> Fault | None:
-    """What an entry keeps of an error: not the error, which holds on to the frames that it passed through."""
+    """Return the fault of an error; the error itself would keep its traceback's frames alive."""
     if error is None:
         return None
     if isinstance(error, UpstreamError):
@@ -108,7 +109,7 @@ def fault_of(error: ForwardingError | None) -> Fault | None:
 
 
 def excerpt(head: bytes) -> bytes:
-    """A head, or whole lines from the beginning and the end of a long one."""
+    """Return a head; of a long one whole lines from the beginning and the end."""
     if len(head) <= HEAD_LIMIT:
         return head
     half = HEAD_LIMIT // 2
@@ -116,7 +117,7 @@ def excerpt(head: bytes) -> bytes:
 
 
 def requested(head: bytes) -> tuple[bytes, bytes]:
-    """Method and target of a head that was refused; where its first line is none, b"" and that line."""
+    """Return method and target of a refused head; if its first line is malformed, b"" and that line."""
     line = head[: TARGET_LIMIT + 64].lstrip(b"\r\n").partition(b"\n")[0].rstrip(b"\r")
     method, _, rest = line.partition(b" ")
     if rest and method.isalpha():
@@ -125,7 +126,7 @@ def requested(head: bytes) -> tuple[bytes, bytes]:
 
 
 def phases(entry: Entry) -> Phases:
-    """Where the time went. A request that never got an endpoint, or a connection, spent the rest waiting for it."""
+    """Return the durations of the phases. Without an endpoint, or a connection, the rest counts as the wait for it."""
     (head_at, began), ended = entry.arrived, entry.ended_at
     head = began - head_at if head_at else 0.0
     total = head + ended - began
@@ -140,7 +141,7 @@ def phases(entry: Entry) -> Phases:
 
 
 def outcome(entry: Entry) -> tuple[str, int, int]:
-    """How it ended, the status that the client saw, and the bytes of the body that it was sent."""
+    """Return the kind of end, the status that the client got, and the bytes of the body sent to it."""
     fault = entry.fault
     if fault is None:
         return _good_end(entry), entry.status, entry.bytes_out
@@ -161,12 +162,14 @@ def _good_end(entry: Entry) -> str:
 
 @lru_cache(maxsize=8)
 def second(at: int) -> str:
-    """A whole second of Unix time in UTC, up to the decimal point; most lines share theirs with the one before."""
+    """Format a whole second of Unix time in UTC, up to the decimal point. Cached: most lines share it with the previous
+    one.
+    """
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.")
 
 
 def instant(entry: Entry, offset: float) -> str:
-    """When the request began, in UTC with microseconds."""
+    """Format the start of the request in UTC with microseconds."""
     head_at, began_at = entry.arrived
     microseconds = round(((head_at or began_at) + offset) * 1e6)
     return f"{second(microseconds // 1_000_000)}{microseconds % 1_000_000:06}Z"
@@ -176,7 +179,7 @@ _HOST_LINE = lines_of(b"host")
 
 
 def host_of(head: bytes) -> bytes:
-    """The Host that the worker got; nearly always spelt like this."""
+    """Return the Host that the worker got; the fast path is for its usual spelling."""
     start = head.find(b"\r\nHost: ")
     if start < 0:
         return next((value for _, value, _ in found(_HOST_LINE, head)), b"")
@@ -184,7 +187,9 @@ def host_of(head: bytes) -> bytes:
 
 
 def forwarded_for(entry: Entry) -> bytes:
-    """The X-Forwarded-For that the worker got, which is of our own spelling; a refused request has none."""
+    """Return the X-Forwarded-For that the worker got, as written by the proxy; the client's address for a refused
+    request.
+    """
     head = entry.head
     start = head.rfind(b"\r\nX-Forwarded-For: ")
     return head[start + 19 : head.find(b"\r", start + 19)] if start >= 0 else entry.client.address
@@ -198,12 +203,12 @@ _ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 256))} |
 
 
 def quoted(value: str) -> str:
-    """In quotes, whatever it holds."""
+    """Return the value quoted and escaped."""
     return f'"{value if _PLAIN.fullmatch(value) else value.translate(_ESCAPED)}"'
 
 
 def bare(value: str) -> str:
-    """As it is where that cannot be mistaken, else in quotes; `-` for nothing."""
+    """Return the value unquoted if that is unambiguous, else quoted; `-` for an empty one."""
     if not value:
         return "-"
     return value if _BARE.fullmatch(value) and value != "-" else quoted(value)
@@ -211,25 +216,25 @@ def bare(value: str) -> str:
 
 @lru_cache(maxsize=1024)
 def bare_bytes(value: bytes) -> str:
-    """`bare` of what comes again and again: methods, hosts, addresses."""
+    """Cached `bare` for values that recur: methods, hosts, addresses."""
     return bare(value.decode("latin-1"))
 
 
 @lru_cache(maxsize=1024)
 def quoted_bytes(value: bytes) -> str:
-    """`quoted` of what comes again and again."""
+    """Cached `quoted` for values that recur."""
     return quoted(value.decode("latin-1"))
 
 
 def milliseconds(seconds: float | None) -> str:
-    """With three decimals, so to a microsecond."""
+    """Format seconds as milliseconds with three decimals."""
     if seconds is None:
         return "-"
     return f"{seconds * 1e3:.3f}ms" if seconds else "0.000ms"
 
 
 def text_line(entry: Entry, context: Context) -> str:
-    """Names and values in the manner of Heroku's router."""
+    """Format an entry as key=value pairs in the style of Heroku's router."""
     end, status, sent = outcome(entry)
     head, queue, connect, first_byte, service, total = phases(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client
@@ -252,23 +257,23 @@ def text_line(entry: Entry, context: Context) -> str:
 
 
 def seconds_or_null(seconds: float | None) -> str:
-    """Seconds to a microsecond."""
+    """Format seconds with six decimals, or null."""
     if seconds is None:
         return "null"
     return f"{seconds:.6f}" if seconds else "0.000000"
 
 
 def text_or_null(value: bytes) -> str:
-    """A JSON string; bytes count as Latin-1. JSON would let DEL stand."""
+    """Format bytes, decoded as Latin-1, as a JSON string or null; DEL is escaped, which JSON does not require."""
     return json_text(value.decode("latin-1")).replace("\x7f", "\\u007f") if value else "null"
 
 
 repeated_or_null = lru_cache(maxsize=1024)(text_or_null)
-"""Of what comes again and again: methods, hosts, addresses."""
+"""Cached `text_or_null` for values that recur: methods, hosts, addresses."""
 
 
 def json_line(entry: Entry, context: Context) -> str:
-    """The same as an object."""
+    """Format an entry as a JSON object."""
     end, status, sent = outcome(entry)
     head, queue, connect, first_byte, service, total = phases(entry)
     fault, endpoint, client = entry.fault, entry.endpoint, entry.client

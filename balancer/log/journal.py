@@ -1,6 +1,6 @@
-"""Whoever wants to know of requests that have ended: the access log, a recording, or both.
+"""Consumers of finished requests: the access log, a recording, or both behind one interface.
 
-Rule of this file: for the data path they are one, so that several cost no more tests than one.
+The data path has one journal, so that both together cost no more tests than one.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 class Journal(Protocol):
-    """`takes` is asked first, and `add` follows it at once where the answer is yes."""
+    """Consumer of entries: `takes` is called first, and directly after it `add` if it returned True."""
 
     def takes(self, status: int, error: ForwardingError | None) -> bool: ...
     def add(self, entry: Entry) -> None: ...
 
 
 def journal_of(log: AccessLog | None, recorder: Recorder | None) -> Journal | None:
-    """What there is of them, as one."""
+    """Return a journal of the given consumers; None if there are none."""
     if log is None or recorder is None:
         return log or recorder
     return Both(log, recorder)
 
 
 class Both:
-    """Every entry is the recording's; what `log` takes of them is its own, too."""
+    """Journal of an access log and a recording; the recording gets every entry."""
 
     def __init__(self, log: AccessLog, recorder: Recorder) -> None:
         self._log = log
@@ -37,12 +37,12 @@ class Both:
         self._is_logged = False
 
     def takes(self, status: int, error: ForwardingError | None) -> bool:
-        """Whether the log wants it, is found out while it is known how it ended."""
+        """Return True, and remember whether the log takes the entry: `add` does not know the error."""
         self._is_logged = self._log.takes(status, error)
         return True
 
     def add(self, entry: Entry) -> None:
-        """To those who want it."""
+        """Add an entry to the recording, and to the log if that takes it."""
         self._recorder.add(entry)
         if self._is_logged:
             self._log.add(entry)

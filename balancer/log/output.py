@@ -1,8 +1,7 @@
-"""Where lines of the access log go: a file that is appended to, or standard output.
+"""Output of the access log: a file in append mode, or standard output.
 
-Rule of this file: nothing here raises once it is open. A full disk, a broken pipe or a file that cannot be opened
-again is said once on standard error, and lines are given up until it works again. What follows a line that was cut
-off begins a line of its own.
+Once open, nothing raises. A full disk, a broken pipe or a failed reopen is reported once on standard error, and lines
+are dropped until writing works again. After a partial line the next one starts on a new line.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from balancer.printable import printable
 STANDARD_OUTPUT = 1
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 MODE = 0o640
-"""Addresses of clients and what they asked for are nobody else's business."""
+"""Not readable by others: the log has clients' addresses and request targets."""
 
 
 def complain(line: str) -> None:
-    """To whoever runs the unit."""
+    """Print a message for the operator on standard error."""
     print(f"balancer: {printable(line)}", file=sys.stderr, flush=True)
 
 
 class LogOutput:
-    """An open log. `path` None is standard output. Raises `LogFailed` where the file cannot be opened."""
+    """An open log; `path` None is standard output. Raises `LogFailed` if the file cannot be opened."""
 
     def __init__(self, path: str | None, say: Callable[[str], None] = complain) -> None:
         self._path = path
@@ -37,11 +36,11 @@ class LogOutput:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Path of the output, or "standard output"."""
         return self._path if self._path is not None else "standard output"
 
     def write(self, data: bytes) -> bool:
-        """Append whole lines; returns whether all of them were taken. May block as long as the reader of a pipe."""
+        """Append whole lines; return whether all were written. May block as long as the reader of a pipe."""
         rest = memoryview(b"\n" + data if self._is_mid_line else data)
         try:
             while rest:
@@ -54,7 +53,7 @@ class LogOutput:
         return True
 
     def reopen(self) -> None:
-        """Open the path anew, where another file may stand now; the old one is kept if that fails."""
+        """Open the path again, for log rotation; the old file is kept if that fails."""
         if self._path is None:
             return
         self._has_complained = False
@@ -67,7 +66,7 @@ class LogOutput:
         self._fd, self._is_mid_line = fd, False
 
     def close(self) -> None:
-        """Standard output stays open: it is not ours."""
+        """Close the file; standard output stays open."""
         if self._path is not None:
             os.close(self._fd)
 

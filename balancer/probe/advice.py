@@ -1,6 +1,6 @@
-"""The configuration that a server's manner suggests, as TOML to paste.
+"""Recommended configuration for a probed server, as TOML. Pure.
 
-Rule of this file: pure. What differs from a default has its reason behind it, and the loader takes all of it.
+A value that differs from a default has its reason as a comment. The output must be accepted by the loader.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from pathlib import Path
 from balancer.probe.findings import Findings, KeepAliveFindings, Timing
 
 FAR = 0.005
-"""Seconds to connect, from which on a handshake saved is worth more than what HTTP/2 costs the unit."""
+"""Connect time in seconds from which a saved handshake outweighs the cost of HTTP/2 for the balancer."""
 
 DEAR = 0.02
-"""Seconds that a request waits longer for a new connection, from which on some should stand ready."""
+"""Extra latency of a new connection in seconds from which preconnecting is recommended."""
 
 MARGIN = 0.9
-"""Part of the idle limit that is used: the rest is for the way there."""
+"""Part of the measured idle limit that is used; the rest allows for the network delay."""
 
 SLOW_CONNECT = 0.5
-"""Seconds to connect, from which on the default bound of 2 s is tight."""
+"""Connect time in seconds from which the default timeout of 2 s is tight."""
 
 WARM = 2
-"""Connections: with little traffic, enough for all but a few requests in a thousand."""
+"""Preconnected connections: with little traffic, enough for all but a few requests in a thousand."""
 
 NO_HEARTBEAT = 400
-"""The first status that is no sign of a path made for being asked."""
+"""Lowest status with which the probed path is not usable for a heartbeat."""
 
 REASONS_AT = 36
-"""Column."""
+"""Column of the comments."""
 
 Row = tuple[str, str, str]
-"""Key, value as TOML, and why, or nothing."""
+"""Key, value as TOML, and the reason or ""."""
 
 
 def advice(findings: Findings, ca: Path | None = None) -> str:
-    """`ca` is the file that the certificate was verified by."""
+    """Return the recommended tables as TOML; `ca` is the file that the certificate was verified with."""
     tables = (_endpoint(findings), _tls(ca), _pool(findings), _timeouts(findings))
     return "\n".join(table for table in tables if table)
 
@@ -86,7 +86,7 @@ def _idle(kept: KeepAliveFindings) -> list[Row]:
 
 
 def _heartbeat(findings: Findings, kept: KeepAliveFindings) -> list[Row]:
-    """Worth its requests where connections end soon, and where the path that was asked for is one to ask for."""
+    """Return the heartbeat keys if connections have an idle limit and the probed path answers without an error."""
     is_short = kept.idle is not None and kept.idle.closed is not None
     if not is_short or findings.status is None or findings.status >= NO_HEARTBEAT:
         return []
@@ -116,7 +116,7 @@ def _is_far(findings: Findings) -> bool:
 
 
 def _gain(findings: Findings) -> float:
-    """Seconds that a request saves which finds a connection."""
+    """Return the seconds that a request saves on an existing connection."""
     phases = findings.phases
     if phases is None or phases.warm is None:
         return 0.0
@@ -132,10 +132,10 @@ def _table(name: str, rows: list[Row]) -> str:
 
 
 def _text(value: str) -> str:
-    """TOML's basic strings are JSON's."""
+    """Return `value` as a TOML basic string, which has the syntax of JSON."""
     return json.dumps(value)
 
 
 def _number(seconds: float) -> str:
-    """Rounded down, never to nothing."""
+    """Format seconds rounded down to 0.1, at least 0.1."""
     return f"{max(0.1, floor(seconds * 10) / 10):.1f}"

@@ -1,7 +1,7 @@
 """`balancer probe URL`.
 
-Rule of this file: what is wrong with the command line is exit code 2, a server that cannot be reached or makes no sense
-is 1, each in one line. Progress goes to standard error, what was found to standard output.
+Exit code 2 for an invalid command line, 1 for a server that is unreachable or does not speak HTTP, each with a message
+of one line. Progress goes to standard error, findings to standard output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from balancer.server import new_event_loop
 from balancer.tls.contexts import TlsProblem, UpstreamTls
 
 UNREACHED = 1
-"""Exit code."""
+"""Exit code for a server that cannot be probed."""
 
 WIDTH = 120
 
@@ -70,10 +70,10 @@ Examples:
 def probe(
     url: str, idle_limit: float, requests: int, method: str, timeout: float, ca: Path | None, is_json: bool
 ) -> None:
-    """Ask a server how it treats connections: does it keep them, for how long, for how many requests; what it speaks;
-    where the time goes; and what configuration suits it.
+    """Probe how a server treats connections: keep-alive, idle timeout, requests per connection, HTTP versions and time
+    per phase; recommend a configuration for it.
 
-    Some thirty requests on some twelve connections, GET and HEAD alone. Nothing is changed there, unless a GET does.
+    It takes some thirty GET and HEAD requests on some twelve connections, and changes nothing unless a GET does.
     """
     target, tls = _target(url), UpstreamTls(UpstreamTlsConfig(ca=ca))
     survey = _survey(target, Bounds(idle_limit, requests, timeout, method), tls)
@@ -93,7 +93,7 @@ def _target(url: str) -> Target:
 
 
 async def _survey(target: Target, bounds: Bounds, tls: UpstreamTls) -> Findings:
-    from rich.console import Console  # here, as in `_tell`: whoever serves need not load it
+    from rich.console import Console  # here and in `_tell`, so that `balancer serve` does not load it
 
     console = Console(stderr=True)
     with console.status("…") as status:
@@ -132,7 +132,7 @@ WORDS = {
     "response_timeout": "it does not answer",
     "body_too_long": "it says too much",
 }
-"""By kind."""
+"""Messages by kind of error."""
 
 
 def _tell(findings: Findings, toml: str, is_json: bool) -> None:

@@ -1,7 +1,7 @@
-"""One connection of HTTP/1.1 to the server that is probed, and what was said on it.
+"""One HTTP/1.1 connection to the probed server, with the responses received on it.
 
-Rule of this file: the connection is the unit's own (`upstream.py`), so what is called good here is good there. What
-concerns the connection alone, `Keep-Alive` for one, ends in that class; so bytes are looked at on their way to it.
+It uses the connection class of the data path (`upstream.py`), so both accept the same responses. That class consumes
+connection-level fields such as `Keep-Alive`; `Recorder` therefore copies the bytes before.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from balancer.upstream.route import Route
 
 BODY_LIMIT = 8 << 20
-"""Bytes of a response's body; who has more to say is to be asked for something else."""
+"""Size limit of a response's body in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. `sent_at`, `begun_at` and `ended_at` are instants: the request written, the first byte, the last.
-    `may_follow`: another request may, on the same connection."""
+    """A response, with the times at which the request was written and its first and last byte arrived.
+
+    `may_follow` is True if the connection can be reused.
+    """
 
     status: int
     version: str
@@ -45,18 +47,18 @@ class Answer:
     may_follow: bool
 
     def values(self, name: bytes) -> list[str]:
-        """Of a field, named in lower case, as often as it stands there; nothing in them commands a terminal."""
+        """Return the values of a field, named in lower case, with unprintable characters replaced."""
         return [printable(value) for other, value in self.fields if other.lower() == name]
 
 
 class BodyTooLong(UpstreamError):
-    """More than anybody would ask for again and again."""
+    """The response's body exceeds `BODY_LIMIT`."""
 
     reason = "body_too_long"
 
 
 class Hearing:
-    """The sink of one response (`ResponseSink`). `over` is done when it is whole, or has failed."""
+    """Sink of one response (`ResponseSink`); the future `over` has the complete response or its error."""
 
     def __init__(self) -> None:
         self.over: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -90,17 +92,19 @@ class Hearing:
             self.over.set_exception(error)
 
     def response_paused(self) -> None:
-        """There is more to come."""
+        """Nothing to do: more data follows."""
 
     def upstream_paused(self) -> None:
-        """A request is a few hundred bytes."""
+        """Nothing to do: a request is a few hundred bytes."""
 
     def upstream_resumed(self) -> None:
-        """A request is a few hundred bytes."""
+        """Nothing to do: a request is a few hundred bytes."""
 
 
 class Recorder(asyncio.Protocol):
-    """An `UpstreamConnection`, and the beginning of what came for it. `closed_at` is when the server ended it."""
+    """Protocol with an `UpstreamConnection` that records the first bytes of each response. `closed_at` is the time at
+    which the server closed.
+    """
 
     def __init__(self) -> None:
         self.upstream = UpstreamConnection(self)
@@ -108,21 +112,21 @@ class Recorder(asyncio.Protocol):
         self.begun_at = 0.0
         self.closed_at: float | None = None
         self.closed = asyncio.Event()
-        self._is_ours = False  # who ends it
+        self._is_ours = False  # we closed it
 
     def listen(self) -> None:
-        """Another response is awaited."""
+        """Start recording another response."""
         self.heard, self.begun_at = b"", 0.0
 
     def end(self) -> None:
-        """We have no more to ask."""
+        """Close the connection from this side."""
         self._is_ours = True
         self.upstream.close()
 
     # --- ConnectionOwner
 
     def give_back(self, upstream: UpstreamConnection) -> None:
-        """Nobody else wants it."""
+        """Nothing to do: the connection has no pool."""
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
         if not self._is_ours:
@@ -154,7 +158,7 @@ class Recorder(asyncio.Protocol):
 
 
 class Conversation:
-    """Requests one after the other. `began_at` is when connecting began; `asked` counts the requests."""
+    """Sequential requests on one connection. `began_at` is the start of connecting; `asked` counts the requests."""
 
     def __init__(self, target: Target, recorder: Recorder, phases: Phases, began_at: float) -> None:
         self.phases = phases
@@ -166,11 +170,11 @@ class Conversation:
 
     @property
     def tls(self) -> ssl.SSLObject | None:
-        """OpenSSL's side of it, if it speaks TLS."""
+        """The SSL object of the connection; None without TLS."""
         return cast("ssl.SSLObject | None", self._recorder.upstream.transport.get_extra_info("ssl_object"))
 
     async def ask(self, method: str, timeout: float) -> Answer:
-        """Raises `UpstreamError`, and then the connection is gone."""
+        """Send a request and return the response. Raises `UpstreamError`; then the connection is closed."""
         recorder, hearing = self._recorder, Hearing()
         if recorder.upstream.is_closed:
             raise ConnectionBroken("the server has closed the connection")
@@ -204,7 +208,9 @@ class Conversation:
             raise
 
     async def left_alone(self, seconds: float) -> float | None:
-        """Say nothing for so long. Returns after how many seconds of silence the server closed, if it did."""
+        """Stay idle until `seconds` after the last response; return the idle seconds at which the server closed, or
+        None.
+        """
         recorder = self._recorder
         try:
             async with asyncio.timeout(max(0.0, self._quiet_since + seconds - monotonic())):
@@ -214,26 +220,25 @@ class Conversation:
         return None if recorder.closed_at is None else recorder.closed_at - self._quiet_since
 
     def close(self) -> None:
-        """End it."""
         self._recorder.end()
 
 
 async def open_conversation(
     target: Target, route: Route, tls: ClientTls | None, timeout: float
 ) -> Conversation:
-    """Raises `ConnectFailed`."""
+    """Connect to the target. Raises `ConnectFailed`."""
     began_at = monotonic()
     recorder, phases = await dial(Recorder, route.host, route.port, timeout, tls, route)
     return Conversation(target, recorder, phases, began_at)
 
 
 def printable(value: bytes) -> str:
-    """With a question mark for each byte that is no character to look at."""
+    """Decode Latin-1, with a question mark for each unprintable character."""
     return "".join(letter if letter.isprintable() else "?" for letter in value.decode("latin-1"))
 
 
 def head_in(heard: bytes) -> tuple[str, Fields]:
-    """Version and fields of the first response that is no interim one, in what has been judged to be HTTP."""
+    """Return version and fields of the first final response in received bytes that are valid HTTP."""
     while True:
         head, _, heard = heard.partition(END_OF_HEAD)
         line, _, _ = head.partition(b"\r\n")

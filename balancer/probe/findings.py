@@ -1,6 +1,6 @@
-"""What was found out about a server: values, and the document that they make.
+"""Findings about a server as plain values, and as a JSON document.
 
-Rule of this file: nothing is decided here. Durations are seconds; None is what was not found out.
+Durations are in seconds; None is an unknown value. This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from balancer.probe.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One request by curl's names and meaning (curl(1), --write-out): each is counted from the beginning, so a later
-    one holds the earlier. On a connection that stood already the first four are nothing."""
+    """Times of one request, with curl's names and meaning (curl(1), --write-out).
+
+    Each is measured from the beginning, so a later one includes the earlier. On a reused connection the first four are
+    0.
+    """
 
     namelookup: float
     connect: float
@@ -27,7 +30,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class TlsFindings:
-    """`resumes`: a second connection went on with the first one's session. `expires` as the certificate says it."""
+    """TLS findings; `resumes` is True if a second connection resumed the session, `expires` is as in the
+    certificate.
+    """
 
     version: str
     cipher: str
@@ -37,8 +42,10 @@ class TlsFindings:
 
 @dataclass(frozen=True, slots=True)
 class Http2Findings:
-    """Whether the server speaks it, and how many requests at once it allows on a connection. `problem` says why not;
-    over plain http it was spoken with prior knowledge."""
+    """HTTP/2 support and the limit of concurrent streams; `problem` says why it is not supported.
+
+    Over plain http it was tried with prior knowledge.
+    """
 
     is_spoken: bool
     streams: int | None = None
@@ -47,8 +54,11 @@ class Http2Findings:
 
 @dataclass(frozen=True, slots=True)
 class KeepAliveFindings:
-    """`is_kept`: a second request was answered on the connection. `hint` is what the field `Keep-Alive` said.
-    `requests` were answered on one connection; `is_bounded`: then the server ended it."""
+    """Keep-alive findings.
+
+    `is_kept`: a second request was answered on the connection. `hint` is the content of the field `Keep-Alive`.
+    `requests` were answered on one connection; `is_bounded`: then the server closed it.
+    """
 
     is_kept: bool
     hint: dict[str, int]
@@ -59,8 +69,9 @@ class KeepAliveFindings:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The first request of all; the first on another connection, when the name was known and the session was to be
-    resumed; and the median of those that found a connection."""
+    """Times of the first request, of the first request on a second connection (name cached, TLS session to be resumed),
+    and of the median request on a reused connection.
+    """
 
     cold: Timing
     again: Timing | None
@@ -69,8 +80,11 @@ class Phases:
 
 @dataclass(slots=True)
 class Findings:
-    """All of it. `status` and `version` are of the first answer, None where HTTP/1.1 is not spoken; `takes_head`: HEAD
-    is answered as well as GET; `connections` and `requests` count what it took."""
+    """All findings about a server.
+
+    `status` and `version` are of the first response, None without HTTP/1.1; `takes_head`: HEAD is answered like GET;
+    `connections` and `requests` count those of the probe.
+    """
 
     target: Target
     address: str | None = None
@@ -87,7 +101,7 @@ class Findings:
     requests: int = 0
 
     def document(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the findings as a JSON document."""
         idle = self.keep_alive.idle if self.keep_alive is not None else None
         told: dict[str, Any] = {
             "url": f"{self.target.origin}{self.target.path}",

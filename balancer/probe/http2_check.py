@@ -1,7 +1,4 @@
-"""Whether a server speaks HTTP/2: one request by the unit's own transport, which is what would carry the others.
-
-Rule of this file: nothing fails here; why it is not spoken is a finding.
-"""
+"""Check for HTTP/2 support with one request over the HTTP/2 transport of the data path; every failure is a finding."""
 
 from __future__ import annotations
 
@@ -19,12 +16,14 @@ from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
 
 ANY_NUMBER = 1 << 31
-"""Streams from which on nobody has stated a number (RFC 9113 § 6.5.2)."""
+"""Stream limit from which on it counts as unlimited (RFC 9113 § 6.5.2)."""
 
 
 class Wanted:
-    """A `LeaseWaiter` that sends its request as soon as it has a connection: the connection may be gone a moment later,
-    and only an owner of a request on it is notified."""
+    """`LeaseWaiter` that sends its request as soon as it is connected.
+
+    The connection may close a moment later, and only the owner of a request on it is notified.
+    """
 
     def __init__(self, target: Target, method: str) -> None:
         self.hearing = Hearing()
@@ -40,13 +39,13 @@ class Wanted:
         self.hearing.response_failed(error)
 
     def release(self) -> None:
-        """It is over, whatever it was."""
+        """Close the connection, if there is one."""
         if self._place is not None:
             self._place.close()
 
 
 async def asked_in_http2(target: Target, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
-    """Over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
+    """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
     pools = Pools(monotonic(), PoolLimits(connect_timeout=timeout), tls=tls)
     pools.transports = {target.name: "http2"}
     pools.replace([target.endpoint])

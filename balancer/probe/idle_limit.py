@@ -1,8 +1,7 @@
-"""How long a server keeps an idle connection, as several of them tell together.
+"""Estimate of a server's idle timeout from several trials. Pure; durations are in seconds.
 
-Rule of this file: pure; seconds. Each trial is one connection that was left alone for as long as its rung says. A
-server that closes says so, at its own instant, to all that still stand; one behind a middlebox may forget a connection
-without a word, and then only the next request finds out.
+Each trial is one connection that was idle for the time of its step. A server that closes idle connections does so
+visibly, at its own time; a middlebox may drop a connection silently, which only the next request reveals.
 """
 
 from __future__ import annotations
@@ -12,18 +11,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 SHORTEST = 0.5
-"""Seconds of the first rung; each further one is twice as long."""
+"""Idle time of the first step in seconds; each further one doubles it."""
 
 FINER = 3
-"""Rungs of the second round, between what was kept and what was not."""
+"""Steps of the second round, between the longest kept and the shortest lost idle time."""
 
 RANDOM = 1.25
-"""Times the shortest, from which on lives that end are no fixed time."""
+"""Ratio of longest to shortest idle time at close from which the timeout counts as random."""
 
 
 class Ending(Enum):
-    """What became of a connection: `ANSWERED` when it was used again, `CLOSED` by the server before, or `LOST`: it
-    seemed to stand, and the request came to nothing."""
+    """End of a trial: `ANSWERED` if the connection was reused, `CLOSED` by the server before that, or `LOST`: it seemed
+    open, and the request failed.
+    """
 
     ANSWERED = "answered"
     CLOSED = "closed"
@@ -32,7 +32,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One connection, and for how long it was idle."""
+    """Result of one connection, with its idle time."""
 
     idle: float
     ending: Ending
@@ -40,9 +40,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class IdleLimit:
-    """What they come to. `kept`: the longest that was answered, before any was gone; `closed`: the shortest after which
-    one was gone, None where none was within `waited`; `closed_longest`: the longest. `is_silent`: they were not
-    closed, they did not answer."""
+    """Estimated idle limit of a server.
+
+    `kept`: the longest idle time below `closed` after which a connection was reused; `closed`: the shortest after which
+    one was gone, None if none was within `waited`; `closed_longest`: the longest one. `is_silent`: connections were not
+    closed but lost.
+    """
 
     waited: float
     kept: float
@@ -52,21 +55,21 @@ class IdleLimit:
 
     @property
     def is_random(self) -> bool:
-        """Whether the server closes now sooner, now later."""
+        """Whether the server closes at varying idle times."""
         if self.closed is None or self.closed_longest is None or self.is_silent:
             return False
         return self.closed_longest > self.closed * RANDOM + 1.0
 
     @property
     def safe(self) -> float:
-        """A time after which a connection is there still."""
+        """Idle time up to which a connection is still open."""
         if self.closed is None:
             return self.waited
         return self.kept if self.is_silent else self.closed
 
 
 def rungs(limit: float) -> list[float]:
-    """How long each connection of the first round is left alone: 0.5, 1, 2, 4 … and `limit`."""
+    """Return the idle times of the first round: 0.5, 1, 2, 4 … and `limit`."""
     found, next_one = [], SHORTEST
     while next_one < limit:
         found.append(next_one)
@@ -75,7 +78,7 @@ def rungs(limit: float) -> list[float]:
 
 
 def finer_rungs(limit: IdleLimit) -> list[float]:
-    """Those of a second round: where connections are lost in silence, nobody has said when."""
+    """Return the idle times of the second round, which narrows the limit where connections are lost silently."""
     if not limit.is_silent or limit.closed is None:
         return []
     step = (limit.closed - limit.kept) / (FINER + 1)
@@ -83,7 +86,7 @@ def finer_rungs(limit: IdleLimit) -> list[float]:
 
 
 def limit_of(trials: Sequence[Trial], waited: float) -> IdleLimit:
-    """What the trials come to. `waited` is the longest rung."""
+    """Return the estimate from the trials; `waited` is the longest idle time tried."""
     closed = [trial.idle for trial in trials if trial.ending is Ending.CLOSED]
     gone = closed or [trial.idle for trial in trials if trial.ending is Ending.LOST]
     answered = [trial.idle for trial in trials if trial.ending is Ending.ANSWERED]

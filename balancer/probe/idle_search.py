@@ -1,7 +1,7 @@
-"""The idle limit of a server, found by waiting: connections side by side, each left alone for longer than the last.
+"""Measure the idle timeout of a server with concurrent connections, each idle for longer than the one before.
 
-Rule of this file: it takes no longer than the longest rung, twice where connections are lost in silence. Whatever ends
-it, no connection is left open.
+It takes as long as the longest step, twice that if connections are lost silently. All connections are closed at the
+end.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from balancer.probe.connection import Conversation
 from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
 
 Open = Callable[[], Awaitable[Conversation]]
-"""Opens a connection. Raises `ConnectFailed`."""
+"""Coroutine function that opens a connection. Raises `ConnectFailed`."""
 
 
 async def idle_limit(open_one: Open, method: str, limit: float, timeout: float) -> IdleLimit:
-    """As far as `limit` seconds. `timeout` is for each answer."""
+    """Measure idle times up to `limit` seconds; `timeout` in seconds is for each response."""
     trials = await _round(open_one, method, rungs(limit), timeout)
     found = limit_of(trials, limit)
     finer = finer_rungs(found)
@@ -26,7 +26,7 @@ async def idle_limit(open_one: Open, method: str, limit: float, timeout: float) 
 
 
 async def _round(open_one: Open, method: str, idles: Sequence[float], timeout: float) -> list[Trial]:
-    """Those that came to a trial: a connection that does not even begin says nothing."""
+    """Run one trial per idle time concurrently; connections that fail before being idle are left out."""
     trials = await asyncio.gather(*(_trial(open_one, method, idle, timeout) for idle in idles))
     return [trial for trial in trials if trial is not None]
 

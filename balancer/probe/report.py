@@ -1,7 +1,4 @@
-"""What was found out, for people.
-
-Rule of this file: it reads findings and decides nothing.
-"""
+"""Report of a probe for a terminal. This module makes no decisions."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from balancer.probe.findings import Findings, KeepAliveFindings, Timing
 
 
 def show(findings: Findings, advice: str, console: Console) -> None:
-    """All of it; the last is to be pasted."""
+    """Print the findings and the recommended configuration."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     for name, value in rows(findings):
@@ -33,7 +30,7 @@ def show(findings: Findings, advice: str, console: Console) -> None:
 
 
 def rows(findings: Findings) -> Iterator[tuple[str, str]]:
-    """Name and words."""
+    """Yield label and text of each finding."""
     target = findings.target
     where = f" at {findings.address}" if findings.address not in (None, target.host) else ""
     yield "server", f"{target.origin}{where}{f' ({findings.server})' if findings.server else ''}"
@@ -51,7 +48,7 @@ def rows(findings: Findings) -> Iterator[tuple[str, str]]:
 
 
 def versions(findings: Findings) -> str:
-    """Which are spoken."""
+    """Format the HTTP versions that the server speaks."""
     first = f"{findings.version}" if findings.version else "not 1.1"
     second = findings.http2
     if second is None:
@@ -62,14 +59,14 @@ def versions(findings: Findings) -> str:
 
 
 def resumption(resumes: bool | None) -> str:
-    """Whether a second handshake is shorter."""
+    """Format whether TLS sessions are resumed."""
     return {True: "resumed", False: "not resumed: each handshake is a full one", None: "not found out"}[
         resumes
     ]
 
 
 def keep_alive(kept: KeepAliveFindings) -> Iterator[tuple[str, str]]:
-    """What becomes of a connection after its first request."""
+    """Yield label and text of the keep-alive findings."""
     if not kept.is_kept:
         yield "keep-alive", "no: one request for each connection"
         return
@@ -81,7 +78,7 @@ def keep_alive(kept: KeepAliveFindings) -> Iterator[tuple[str, str]]:
 
 
 def idle_words(kept: KeepAliveFindings) -> str:
-    """How long it keeps one that says nothing."""
+    """Format the idle limit."""
     idle = kept.idle
     if idle is None or idle.closed is None or idle.closed_longest is None:
         return "none" if idle is None else f"none within {idle.waited:g} s"
@@ -95,7 +92,7 @@ def idle_words(kept: KeepAliveFindings) -> str:
 
 
 def phase_table(findings: Findings) -> Table:
-    """Milliseconds since the beginning, in curl's words."""
+    """Return the phases in milliseconds since the beginning, with curl's names."""
     table = Table(
         box=SIMPLE_HEAD, pad_edge=False, caption="milliseconds since the beginning", caption_justify="left"
     )

@@ -1,7 +1,6 @@
-"""The questions to a server, in order, and what its answers come to.
+"""Sequence of checks of a probe.
 
-Rule of this file: few connections, few requests, all of them bounded; what fails after the first answer is a finding
-and not an end.
+Connections and requests are few and bounded. After the first response a failure is a finding and does not abort.
 """
 
 from __future__ import annotations
@@ -24,16 +23,19 @@ from balancer.upstream.names import NamesPlan
 from balancer.upstream.route import Route, Routes, RoutesPlan
 
 Tell = Callable[[str], None]
-"""Hears what is being done."""
+"""Callback for progress messages."""
 
 NO_ERROR = 400
-"""The first status that is one."""
+"""Lowest status of an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`idle` and `timeout` in seconds: the longest that a connection is left alone, and for each step. `requests` at
-    most on one connection, 2 or more."""
+    """Limits of a probe.
+
+    `idle` is the longest idle time and `timeout` the limit of each step, in seconds; `requests` the limit on one
+    connection, at least 2.
+    """
 
     idle: float = 75.0
     requests: int = 10
@@ -42,7 +44,7 @@ class Bounds:
 
 
 class Survey:
-    """One server, asked once."""
+    """One probe of one server."""
 
     def __init__(self, target: Target, bounds: Bounds, tls: UpstreamTls, tell: Tell) -> None:
         self.findings = Findings(target)
@@ -57,7 +59,7 @@ class Survey:
         self._conversations: list[Conversation] = []
 
     async def run(self) -> Findings:
-        """Raises `UpstreamError` where there is nobody to ask, or nobody who speaks HTTP."""
+        """Run all checks. Raises `UpstreamError` if the server is unreachable or does not speak HTTP."""
         try:
             await self._run()
         finally:
@@ -90,10 +92,10 @@ class Survey:
     async def _ask(self, conversation: Conversation, method: str | None = None) -> Answer:
         return await conversation.ask(method or self._bounds.method, self._bounds.timeout)
 
-    # --- the questions
+    # --- checks
 
     async def _first(self) -> None:
-        """Connect, and ask until the bound, or until the server wants no more."""
+        """Connect, and send requests until the limit or until the server closes."""
         self._tell("connecting")
         conversation = await self._open()
         try:
@@ -110,7 +112,7 @@ class Survey:
         findings.phases = Phases(cold, None, middle([timing_of(answer) for answer in answers[1:]]))
 
     async def _ask_on(self, conversation: Conversation) -> bool:
-        """Returns whether the server ended it."""
+        """Send further requests on the connection; return whether the server closed it."""
         while len(self._answers) < self._bounds.requests:
             if not self._answers[-1].may_follow:
                 return True
@@ -130,7 +132,7 @@ class Survey:
             findings.tls = tls_of(conversation.tls)
 
     async def _again(self) -> None:
-        """A second connection: what is known by then, name and session, makes it quicker."""
+        """Open a second connection, with the name cached and the TLS session to be resumed."""
         self._tell("connecting again")
         try:
             conversation = await self._open()
@@ -180,18 +182,18 @@ class Survey:
             await asyncio.sleep(1.0)
 
 
-# --- what answers say
+# --- parsing of responses
 
 
 def may_be_another_protocol(error: UpstreamError) -> bool:
-    """Whether a server that fails like this may speak HTTP/2 alone."""
+    """Return whether a server with this error may speak only HTTP/2."""
     return isinstance(error, MalformedResponse | ConnectionBroken) or (
         isinstance(error, ConnectFailed) and error.kind == "tls"
     )
 
 
 def timing_of(answer: Answer, conversation: Conversation | None = None) -> Timing:
-    """Of the first request of a conversation; without one, of a request that found its connection."""
+    """Return the times of the first request of `conversation`; without one, of a request on a reused connection."""
     if conversation is None:
         return Timing(0.0, 0.0, 0.0, 0.0, answer.begun_at - answer.sent_at, answer.ended_at - answer.sent_at)
     phases, began_at = conversation.phases, conversation.began_at
@@ -206,7 +208,7 @@ def timing_of(answer: Answer, conversation: Conversation | None = None) -> Timin
 
 
 def middle(timings: Sequence[Timing]) -> Timing | None:
-    """The one whose total is the median."""
+    """Return the timing whose total is the median."""
     if not timings:
         return None
     total = median_low(timing.total for timing in timings)
@@ -214,12 +216,12 @@ def middle(timings: Sequence[Timing]) -> Timing | None:
 
 
 def cookies_of(answer: Answer) -> list[str]:
-    """The names of those that it sets; values may be secrets."""
+    """Return the names of the cookies that the response sets; values may be secrets."""
     return [value.partition("=")[0].strip() for value in answer.values(b"set-cookie")]
 
 
 def hint_of(answer: Answer) -> dict[str, int]:
-    """`Keep-Alive: timeout=5, max=100`, as far as it is numbers."""
+    """Parse the numeric parameters of `Keep-Alive: timeout=5, max=100`."""
     pairs = (part.partition("=") for value in answer.values(b"keep-alive") for part in value.split(","))
     return {
         name.strip().lower(): int(number)
@@ -229,7 +231,7 @@ def hint_of(answer: Answer) -> dict[str, int]:
 
 
 def tls_of(connection: ssl.SSLObject) -> TlsFindings:
-    """What one handshake shows."""
+    """Return the TLS findings of one connection."""
     cipher, certificate = connection.cipher(), connection.getpeercert()
     expires = certificate.get("notAfter") if certificate else None
     return TlsFindings(

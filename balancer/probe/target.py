@@ -1,6 +1,6 @@
-"""What is probed: a URL taken apart, and the request that is sent there.
+"""Target of a probe: a parsed URL, and the head of the request for it. Pure.
 
-Rule of this file: pure. Only GET and HEAD are ever sent, and neither has a body.
+Only GET and HEAD requests without a body may be sent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _UNFIT_FOR_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class BadTarget(ValueError):
-    """One line: what is wrong with the URL."""
+    """Invalid URL; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server and one of its paths. `authority` is what Host says, `path` the request's target, with its query."""
+    """A server and a path; `authority` is the Host, `path` the request target with its query."""
 
     scheme: str
     authority: str
@@ -35,27 +35,26 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port."""
         return f"{self.scheme}://{self.authority}"
 
     @property
     def name(self) -> str:
-        """An id for it as an endpoint: api.example.org."""
+        """Endpoint id of the server: api.example.org."""
         return _UNFIT_FOR_A_NAME.sub("-", self.authority).strip("-._")[:64] or "server"
 
     @property
     def endpoint(self) -> Endpoint:
-        """The value that routes and pools work with."""
+        """The server as an endpoint, for routes and pools."""
         return Endpoint(self.name, self.origin, "default")
 
     def head(self, method: str) -> bytes:
-        """A request, as bytes."""
+        """Return the head of a request."""
         lines = (f"{method} {self.path} HTTP/1.1", f"Host: {self.authority}", "Accept: */*")
         return "\r\n".join((*lines, "User-Agent: steelyard-probe", "", "")).encode("ascii")
 
 
 def target_of(url: str) -> Target:
-    """Raises `BadTarget`."""
+    """Parse a URL. Raises `BadTarget`."""
     problem = f"{MUST_BE}, got '{url}'"
     try:
         parts = urlsplit(url)

@@ -1,1 +1,1 @@
-"""Processes: signals, several workers of one balancer, shared counters, hot restart."""
+"""Processes: signals, supervisor and sibling processes, shared counters, hot restart."""

@@ -1,24 +1,21 @@
-"""How the process's allocator is told to go about its memory.
-
-Rule of this file: a hint that the C library may not have; without it everything works, and costs more.
-"""
+"""Tuning of glibc's allocator; without a `mallopt` function this has no effect."""
 
 from __future__ import annotations
 
 import ctypes
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-"""glibc's malloc.h, M_…"""
+"""M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of glibc's malloc.h."""
 
 KEPT = 64 << 20
-"""Bytes that a burst has touched and that are kept for the next one."""
+"""Bytes of freed memory that are kept for the next burst."""
 
 
 def keep_freed_memory() -> None:
-    """Do not give the memory of each large read back to the kernel at once, only to fault it in anew at the next.
+    """Keep freed memory instead of returning it to the kernel, which would fault it in again at the next large read.
 
-    A read of a large body is a quarter of a mebibyte: freed, it would be the top of the heap and trimmed each time.
-    Told to keep it, a mebibyte costs a third less time.
+    A read of a large body is a quarter of a mebibyte; freed, it would be at the top of the heap and trimmed each time.
+    With the memory kept, a mebibyte costs a third less time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

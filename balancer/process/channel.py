@@ -1,10 +1,10 @@
-"""How the processes of one unit talk to each other: HTTP on a Unix socket of each, to the same control application.
+"""Communication between sibling processes: HTTP on a Unix socket of each, served by the same admin application.
 
-Rule of this file: whichever process a control request reaches, it is the whole unit that answers or obeys. A route that
-is given to `everywhere` is carried out by every process, and one given to `whole` answered by every process; the
-answers are told as one. `gather` asks all the others for a document.
+An admin request that reaches any process applies to all of them. A route wrapped in `everywhere` is carried out by
+every process, one wrapped in `whole` is answered by every process; the answers are merged. `gather` gets a document
+from all siblings.
 
-The sockets stand in a directory that only this user may enter, and that is all the proof they ask for.
+The sockets are in a directory that only this user may enter; there is no other authentication.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from balancer.process.member import Member
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 ENTRANCE = web.AppKey("entrance", Entrance)
-"""Of an application: where its requests come in."""
+"""Application key: the entrance of its requests."""
 
 TO_ANSWER = 2.0
-"""Seconds that a process of ours is waited for; one that hangs is left out."""
+"""Timeout in seconds for a document from a sibling process; one that hangs is left out."""
 
 TO_OBEY = 10.0
-"""The same for what it is to do: it must not be left out, or it would go on by other orders than the rest."""
+"""Timeout in seconds for a change at a sibling process; it must not be left out, or the processes would diverge."""
 
 
 class Answer(NamedTuple):
-    """What another process said."""
+    """Response of sibling process `process` to a request on the channel."""
 
     process: int
     status: int
@@ -45,50 +45,53 @@ class Answer(NamedTuple):
 
 
 class Channel:
-    """The ends of all processes, as one of them has them."""
+    """Channel of one process to its siblings."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
 
     @property
     def processes(self) -> int:
-        """How many the unit is to have."""
+        """The configured number of processes."""
         return self._member.of
 
     def path(self, index: int) -> str:
-        """Where process `index` listens."""
+        """Return the path of the socket of process `index`."""
         return str(self._member.directory / f"{index}.sock")
 
     async def start(self, runner: web.AppRunner) -> None:
-        """Answer the others. Raises `ListenFailed`."""
+        """Listen for requests of the siblings. Raises `ListenFailed`."""
         own = self.path(self._member.index)
         self._member.directory.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):
-            os.unlink(own)  # of one that was killed
+            os.unlink(own)  # left by a killed process
         try:
             await web.UnixSite(runner, own).start()
         except OSError as error:
             raise ListenFailed(f"cannot listen on {own}: {error.strerror or error}") from None
 
     def stop(self) -> None:
-        """Leave nothing behind; the last one takes the directory along."""
+        """Remove this process's socket; the last process removes the directory."""
         with suppress(OSError):
             os.unlink(self.path(self._member.index))
         with suppress(OSError):
             self._member.directory.rmdir()
 
-    # --- asking
+    # --- requests to siblings
 
     async def ask(
         self, method: str, target: str, body: bytes = b"", seconds: float = TO_OBEY
     ) -> list[Answer]:
-        """Let all the others answer, at the same time. Who is not there does not; who takes longer counts as 504."""
+        """Send a request to all siblings concurrently and return their answers.
+
+        A sibling that is not running gives no answer; a timeout counts as 504.
+        """
         others = [index for index in range(self._member.of) if index != self._member.index]
         answers = await asyncio.gather(*(self._ask(index, method, target, body, seconds) for index in others))
         return [answer for answer in answers if answer is not None]
 
     async def gather(self, target: str) -> list[bytes]:
-        """What GET of `target` gives at each of the others."""
+        """Return the bodies of successful GET requests of `target` at all siblings."""
         return [
             answer.body for answer in await self.ask("GET", target, b"", TO_ANSWER) if answer.status == 200
         ]
@@ -109,10 +112,10 @@ class Channel:
         except (ClientError, OSError):
             return None
 
-    # --- as one
+    # --- wrappers of handlers
 
     def whole(self, handler: Handler) -> Handler:
-        """A document of all processes; `handler` gives this one's."""
+        """Wrap `handler`, which returns this process's document, to return the merged document of all processes."""
 
         async def of_all(request: web.Request) -> web.Response:
             answer = await handler(request)
@@ -123,7 +126,7 @@ class Channel:
         return of_all
 
     def everywhere(self, handler: Handler) -> Handler:
-        """The same request at every process: carried out here first, and nowhere else if it fails here."""
+        """Wrap `handler` to carry the request out at every process: here first, and nowhere else if it fails here."""
 
         async def at_all(request: web.Request) -> web.Response:
             answer = await handler(request)
@@ -139,11 +142,11 @@ class Channel:
 
 
 def as_one(answer: web.Response, others: list[bytes]) -> web.Response:
-    """What all of them say, with the status of the first."""
+    """Merge the answers of all processes, with the status of this process's answer."""
     own = answer.body if isinstance(answer.body, bytes) else b"{}"
     return web.json_response(merged([*map(json.loads, (own, *others))]), status=answer.status)
 
 
 def is_inner(request: web.Request) -> bool:
-    """Whether another process of the unit asks."""
+    """Return whether the request comes from a sibling process."""
     return request.app[ENTRANCE] is Entrance.PROCESS

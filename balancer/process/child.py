@@ -1,7 +1,7 @@
-"""What the supervisor knows of one of its processes.
+"""The supervisor's state of one child process, with its restart delay.
 
-Rule of this file: one that lives is left alone, one that dies is started again: at once if it had lived for a while,
-and after a longer and longer time if it had not.
+A child that dies is restarted at once if it ran for `STEADY` seconds, otherwise after a delay that grows with each
+death in a row.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import os
 import time
 
 STEADY = 10.0
-"""Seconds of life after which a death is no sign that the next process will die, too."""
+"""Seconds of uptime after which a death does not count as one in a row."""
 
 DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before another start, after so many deaths in a row."""
+"""Delay in seconds before a restart, by the number of deaths in a row."""
 
 
 class Child:
-    """`pid` is None while it does not run, `due_at` the instant of its next start; `pipe` is what it says that it is
-    ready on."""
+    """A child process; `pid` is None while it does not run, `due_at` the time of its next start, `pipe` the read end of
+    its readiness pipe.
+    """
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -30,16 +31,16 @@ class Child:
         self._started_at = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether it is to be started."""
+        """Return whether the child is to be started now."""
         return self.due_at is not None and now >= self.due_at
 
     def started(self, pid: int, pipe: int) -> None:
-        """It runs."""
+        """Register the started process."""
         self.pid, self.pipe, self.due_at = pid, pipe, None
         self._started_at = time.monotonic()
 
     def hear(self) -> None:
-        """Its pipe has something, or has ended."""
+        """Read the readiness pipe, which is readable or closed."""
         if self.pipe is not None:
             self.is_ready = os.read(self.pipe, 16) != b""
             self._hang_up()
@@ -50,14 +51,14 @@ class Child:
             self.pipe = None
 
     def ended(self) -> int | None:
-        """Its exit code if it has ended, negative for a signal; None if it runs, or does not."""
+        """Reap the child; return its exit code if it has ended, negative for a signal, else None."""
         if self.pid is None:
             return None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def gone(self) -> float:
-        """It has ended; returns the seconds until it is started again."""
+        """Register the end of the process; return the seconds until its restart."""
         now = time.monotonic()
         if now - self._started_at >= STEADY:
             self._deaths = 0

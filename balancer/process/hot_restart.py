@@ -1,6 +1,6 @@
-"""A process that is alone and is to be replaced by a newer program (SIGUSR2): it starts it, and goes when it serves.
+"""Hot restart of a single process (SIGUSR2): start the new program, and stop when that serves.
 
-Rule of this file: until the new one says that it serves, nothing changes.
+Until the new program reports that it serves, the old one must stay unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from balancer.process.socket_handover import TOLD_IN_VAIN, Successor, told_repla
 
 
 class HotRestart:
-    """`on_ready` is called when the successor serves."""
+    """Hot restart of a process without a supervisor; `on_ready` is called when the successor serves."""
 
     def __init__(
         self, listening: Listening, say: Callable[[str], None], on_ready: Callable[[], None]
@@ -24,7 +24,7 @@ class HotRestart:
         self._successor: Successor | None = None
 
     def begin(self) -> None:
-        """Start it, unless one is on its way already or we are ending ourselves."""
+        """Start the successor, unless one is starting already or this process is shutting down."""
         if self._successor is not None or self._listening.traffic.fileno() < 0:
             return
         try:

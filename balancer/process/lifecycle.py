@@ -1,7 +1,7 @@
-"""The life of a process that serves: told to start, to reload, to hand over, to end.
+"""Lifecycle of a serving process: start, reload, hot restart, shutdown.
 
-Rule of this file: readable aloud, and the only place that hears signals with an event loop. It speaks to whoever runs
-the unit; one of several processes leaves that to the supervisor, or to the first of them.
+All signals of a process with an event loop are handled here. A single process prints messages for the operator; with
+several processes the supervisor or the first process does.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from balancer.server import Server
 Say = Callable[[str], None]
 
 GC_THRESHOLD = 50_000
-"""Allocations between collections of the youngest generation. An exchange leaves no cycles behind, so the default
-of 700 makes the collector look at live connections some dozen times a second for nothing."""
+"""Allocations between collections of the youngest generation. An exchange leaves no reference cycles, so the default of
+700 makes the collector scan live connections some dozen times a second for nothing.
+"""
 
 
 async def serve(
     settings: Settings, read: Callable[[], Settings], say: Say, member: Member | None = None
 ) -> bool:
-    """Run until told to end; returns whether all was finished. `read` gives the configuration on each reload; that of
-    a `member` of several is its part, as `settings` are."""
+    """Serve until shutdown; return whether all requests finished.
+
+    `read` returns the configuration for each reload. For a `member` of several processes, `settings` and `read` give
+    its share of the configuration.
+    """
     server = Server(settings, read=read, member=member)
 
     def ready() -> str:
@@ -41,9 +45,9 @@ async def serve(
 
 
 async def attend(server: Server, ready: Callable[[], str], say: Say, member: Member | None = None) -> bool:
-    """The life of a server that is made and not started; `ready` is the line that says that it serves."""
+    """Start the server and serve until shutdown; `ready` returns the readiness message."""
     loop, ending = asyncio.get_running_loop(), Ending()
-    tell = say if member is None or not member.index else _in_silence  # one of several speaks for all
+    tell = say if member is None or not member.index else _in_silence  # the first process reports for all
     reloading: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
@@ -67,7 +71,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
 
 
 def _settle_down() -> None:
-    """What there is now stays: the collector need not look at it again."""
+    """Tune the allocator, and freeze the objects that exist now: the garbage collector does not scan them again."""
     keep_freed_memory()
     gc.collect()
     gc.freeze()
@@ -75,7 +79,7 @@ def _settle_down() -> None:
 
 
 async def _ended(server: Server, ending: Ending) -> bool:
-    """Whether everything was finished before somebody lost patience."""
+    """Stop the server; return whether all requests finished before the shutdown was cut short."""
     ending.on_haste = server.close_idle
     stop = asyncio.ensure_future(server.stop(is_patient=ending.is_patient))
     cut = asyncio.ensure_future(ending.cut_short.wait())
@@ -88,7 +92,7 @@ async def _ended(server: Server, ending: Ending) -> bool:
 
 
 def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> str:
-    """What whoever started the unit waits for; how many `endpoints` are known by then."""
+    """Return the readiness message, with the number of `endpoints` known by then."""
     processes = settings.processes
     return (
         f"balancer ready on {'http' if settings.tls is None else 'https'}://{address} "
@@ -98,11 +102,11 @@ def ready_line(settings: Settings, address: ListenAddress, endpoints: int) -> st
 
 
 def _in_silence(line: str) -> None:
-    """Another process says the same."""
+    """Discard a message that another process prints."""
 
 
 def _reload_soon(server: Server, say: Say, under_way: set[asyncio.Task[None]]) -> None:
-    """One after the one that is under way is enough for all the signals that come meanwhile."""
+    """Start a reload, unless one is running and another waits: that one covers all signals received meanwhile."""
     if len(under_way) < 2:
         task = asyncio.get_running_loop().create_task(_reload(server, say))
         under_way.add(task)

@@ -1,4 +1,4 @@
-"""The sockets that a unit listens on: opened once, before it forks, and passed on to the program that replaces it."""
+"""Listening sockets of the balancer: opened once before the supervisor forks, and passed on at a hot restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from balancer.process.socket_handover import Inherited
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The socket for traffic, bound for `listen` of the configuration, and those for control requests."""
+    """The traffic socket, bound for `listen` of the configuration, and the admin sockets."""
 
     listen: str
     traffic: socket.socket
@@ -24,18 +24,18 @@ class Listening:
 
     @property
     def address(self) -> ListenAddress:
-        """Where clients connect, with the port that was given."""
+        """The address for clients, with the actual port."""
         return address_of(self.traffic)
 
     def labelled(self) -> list[tuple[str, socket.socket]]:
-        """All of them with their labels, to be passed on."""
+        """Return all sockets with their labels, for a hot restart."""
         return [(self.listen, self.traffic), *self.control.labelled(self.control_listen)]
 
 
 def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
-    """The sockets that `settings` ask for: passed on, or new. Raises `ListenFailed`.
+    """Return the sockets that `settings` ask for, inherited or new. Raises `ListenFailed`.
 
-    What is wrong with the default control socket is said to `complain`.
+    A problem with the default admin socket is only reported, to `complain`.
     """
     inherited, address = Inherited(), ListenAddress.parse(settings.listen)
     traffic = inherited.traffic(settings.listen) or bind(address.host, address.port)
@@ -51,6 +51,6 @@ def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
 
 
 def address_of(sock: socket.socket) -> ListenAddress:
-    """Where it listens."""
+    """Return the address that the socket is bound to."""
     host, port = sock.getsockname()[:2]
     return ListenAddress(host, port)

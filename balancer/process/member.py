@@ -1,7 +1,7 @@
-"""One process of a unit of several: which one it is, and what is its part of what the configuration allows.
+"""One of several sibling processes: its index, its shared resources and its share of the configured limits.
 
-Rule of this file: values, and shares of them. Limits are those of the whole unit and are divided, because a bound that
-every process keeps by itself holds at every instant, and nobody waits for another process to make room.
+Limits apply to the balancer and are divided among the processes: a bound that every process keeps by itself holds at
+every instant, and no process waits for another.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Process `index` (from 0) `of` so many.
+    """Process `index` (from 0) `of` processes.
 
-    `listening` are the sockets that they share, `directory` holds the sockets on which they talk to each other.
-    `lifeline` is a descriptor that becomes readable when the supervisor is gone, `readiness` one to write to when this
-    process serves. `front` is with whom the handshakes of all begin, where clients speak TLS.
+    `listening` are the shared listening sockets, `board` the shared counters, `directory` holds the sockets of the
+    channel between processes. `lifeline` is a descriptor that becomes readable when the supervisor is gone, `readiness`
+    one to write to when this process serves. `front` is the common TLS context that starts the handshakes of all
+    processes, so that each accepts the session tickets of the others; None if clients do not use TLS.
     """
 
     index: int
@@ -39,12 +40,12 @@ class Member:
     front: Front | None = None
 
     def tell_ready(self) -> None:
-        """To the supervisor: this process serves."""
+        """Report to the supervisor that this process serves."""
         os.write(self.readiness, b"r")
         os.close(self.readiness)
 
     def part_of(self, settings: Settings) -> Settings:
-        """The configuration of this process: its share of the limits, and randomness and a recording of its own."""
+        """Return the configuration of this process: its share of the limits, its own random seed and recording file."""
         limits = settings.limits
         shares = {
             name: None if whole is None else share(whole, self.index, self.of)

@@ -1,7 +1,7 @@
-"""What a unit has been told since its start, for a process of it that starts later.
+"""Runtime overrides: admin changes since the start, for a process that starts later than its siblings.
 
-Rule of this file: it is read off what is in force. A list of orders would grow for ever, and be out of step with a
-reload that takes some of them back.
+They are derived from the state in force, not from a log of changes: a log would grow without bound and contradict a
+reload that reverts some of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ORDERS = "/-/orders"
 
 
 class RuntimeOverrides:
-    """Those of one process: told to the others on `channel`, and taken from one of them at the start."""
+    """Runtime overrides of one process: sent to siblings on `channel`, and copied from one of them at the start."""
 
     def __init__(
         self, proxy: Proxy, reloads: Reloads, channel: Channel, say: Callable[[str], None] = complain
@@ -42,8 +42,9 @@ class RuntimeOverrides:
         self._are_known = asyncio.Event()
 
     async def admit(self, request: web.Request) -> None:
-        """While this process does not know them yet it has nothing to tell the others (503), and what it is told now
-        comes after what it was told before."""
+        """Reject a sibling's GET with 503 until the overrides of this process are known, and delay its changes until
+        then.
+        """
         if self._are_known.is_set() or not is_inner(request):
             return
         if request.method == "GET":
@@ -51,7 +52,7 @@ class RuntimeOverrides:
         await self._are_known.wait()
 
     async def tell(self, request: web.Request) -> web.Response:
-        """For a process that has just started."""
+        """Answer a sibling's request for the overrides."""
         if not is_inner(request):
             raise web.HTTPNotFound
         return web.json_response(self._told())
@@ -69,7 +70,10 @@ class RuntimeOverrides:
         }
 
     async def catch_up(self) -> None:
-        """Go by what another goes by. A configuration that is bad by now is told of; then that of the start stays."""
+        """Apply the overrides of a sibling.
+
+        If the configuration has become invalid since the start, that is reported and the one of the start stays.
+        """
         told = await self._asked()
         if told is not None and told["reloads"]:
             try:
@@ -83,7 +87,7 @@ class RuntimeOverrides:
         self._are_known.set()
 
     async def _asked(self) -> dict[str, Any] | None:
-        """What the first says that knows them; None where nobody does."""
+        """Return the overrides of the first sibling that answers; None if none does."""
         for body in await self._channel.gather(ORDERS):
             told: dict[str, Any] = json.loads(body)
             return told
@@ -96,8 +100,8 @@ class RuntimeOverrides:
                 proxy.apply_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in told["added"]]
             proxy.roster.obey(added, told["removed"], told["weights"])
-        except (PoliciesError, TlsProblem) as error:  # what the others have loaded is there no more
+        except (PoliciesError, TlsProblem) as error:  # what the siblings loaded no longer exists
             self._say(f"a process that was started later cannot do as it is told: {error}")
         for endpoint_id, state in told["states"].items():
-            with suppress(UnknownEndpoint):  # discovered by the others, and not yet here
+            with suppress(UnknownEndpoint):  # discovered by the siblings, and not yet here
                 proxy.roster.change(endpoint_id, state=AdminState(state))

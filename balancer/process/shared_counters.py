@@ -1,8 +1,8 @@
-"""The memory that the processes of one unit share: what each has in flight, and what it has measured.
+"""Shared memory of the sibling processes: requests in flight and latency measurements of each.
 
-Rule of this file: each process writes its own page and reads the others'; there is no lock. A word of eight bytes is
-never seen half written, and no two words have to be of the same instant: a mean that is read beside an older count is
-still a mean. A page is found again by `generation`, which changes whenever its rows are given anew.
+Each process writes only its own page and reads the others'; there is no lock. A word of eight bytes is never torn, and
+no two words need to be of the same instant: a mean that is read beside an older count is still a mean. `generation`
+changes whenever rows are reassigned; readers then look up all rows of the page again.
 
     page    generation, rows in use, clients + 1,
             milliseconds of grace                 HEADER words
@@ -19,7 +19,7 @@ from hashlib import blake2b
 from policies.stats.shared_latency import SharedLatency
 
 CAPACITY = 4096
-"""Endpoints that a page has rows for; 288 KiB of addresses, of which what is used becomes memory."""
+"""Rows for endpoints in a page; 288 KiB of address space, of which only used pages take memory."""
 
 HEADER = 8
 _GENERATION, _ROWS, _CLIENTS, _GRACE = 0, 1, 2, 3
@@ -28,19 +28,21 @@ WORD = 8
 
 
 def key_of(endpoint_id: str) -> int:
-    """The same in every process; never 0. Two of a million ids share one with a probability of 10⁻⁷."""
+    """Return the endpoint's key, the same in every process and never 0. Among a million ids two collide with a
+    probability of 10⁻⁷.
+    """
     digest = blake2b(endpoint_id.encode(), digest_size=WORD).digest()
     return int.from_bytes(digest, "little", signed=True) or 1
 
 
 def page_size(capacity: int) -> int:
-    """Bytes of one page, whole pages of the processor's memory so that no two processes share a line of its cache."""
+    """Return the bytes of one page, rounded up to memory pages so that no two processes share a cache line."""
     size = (HEADER + capacity * (2 + NUMBERS)) * WORD
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class Page:
-    """What one process tells the others."""
+    """Page of one process in the shared memory."""
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
         words, numbers = memory.cast("q"), memory.cast("d")
@@ -50,16 +52,16 @@ class Page:
         first = HEADER + 2 * capacity
         self._latency = [numbers[first + at * capacity :][:capacity] for at in range(NUMBERS)]
         self.capacity = capacity
-        self._left: list[int] = []  # rows that its own process has left
+        self._left: list[int] = []  # rows freed by its own process
 
     @property
     def generation(self) -> int:
-        """A number that changes whenever a row comes to mean another endpoint."""
+        """Generation number; it changes whenever a row is reassigned to another endpoint."""
         return self._header[_GENERATION]
 
     @property
     def clients(self) -> int | None:
-        """Connections from clients; None of a process that accepts nobody."""
+        """Client connections; None of a process that does not accept."""
         clients = self._header[_CLIENTS]
         return clients - 1 if clients else None
 
@@ -69,17 +71,17 @@ class Page:
 
     @property
     def grace(self) -> float:
-        """Seconds that the process takes at most to end."""
+        """Longest time in seconds that the process takes to shut down."""
         return self._header[_GRACE] / 1000
 
     @grace.setter
     def grace(self, seconds: float) -> None:
         self._header[_GRACE] = int(seconds * 1000)
 
-    # --- by its own process
+    # --- written by its own process
 
     def enter(self, key: int) -> int | None:
-        """A row for the endpoint with this key; None where there is none left."""
+        """Assign a row to the endpoint with this key; return None if the page is full."""
         rows = self._header[_ROWS]
         row = self._free(rows)
         if row is None:
@@ -99,35 +101,35 @@ class Page:
         return rows if rows < self.capacity else None
 
     def leave(self, row: int) -> None:
-        """The endpoint of this row is gone."""
+        """Free the row of a removed endpoint."""
         self._keys[row] = self.in_flight[row] = 0
         self._left.append(row)
         self._header[_GENERATION] += 1
 
     def tell(self, row: int, evidence: SharedLatency) -> None:
-        """What was measured here; sums are written as means, which may be read beside an older count."""
+        """Publish this process's measurements; sums are written as means, which may be read beside an older count."""
         successes = evidence.successes or 1.0
         numbers = evidence._replace(latency=evidence.latency / successes, ahead=evidence.ahead / successes)
         for column, number in zip(self._latency, numbers, strict=True):
             column[row] = number
 
-    # --- by the others
+    # --- read by siblings
 
     def rows(self) -> dict[int, int]:
-        """Key -> row, of all rows that are in use."""
+        """Return key -> row for all rows in use. O(rows)."""
         keys = self._keys[: self._header[_ROWS]].tolist()
         return {key: row for row, key in enumerate(keys) if key}
 
     def told(self, row: int) -> SharedLatency:
-        """What its process has measured."""
+        """Return the measurements that the page's process published."""
         read = SharedLatency(*(column[row] for column in self._latency))
         successes = read.successes
         return read._replace(latency=read.latency * successes, ahead=read.ahead * successes)
 
-    # --- by the supervisor
+    # --- written by the supervisor
 
     def clear(self) -> None:
-        """Its process is dead: what it had in flight is not."""
+        """Clear the page of a dead process, with its requests in flight."""
         rows = self._header[_ROWS]
         self._header[_GENERATION] += 1
         for row in range(rows):
@@ -138,12 +140,12 @@ class Page:
 
     @property
     def total_in_flight(self) -> int:
-        """Requests that its process has at all endpoints."""
+        """Requests that the process has in flight at all endpoints."""
         return sum(self.in_flight[: self._header[_ROWS]].tolist())
 
 
 class SharedCounters:
-    """One page for each process. `memory` is shared by those who are forked after it was made."""
+    """One page for each process, in memory shared with the processes that are forked later."""
 
     def __init__(self, processes: int, capacity: int = CAPACITY) -> None:
         size = page_size(capacity)

@@ -1,8 +1,8 @@
-"""The other processes of the unit, as this one's router sees them.
+"""Exchange of in-flight counts and latencies between sibling processes, for this process's router.
 
-Rule of this file: it carries numbers between the board and the states, and decides nothing. What is in flight
-elsewhere is brought in before a pick when the last look is old; latencies with every sweep, because they are means over
-seconds.
+This module only copies numbers between the shared counters and the endpoint states; it makes no decisions. Requests in
+flight elsewhere are read before a pick if the last read is too old; latencies at every sweep, because they are means
+over seconds.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from policies.stats.latency import TAU
 from policies.stats.shared_latency import SharedLatency, pooled
 
 PICKS = 1 / 8
-"""Own picks per endpoint from one look to the next. A look costs as much as there are endpoints, so per pick it costs
-the same however many there are: 0.8 µs. Simulated: 10 endpoints that serve one request at a time, 90 % busy, P2C; mean
-latency in service times, by the requests that an endpoint gets from all processes between two looks:
+"""Own picks per endpoint between two reads. A read costs time proportional to the endpoints, so per pick it costs 0.8
+µs however many there are. Simulated: 10 endpoints that serve one request at a time, 90 % busy, P2C; mean latency in
+service times, by the requests that an endpoint gets from all processes between two reads:
 
     requests               0     0.1   0.2   0.5   1.8   9     22    blind   one process
     2 processes            3.17  3.18  3.18  3.25  3.36  3.87  4.62  3.51    3.20
     4 processes            3.15  3.14  3.18  3.23  3.49  4.81  8.28  3.88    3.20
 
-So a look is worth having while it is fresher than two requests, and one that is older than nine herds.
+So a read is useful while it is fresher than two requests; one older than nine causes herding.
 """
 
 SHORTEST = 1e-3
-"""Seconds between two looks at least."""
+"""Shortest interval of reads in seconds."""
 
 PER_ENDPOINT, LONGEST = 0.2e-3, 0.25
-"""Seconds between two looks at most, for each endpoint and in all, however few requests come."""
+"""Longest interval of reads in seconds, per endpoint and in total, at any request rate."""
 
 SLICE = 100
-"""Endpoints whose latency is pooled in one sweep: 15 µs each, and nobody is to wait longer than for a few requests."""
+"""Endpoints whose latency is pooled in one sweep: 15 µs each, so that a sweep delays requests by the time of a few."""
 
 
 class Siblings:
-    """Keeps the states of `router` in line with what the other pages of `board` say, and writes page `index`.
+    """Updates the states of `router` from the other pages of `board`, and writes page `index`.
 
     Each process has its share of an endpoint's `max_in_flight`.
     """
@@ -55,7 +55,7 @@ class Siblings:
         self._states: Sequence[EndpointState] = []
         self._sources: list[tuple[EndpointState, list[tuple[memoryview, int]]]] = []
         self._is_full = False
-        self._next = 0  # whose latency is pooled next
+        self._next = 0  # index of the next state whose latency is pooled
         self._looked_at = self._routed = 0.0
         self.apply()
         router.on_members = self.apply
@@ -64,7 +64,9 @@ class Siblings:
         router.look_at = 0.0
 
     def apply(self) -> None:
-        """The router's endpoints have changed: a row for each that is new, none for those that are gone."""
+        """Update the rows after the router's endpoints changed: assign one to each new endpoint, free those of removed
+        ones.
+        """
         states = self._router.states
         members = set(map(id, states))
         for state in self._states:
@@ -78,7 +80,7 @@ class Siblings:
         self._states_changed()
 
     def meet(self, state: EndpointState) -> None:
-        """One endpoint of the router has come, gone or changed: as `apply`, for it alone."""
+        """Update the row of one endpoint that was added, removed or changed."""
         if not state.is_member:
             if state.told is not None:
                 self._page.leave(state.row)
@@ -94,7 +96,7 @@ class Siblings:
             key = self._keys[state.id] = key_of(state.id)
         if state.told is None:
             self._enter(state)
-        state.take_part((self._index + key) % self._of, self._of)  # who has one more is not always the same
+        state.take_part((self._index + key) % self._of, self._of)  # spreads the remainders
 
     def _states_changed(self) -> None:
         self._states = self._router.states
@@ -115,7 +117,7 @@ class Siblings:
             )
 
     def look(self, now: float) -> None:
-        """Bring in what is in flight elsewhere."""
+        """Read the requests that sibling processes have in flight into the endpoint states."""
         self._router.look_at = now + self._period(now)
         generations = [page.generation for page in self._others]
         if generations != self._generations:
@@ -127,7 +129,7 @@ class Siblings:
             state.hear(elsewhere, now)
 
     def _period(self, now: float) -> float:
-        """Seconds until the next look, if as many requests come as since the last one."""
+        """Return the seconds until the next read, if the request rate stays as since the last one."""
         routed = self._router.routed
         picks, passed = routed - self._routed, now - self._looked_at
         self._routed, self._looked_at = routed, now
@@ -136,7 +138,7 @@ class Siblings:
         return max(SHORTEST, min(self._longest, passed * PICKS * len(self._states) / picks))
 
     def _find(self, generations: list[int]) -> None:
-        """Rows mean something else than they did: find each endpoint's again, in each page."""
+        """Look up the rows of each endpoint in each page again after rows were reassigned."""
         self._generations = generations
         self._rows = [page.rows() for page in self._others]
         self._sources = [(state, self._places(self._keys[state.id])) for state in self._states]
@@ -146,7 +148,7 @@ class Siblings:
         return [(page.in_flight, rows[key]) for page, rows in pairs if key in rows]
 
     def sweep(self, now: float) -> None:
-        """Tell what was measured here and pool it with what the others tell, of some endpoints at a time."""
+        """Publish own latencies and pool them with those of the siblings, for `SLICE` endpoints at a time."""
         self.look(now)
         if self._next >= len(self._states):
             self._next = 0

@@ -1,6 +1,7 @@
-"""Signals as numbers that can be waited for, of a process without an event loop.
+"""Signals that a process without an event loop can wait for.
 
-Rule of this file: handlers do nothing; the interpreter writes each signal's number into a socket, and that is read.
+Signal handlers do nothing: the interpreter writes each signal's number into a socket (`signal.set_wakeup_fd`), which is
+read.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Self
 HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGCHLD)
 
 IGNORED_BY_CHILDREN = (signal.SIGHUP, signal.SIGUSR2)
-"""SIGUSR2 for good, which is for the supervisor; SIGHUP until it is heard."""
+"""Signals ignored by children: SIGUSR2 always, as it is for the supervisor; SIGHUP until a handler is installed."""
 
 
 def _noted(number: int, frame: FrameType | None) -> None:
-    """The number is on its way to `wait`."""
+    """Do nothing: the signal's number is already written to the wake-up socket."""
 
 
 class Signals:
-    """A context in which `wait` tells what was signalled."""
+    """Context manager that catches signals for `wait`."""
 
     def __enter__(self) -> Self:
         self._reading, self._writing = socket.socketpair()
@@ -41,7 +42,9 @@ class Signals:
         self._writing.close()
 
     def wait(self, also: list[int], seconds: float | None) -> list[int]:
-        """Until a signal comes, or one of `also` is readable, or the time is over: the signals' numbers."""
+        """Wait for a signal, a readable descriptor of `also`, or the timeout; return the numbers of the signals
+        received.
+        """
         select.select([self._reading.fileno(), *also], (), (), seconds)
         try:
             return list(self._reading.recv(256))
@@ -50,7 +53,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Signals come later, so that none is taken by a child that is just being made."""
+        """Block signals, so that none is delivered to a child that is being forked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         try:
             yield
@@ -58,7 +61,7 @@ class Signals:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def forget(self) -> None:
-        """In a child: signals are its own from here on."""
+        """Restore the default signal handling in a child."""
         signal.set_wakeup_fd(-1)
         self._reading.close()
         self._writing.close()

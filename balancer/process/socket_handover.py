@@ -1,7 +1,7 @@
-"""The listening socket handed over: from systemd to this program, and from it to the one that takes its place.
+"""Handover of listening sockets: from systemd to this program, and from it to its successor at a hot restart.
 
-Rule of this file: the socket stays the same one. Its queue of connections is the kernel's and passes on with it, so
-nobody who is on the way in notices. A new program that does not get ready changes nothing: the old one goes on.
+The socket stays the same, with its queue of connections in the kernel, so no connection is lost. If the new program
+fails before it serves, the old one continues.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from contextlib import suppress
 from balancer.errors import ListenFailed
 
 LISTENING = "STEELYARD_LISTENING"
-"""In the environment of a successor: a line for each socket, its descriptor and its label. The label of the socket for
-traffic is the `listen` that it was bound for."""
+"""Environment variable of a successor: a line for each socket with descriptor and label. The label of the traffic
+socket is the `listen` that it was bound for.
+"""
 
 READY = "STEELYARD_READY"
-"""In the environment of a successor: the descriptor of a pipe in which it says that it serves."""
+"""Environment variable of a successor: descriptor of the pipe to which it writes when it serves."""
 
 FIRST_OF_SYSTEMD = 3
-"""sd_listen_fds(3): where the descriptors begin."""
+"""First descriptor passed by systemd, sd_listen_fds(3)."""
 
 
 class Inherited:
-    """The listening sockets that this program was started with, taken from the environment. Raises `ListenFailed`."""
+    """Listening sockets that this program inherited, taken from the environment. Raises `ListenFailed`."""
 
     def __init__(self) -> None:
         passed = [line.partition(" ") for line in os.environ.pop(LISTENING, "").splitlines()]
@@ -35,15 +36,15 @@ class Inherited:
         self._of_systemd = None if self._sockets else _from_systemd()
 
     def traffic(self, listen: str) -> socket.socket | None:
-        """The socket for traffic: of the program before this one, if it was bound for `listen`, or of systemd."""
+        """Return the inherited traffic socket: of the predecessor if it was bound for `listen`, or of systemd."""
         return self._sockets.pop(listen, None) or self._of_systemd
 
     def control(self, label: str) -> socket.socket | None:
-        """The control socket with this label."""
+        """Return the inherited admin socket with this label."""
         return self._sockets.pop(label, None)
 
     def close(self) -> None:
-        """Close what nothing asked for; its owner still has it, and so do the clients in its queue."""
+        """Close the sockets that were not used; the predecessor still has them, and so their queued connections."""
         for sock in self._sockets.values():
             sock.close()
 
@@ -63,7 +64,7 @@ def _from_systemd() -> socket.socket | None:
 
 
 def _listening(descriptor: int) -> socket.socket:
-    """The socket behind a descriptor. Raises `ListenFailed`."""
+    """Return the listening socket with a descriptor. Raises `ListenFailed`."""
     try:
         sock = socket.socket(fileno=descriptor)
         is_fit = sock.type == socket.SOCK_STREAM and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
@@ -78,18 +79,18 @@ def _listening(descriptor: int) -> socket.socket:
 
 
 def tell_ready() -> None:
-    """To the program whose place this one takes, if there is one: it may go."""
+    """Report to the predecessor, if there is one, that this program serves."""
     descriptor = os.environ.pop(READY, "")
     if descriptor:
-        with suppress(OSError):  # it may have gone already
+        with suppress(OSError):  # the predecessor may have exited
             os.write(int(descriptor), b"ready")
         os.close(int(descriptor))
 
 
 class Successor:
-    """This program started once more, by the same command line, with our listening sockets, each with its label.
+    """This program started again, by the same command line, with the listening sockets and their labels.
 
-    `fileno()` becomes readable when it is ready, or has ended without ever having been.
+    `fileno()` becomes readable when it serves, or has ended before.
     """
 
     def __init__(self, sockets: Sequence[tuple[str, socket.socket]]) -> None:
@@ -111,7 +112,7 @@ class Successor:
         return self._pipe
 
     def is_ready(self) -> bool:
-        """Whether it serves; else it has ended. Once, when `fileno()` is readable."""
+        """Return whether it serves; otherwise it has ended. Call once, when `fileno()` is readable."""
         is_ready = os.read(self._pipe, 64) == b"ready"
         os.close(self._pipe)
         if not is_ready:
@@ -124,7 +125,7 @@ class Successor:
 
 
 def told_replaced(successor: Successor) -> str:
-    """The line for whoever runs the unit."""
+    """Return the message for the operator."""
     return f"balancer is replaced by process {successor.pid}"
 
 

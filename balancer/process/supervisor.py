@@ -1,9 +1,9 @@
-"""The parent of a unit of several processes: it starts them, watches them, and forwards nothing.
+"""Supervisor of several processes: it starts, monitors and restarts them, and forwards no traffic.
 
-Rule of this file: no event loop and no thread, so that it may fork at any time; it waits in one `select`. The
-listening socket is opened here and inherited, so no connection that waits in its queue is lost with a process. What a
-child needs to be told goes by signals (`ending.py`), what it tells by a pipe; one whose supervisor has vanished reads
-the end of another pipe, and ends.
+It must not have an event loop or a thread, so that it can fork at any time; it waits in one `select`. The listening
+socket is opened here and inherited, so connections in its queue survive the death of a process. Children are controlled
+by signals (`shutdown.py`) and report by a pipe; a child reads the end of another pipe when the supervisor vanishes, and
+shuts down.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SPARE_TIME = 5.0
 """Seconds beyond the grace period after which a process that does not end is killed."""
 
 Work = Callable[[Member], int]
-"""What a child does; returns its exit code."""
+"""Function that a child runs; returns its exit code."""
 
 
 class Supervisor:
-    """`run` returns the exit code of the unit."""
+    """Supervisor of the balancer's processes; `run` returns the exit code."""
 
     def __init__(self, settings: Settings, work: Work, say: Callable[[str], None]) -> None:
         self._settings = settings
@@ -56,7 +56,7 @@ class Supervisor:
         self._code = 0
 
     def run(self) -> int:
-        """Start all, and keep as many running until told to stop."""
+        """Start all processes and restart those that die, until shutdown."""
         try:
             with Signals() as signals:
                 while self._tend(signals):
@@ -67,7 +67,7 @@ class Supervisor:
         return self._code
 
     def _tend(self, signals: Signals) -> bool:
-        """Look after everybody; returns whether there is anybody."""
+        """Start, reap and kill processes as due; return whether to continue."""
         now = time.monotonic()
         for child in self._children:
             if child.is_due(now) and not self._is_stopping:
@@ -93,11 +93,11 @@ class Supervisor:
         child.started(pid, reading)
 
     def _be(self, child: Child, reading: int, writing: int) -> None:
-        """In the child, for the rest of its life; nothing of the parent's is to be run on the way out."""
+        """Run the child; does not return, and exits without the parent's cleanup."""
         code = 1
         try:
             os.close(reading)
-            os.close(self._held)  # or nobody would notice that the parent has gone
+            os.close(self._held)  # or the children would not notice the end of the parent
             member = Member(
                 child.index,
                 len(self._children),
@@ -113,7 +113,7 @@ class Supervisor:
             os._exit(code)
 
     def _mourn(self, child: Child, status: int) -> None:
-        """It has ended: what it had in flight is not, and another takes its place."""
+        """Handle the end of a child: clear its counters and schedule its restart."""
         was_ready, pid = child.is_ready, child.pid
         self._board.pages[child.index].clear()
         delay = child.gone()
@@ -130,7 +130,7 @@ class Supervisor:
             early = "" if was_ready else " before it served"
             self._say(f"balancer process {child.index + 1} ({pid}) {how}{early}; it is started again{when}")
 
-    # --- orders
+    # --- signals
 
     def _obey(self, number: int) -> None:
         if number == signal.SIGHUP:
@@ -171,21 +171,21 @@ class Supervisor:
         except OSError as error:
             self._say(f"balancer goes on: cannot start the program anew: {error.strerror}")
 
-    # --- what is heard
+    # --- readiness
 
     def _readable(self) -> list[int]:
         pipes = [child.pipe for child in self._children if child.pipe is not None]
         return pipes if self._successor is None or self._is_stopping else [*pipes, self._successor.fileno()]
 
     def _patience(self) -> float | None:
-        """Seconds until something is due that nobody tells."""
+        """Return the seconds until the next restart or kill is due; None if there is none."""
         due = [child.due_at for child in self._children if child.due_at is not None and not self._is_stopping]
         if self._kill_at is not None:
             due.append(self._kill_at)
         return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _hear(self) -> None:
-        """Who has become ready?"""
+        """Read the readiness of children and of the successor."""
         readable, _, _ = select.select(self._readable(), (), (), 0)
         for child in self._children:
             if child.pipe in readable:

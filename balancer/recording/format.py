@@ -1,7 +1,7 @@
-"""A recording as bytes: blocks, one after the other, each whole by itself.
+"""Binary format of recordings: a sequence of self-contained blocks. Pure: no I/O.
 
-Rule of this file: no I/O. A file may end within a block, as after a crash, and may hold several recordings, one behind
-the other: whoever reads takes whole blocks and begins anew at each START. The format stands in `docs/live.md`.
+A file may end within a block, as after a crash, and may hold several recordings in sequence: a reader takes whole
+blocks and starts again at each START. `docs/live.md` specifies the format.
 
     block = kind (1 byte), length of the payload (4 bytes, little endian), payload (zlib)
 """
@@ -24,13 +24,13 @@ END: Final = b"Z"
 
 NAN: Final = float("nan")
 NOWHERE: Final = 0xFFFF
-"""The endpoint of a request that got none."""
+"""Endpoint number of a request that got no endpoint."""
 
 ENDS: Final = (
     *("ok", "error_status", "refused", "timeout", "reset", "abandoned"),
     *("rejected", "unavailable", "tunnel"),
 )
-"""How a request ended, by its number."""
+"""Outcomes of a request; the index is the number in a row."""
 
 _HEAD: Final = struct.Struct("<cI")
 _ROW: Final = struct.Struct("<d5fQIIHHHBB")
@@ -39,9 +39,12 @@ COMPRESSION: Final = 6
 
 
 class Row(NamedTuple):
-    """One request. `at` in seconds from the start of the recording; durations in seconds, nan where a phase was not
-    reached or not told. `service` runs from sent to the last byte, `reported` is what the worker says of it. `key` is a
-    salted hash, `endpoint` and `path` are numbers of blocks; path 0 is none."""
+    """One request.
+
+    `at` is in seconds from the start of the recording; durations are in seconds, nan if a phase was not reached or is
+    unknown. `service` runs from sent to the last byte, `reported` is the service time that the worker reported. `key`
+    is a salted hash, `endpoint` and `path` are numbers of blocks; path 0 is none.
+    """
 
     at: float
     queue: float
@@ -60,7 +63,7 @@ class Row(NamedTuple):
 
 
 def packed(row: Row) -> bytes:
-    """A row as it is written."""
+    """Pack a row; byte counts and attempts are capped at the width of their field."""
     most = 0xFFFF_FFFF
     return _ROW.pack(
         *row[:7],
@@ -73,16 +76,16 @@ def packed(row: Row) -> bytes:
 
 
 def block(kind: bytes, payload: bytes) -> bytes:
-    """One block."""
+    """Return one block with a compressed payload."""
     data = zlib.compress(payload, COMPRESSION)
     return _HEAD.pack(kind, len(data)) + data
 
 
 def told(kind: bytes, document: dict[str, Any]) -> bytes:
-    """A block that says something."""
+    """Return a block with a JSON document."""
     return block(kind, json.dumps(document, separators=(",", ":")).encode())
 
 
 def rows(packed_rows: Iterable[bytes]) -> bytes:
-    """A block of rows."""
+    """Return a block of packed rows."""
     return block(ROWS, b"".join(packed_rows))

@@ -1,8 +1,8 @@
-"""Requests that have ended, on their way to a recording, by a thread of their own.
+"""Recorder: finished requests are queued by the data path and written to a recording by a separate thread.
 
-Rule of this file: as with the access log, the data path appends one tuple and goes on; what does not fit in the queue
-or in the file is dropped and counted. No secret is written: a key leaves only a hash with a salt that is forgotten with
-the process, and paths only where they are asked for, without their query.
+The data path only appends a tuple; a request that does not fit in the queue or the file is dropped and counted. No
+secret may be written: a key is stored as a hash, with a random salt unless one is configured, and paths only on request
+and without their query.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from balancer.recording.format import (
 from policies.routing.facts import Endpoint
 
 MODE: Final = 0o600
-"""Permissions of a new file: it says who asked for what, and is read by whoever runs the unit."""
+"""Permissions of a new file: it has clients' requests, and is for the operator only."""
 
 GATHERING: Final = 1.0
-"""Seconds for which the thread lets requests gather: more rows to a block are smaller together."""
+"""Seconds for which the thread collects requests: larger blocks compress better."""
 
 BATCH: Final = 512
 """Rows of a block."""
 
 BREATH: Final = 32
-"""Rows after which the thread lets go of the interpreter."""
+"""Rows after which the thread yields the GIL."""
 
 FLUSH_LIMIT: Final = 2.0
 """Seconds that a stop waits for the last rows."""
 
 LOCK_PAUSE: Final = 0.25
-"""Seconds between two looks whether another process has done with the file."""
+"""Seconds between two attempts to lock the file while another process writes to it."""
 
 PATHS: Final = 4096
-"""Different paths that are told apart; further ones count as none."""
+"""Limit of distinct paths; further ones are stored as none."""
 
 try:
     import fcntl
@@ -66,7 +66,7 @@ _ENDS: Final = {name: number for number, name in enumerate(ENDS)}
 
 @dataclass(slots=True)
 class RecordCounts:
-    """Requests since the start of the recording, and bytes of the file. `dropped` found the queue full, or the file."""
+    """Requests since the start, and bytes of the file. `dropped`: the queue or the file was full."""
 
     written: int = 0
     dropped: int = 0
@@ -75,9 +75,11 @@ class RecordCounts:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a recording says of itself. `offset` turns the unit's clock into Unix time, `began_at` is on that clock, in
-    seconds; `facts` are told as they are. `connect_of` gives the seconds that connecting to an endpoint takes, `key_of`
-    whom a request belongs to."""
+    """Metadata of a recording.
+
+    `began_at` is in seconds of the proxy's clock, `offset` converts that to Unix time; `facts` are stored unchanged.
+    `connect_of` returns the connect time to an endpoint in seconds, `key_of` the key of a request.
+    """
 
     began_at: float
     offset: float
@@ -87,10 +89,11 @@ class About:
 
 
 class Recorder:
-    """One recording. At most `limit` bytes of file and `queue` requests that wait; with `paths` they are kept, too.
+    """One recording of at most `limit` bytes of file, with at most `queue` waiting requests; `paths` keeps request
+    paths.
 
-    Raises `LogFailed` where the file cannot be opened. `before` is the thread of a recording into the same file that is
-    about to end.
+    `before` is the thread of a recording to the same file that is about to end. Raises `LogFailed` if the file cannot
+    be opened.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Recorder:
         self._paths: dict[bytes, int] = {}
         self._wakes = Event()
         self._stops = Event()
-        self.begun = Event()  # the file is ours, and says so
+        self.begun = Event()  # set once the file is locked and has a START block
         try:
             self._fd = os.open(path, FLAGS, MODE)
         except OSError as error:
@@ -129,20 +132,20 @@ class Recorder:
     # --- called on the data path
 
     def takes(self, status: int, error: ForwardingError | None) -> bool:
-        """Journal: every request is wanted."""
+        """Return True: a recording takes every request."""
         return True
 
     def add(self, entry: Entry) -> None:
-        """Let it be written, or drop it."""
+        """Queue an entry, or drop it if the queue or the file is full."""
         queue = self._queue
         if self.is_full or len(queue) >= self._room:
             self.counts.dropped += 1
             return
         queue.append(entry)
-        if len(queue) == 1:  # asked afterwards: the thread may have emptied it in between
+        if len(queue) == 1:  # checked after the append: the thread may have emptied the queue in between
             self._wakes.set()
 
-    # --- called now and then
+    # --- called outside the data path
 
     @property
     def waiting(self) -> int:
@@ -150,13 +153,13 @@ class Recorder:
         return len(self._queue)
 
     def retire(self) -> None:
-        """Write what waits and close, while everything else goes on. Requests that end later are too late."""
+        """Write the queued requests and close, without waiting. Later requests are dropped."""
         self._room = 0
         self._stops.set()
         self._wakes.set()
 
     def stop(self) -> None:
-        """The same, and wait for it, for at most `FLUSH_LIMIT` seconds."""
+        """Write the queued requests and close, waiting at most `FLUSH_LIMIT` seconds."""
         self.retire()
         self.thread.join(FLUSH_LIMIT)
 
@@ -185,8 +188,10 @@ class Recorder:
         os.close(self._fd)
 
     def _has_file_alone(self) -> bool:
-        """Wait until no other process writes there, as the predecessor does in a restart: blocks of two recordings must
-        not mix. False where it has to end before that."""
+        """Wait for the exclusive lock on the file; return False if the recording ends before.
+
+        At a hot restart the predecessor may still write, and blocks of two recordings must not mix.
+        """
         while not is_locked(self._fd):
             if self._stops.wait(LOCK_PAUSE):
                 return False
@@ -211,13 +216,13 @@ class Recorder:
             self.counts.dropped += 1
 
     def _write_end(self) -> None:
-        """What is known better by now, and that the recording is whole: these few bytes may go beyond the limit."""
+        """Write updated endpoint blocks and the END block; these few bytes may exceed the limit."""
         known = [self._describe(endpoint, number) for endpoint, number in self._endpoints.values()]
         counts = {"written": self.counts.written, "dropped": self.counts.dropped}
         self._put(b"".join(known) + told(END, counts))
 
     def _write(self, data: bytes) -> bool:
-        """Whether it is written; where it is not, nothing more will be."""
+        """Write a block; return False, and stop the recording, if it does not fit or fails."""
         if self.counts.size + len(data) > self._limit:
             self.is_full = True
             return False
@@ -238,7 +243,9 @@ class Recorder:
         return True
 
     def _row(self, entry: Entry, names: list[bytes]) -> Row | None:
-        """None for what is no request to a worker. Blocks that the row refers to are added to `names`."""
+        """Return the row of an entry; None if it is no request to a worker. Blocks that it refers to are added to
+        `names`.
+        """
         end, status, bytes_out = outcome(entry)
         if end not in _ENDS:
             return None
@@ -296,7 +303,7 @@ class Recorder:
 
 
 def is_locked(fd: int) -> bool:
-    """Whether the file is ours alone, until it is closed; true as well where nobody can say."""
+    """Lock the file until it is closed; return whether that succeeded. True where locks are not supported."""
     if fcntl is None:
         return True
     try:
@@ -309,5 +316,5 @@ def is_locked(fd: int) -> bool:
 
 
 def or_nan(seconds: float | None) -> float:
-    """As a row has it."""
+    """Return nan for None."""
     return NAN if seconds is None else seconds

@@ -1,7 +1,7 @@
-"""Whether requests are recorded: begun and ended by the configuration or by whoever may use /-/record.
+"""Start and stop of recordings, by the configuration or by /-/record.
 
-Rule of this file: it is off unless asked for, and then nothing of it stands on a request's way. Where the file goes the
-configuration alone says: who may begin a recording may not thereby write anywhere.
+While it is off a recording costs the data path nothing. Only the configuration may set the path: an admin request must
+not be able to write to any file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NONE: Final = RecordConfig()
 
 
 class Recording:
-    """A unit's. `recorder` is the last recording's, also after it has ended."""
+    """The recording of one proxy. `recorder` is that of the last recording, also after its end."""
 
     def __init__(self, proxy: Proxy, clock: Clock) -> None:
         self._proxy = proxy
@@ -43,9 +43,9 @@ class Recording:
         return self._proxy.recorder is not None
 
     def apply(self, config: RecordConfig) -> None:
-        """Go by this from now on. What was begun by command goes on, unless where it goes has changed.
+        """Apply a configuration. A recording started by an admin request continues, unless the path has changed.
 
-        Raises `LogFailed` the first time; later it is only told: the rest of a reload is good.
+        Raises `LogFailed` at the start; on a reload, whose other changes are valid, the error is only reported.
         """
         old, self._config = self._config, config
         if self.is_on and (config != old and (old.enabled or config.path != old.path)):
@@ -59,7 +59,7 @@ class Recording:
                 complain(str(error))
 
     def start(self, seconds: float | None = None) -> None:
-        """Record from now on, for so long. Raises `RecordingRefused` and `LogFailed`."""
+        """Start recording, for `seconds` if given. Raises `RecordingRefused` and `LogFailed`."""
         config, proxy = self._config, self._proxy
         if config.path is None:
             raise RecordingRefused("record.path: is not configured, so there is nowhere to record to")
@@ -80,25 +80,25 @@ class Recording:
         self._until = inf if seconds is None else now + seconds
 
     def stop(self) -> None:
-        """Record no more; what waits is still written."""
+        """Stop recording; queued requests are still written."""
         recorder, self._proxy.recorder = self._proxy.recorder, None
         if recorder is not None:
             recorder.retire()
 
     def close(self) -> None:
-        """The unit ends: wait for what is still to be written."""
+        """Stop recording and wait for queued requests, at shutdown."""
         self.stop()
         if self.recorder is not None:
             self.recorder.stop()
 
     def tick(self, now: float) -> None:
-        """The sweep: it has lasted as long as was asked for, or has no room left."""
+        """Stop a recording whose time is over or whose file is full. Called by the sweep."""
         recorder = self._proxy.recorder
         if recorder is not None and (now >= self._until or recorder.is_full):
             self.stop()
 
     def status(self) -> dict[str, Any]:
-        """For people: whether it is on, and what became of the requests of the last one."""
+        """Return whether recording is on, and the counts of the last one."""
         recorder = self.recorder
         left = None if not self.is_on or self._until == inf else max(0.0, self._until - self._proxy.now())
         told: dict[str, Any] = {"recording": self.is_on, "seconds_left": left, "full": False, "problem": None}
@@ -112,7 +112,7 @@ class Recording:
             **counts,
         }
 
-    # --- what a recording asks of the unit
+    # --- callbacks of the recorder
 
     def _facts(self) -> dict[str, Any]:
         proxy = self._proxy
@@ -126,12 +126,12 @@ class Recording:
         }
 
     def _connect_of(self, endpoint_id: str) -> float:
-        """Called by the recorder's thread."""
+        """Return the connect time to an endpoint in seconds. Called by the recorder's thread."""
         pool = self._proxy.pools.by_id.get(endpoint_id)
         return pool.trip if pool is not None else 0.0
 
     def _key_of(self, entry: Entry) -> bytes:
-        """Whom the request belongs to: as stickiness has it, else its client. Called by the recorder's thread."""
+        """Return the session affinity key of a request, else its client's address. Called by the recorder's thread."""
         stickiness = self._proxy.stickiness
         key = stickiness.key_in(entry.head) if stickiness is not None else None
         return key if key is not None else forwarded_for(entry).partition(b",")[0].strip()

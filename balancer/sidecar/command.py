@@ -1,6 +1,6 @@
 """`balancer sidecar`.
 
-Rule of this file: the command line becomes a `SidecarConfig`, as a file does; whatever is wrong is one line, exit 2.
+The command line becomes a `SidecarConfig`, as a file does; an error is one line with exit code 2.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Then:
 @click.option("--listen", metavar="HOST:PORT", help=f"Default: {LISTEN}.")
 @click.option("--allow-remote", is_flag=True, help="Listen where other machines can reach it.")
 def sidecar(config: Path | None, origin: tuple[str, ...], listen: str | None, allow_remote: bool) -> None:
-    """Send an application's calls to third parties from this machine, over connections that are kept.
+    """Forward an application's requests to external origins from this machine, over kept connections.
 
-    The application calls this machine: by an origin's Host, or by its prefix.
+    The application connects to this machine and selects an origin by its Host or by its path prefix.
     """
     if config is None and not origin:
         raise ConfigError("origins: give --config FILE, or one --origin https://host or more")
@@ -77,6 +77,6 @@ async def _serve(config: SidecarConfig, read: Callable[[], SidecarConfig]) -> bo
 
 
 def say(line: str) -> None:
-    """To people and to whoever waits for the ready line."""
+    """Print a message, flushed for a program that waits for the readiness message."""
     click.echo(line)
     sys.stdout.flush()

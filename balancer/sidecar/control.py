@@ -1,7 +1,7 @@
-"""/-/ of the sidecar: the whole of it, and each origin.
+"""Admin interface of the sidecar: status and metrics of the sidecar and of each origin.
 
-Rule of this file: as in `control/`: it reads, and is never on a forwarded request's way. An origin that is away is no
-reason to call the sidecar unwell: the others would be away, too.
+As in `admin/`, it must not be in the path of a forwarded request. The sidecar is ready even if an origin is
+unreachable: the other origins are still served.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SidecarControl(AdminApplication):
-    """The application."""
+    """The admin application of the sidecar."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SidecarControl(AdminApplication):
         return not self._proxy.is_draining
 
     async def _ready(self, request: web.Request) -> web.Response:
-        """With the origins that can be reached, as far as is known."""
+        """Answer readiness, with the reachability of each origin."""
         origins = {origin.name: is_reachable(origin) for origin in self._origins.all}
         document = {"ready": self.is_ready, "origins": origins}
         return web.json_response(document, status=200 if self.is_ready else 503)
@@ -76,12 +76,12 @@ class SidecarControl(AdminApplication):
 
 
 def is_reachable(origin: Origin) -> bool:
-    """Whether the last attempts to connect succeeded, or none was made yet."""
+    """Return whether the latest connection attempts succeeded, or none was made yet."""
     return all(state.is_reachable and not state.record.is_unreachable for state in origin.proxy.router.states)
 
 
 def sidecar_status(front: Proxy, origins: Origins) -> dict[str, Any]:
-    """The whole of /-/status. Durations in seconds."""
+    """Return the document of /-/status. Durations are in seconds."""
     return {
         "version": version("steelyard"),
         "build": build(),
@@ -100,7 +100,7 @@ def sidecar_status(front: Proxy, origins: Origins) -> dict[str, Any]:
 
 
 def origin_status(origin: Origin) -> dict[str, Any]:
-    """One of them: how requests find it, what became of them, and its endpoint as a unit tells of it."""
+    """Return one origin: its selectors, counts, and the status of its endpoint."""
     proxy, counts = origin.proxy, origin.proxy.counts
     return {
         "id": origin.name,
@@ -120,24 +120,24 @@ def origin_status(origin: Origin) -> dict[str, Any]:
 
 
 def origin_metrics(origins: Origins) -> bytes:
-    """What the families of units do not tell apart."""
+    """Return the metrics by origin."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(OriginCollector(origins))
     return generate_latest(registry)
 
 
 class OriginCollector(Collector):
-    """Origins as Prometheus sees them."""
+    """Prometheus collector of the origins."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
+        """Return nothing: families are read at collection."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """From the counters of their units."""
+        """Yield the counters of the origins' proxies."""
         requests = CounterMetricFamily(
             f"{PREFIX}_origin_requests", "Requests for an origin", labels=["origin"]
         )

@@ -1,7 +1,6 @@
-"""A client's connection to the sidecar: each request is for the unit of its origin.
+"""Client connection of the sidecar: each request goes to the proxy of its origin.
 
-Rule of this file: the connection belongs to the unit in front, and every request to that of its origin; the choice is
-made here, so that a unit without origins knows nothing of it.
+The connection belongs to the front proxy. The origin is chosen only here, so that `Proxy` needs no notion of origins.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OriginConnection(DownstreamConnection):
-    """One client connection."""
+    """A client connection whose requests are dispatched by origin."""
 
     __slots__ = ("_origin_heads",)
 
@@ -44,18 +43,20 @@ class OriginConnection(DownstreamConnection):
             return
         origin, request = self._origin_heads.outgoing(request)
         front = self._proxy
-        self._proxy = origin.proxy  # what is made of the request is that unit's
+        self._proxy = origin.proxy  # the exchange belongs to that proxy
         try:
             super()._begin(request, reader)
         finally:
             self._proxy = front
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
-        """With our marker: whoever may ask the origin itself learns whether it can have heard of the request."""
+        """Send an error with the sidecar's marker field, by which a client decides whether it may ask the origin
+        itself.
+        """
         marker = f"{MARKER}: {'unsent' if is_unsent(error) else 'maybe-sent'}"
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head, field=marker))
 
 
 def is_unsent(error: ForwardingError) -> bool:
-    """Whether no origin has received anything of the request."""
+    """Return whether no part of the request was sent to an origin."""
     return isinstance(error, ConnectFailed | NoEndpoint | Unserved | ShuttingDown | RequestRejected)

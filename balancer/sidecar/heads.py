@@ -1,7 +1,7 @@
-"""The head of a request on its way to an origin.
+"""Request heads for origins. Pure: no I/O.
 
-Rule of this file: pure. An origin is told its own Host and nothing of who asked here: `X-Forwarded-*` is between
-machines that know each other. `Via` stays (RFC 9110 § 7.6.3), and so does X-Request-ID, for finding a request again.
+An origin gets its own Host and no data about the client: `X-Forwarded-*` is for hops that trust each other. `Via` stays
+(RFC 9110 § 7.6.3), and so does X-Request-ID, for correlation.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _NOT_PASSED_ON: Final = (b"host", b"x-forwarded-for", b"x-forwarded-proto", b"x-
 
 
 class Heads:
-    """Those of one client's connection; most of them have the same fields."""
+    """Request heads of one client connection; cached, as most requests have the same fields."""
 
     def __init__(self, origins: Origins) -> None:
         self._origins = origins
-        self._fields: RequestFields | None = None  # the last ones
+        self._fields: RequestFields | None = None  # fields of the last request
         self._authority = b""
-        self._blocks: dict[Origin, bytes] = {}  # and what they come to for each origin
+        self._blocks: dict[Origin, bytes] = {}  # header block for each origin
 
     def outgoing(self, request: Request) -> tuple[Origin, Request]:
-        """Who is asked, and what. Raises `RequestRejected`."""
+        """Return the origin and the request for it. Raises `RequestRejected`."""
         fields = request.fields
         if fields is not self._fields:
             self._fields, self._blocks = fields, {}

@@ -1,8 +1,8 @@
-"""Whose a request is: an origin chosen by Host, or by the beginning of the path.
+"""Selection of the origin of a request by Host or by path prefix. Pure: no I/O.
 
-Rule of this file: pure. Host goes first; a path chooses only where the request names this machine, by address, as
-localhost or by a name that the configuration knows. A page that a browser was led here under another name (DNS
-rebinding) is for nobody here.
+A prefix applies only if the Host is this machine: an address, localhost or a configured name. Then it takes precedence
+over an origin with that Host. A request with any other Host, as of a page that a browser loaded under another name (DNS
+rebinding), is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Origin:
-    """A third party, and the unit that speaks with it. `authority` is what it is told as Host."""
+    """An origin and its proxy. `authority` is the Host that it gets."""
 
     def __init__(self, name: str, url: str, host: str | None, prefix: str | None, proxy: Proxy) -> None:
         self.name = name
@@ -30,13 +30,13 @@ class Origin:
 
 
 class Origins:
-    """All of them."""
+    """All origins of the sidecar, with their selectors."""
 
     def __init__(self, origins: Iterable[Origin], own_names: Iterable[str] = ()) -> None:
         self.use(origins, own_names)
 
     def use(self, origins: Iterable[Origin], own_names: Iterable[str]) -> None:
-        """These, from the next request on."""
+        """Replace the origins; applies from the next request on."""
         self.all = list(origins)
         self._by_host = {origin.host.encode(): origin for origin in self.all if origin.host is not None}
         prefixes = [(origin.prefix.encode(), origin) for origin in self.all if origin.prefix is not None]
@@ -44,11 +44,13 @@ class Origins:
         self._own = frozenset(name.encode() for name in (*own_names, "localhost"))
 
     def choose(self, authority: bytes, target: bytes) -> tuple[Origin, bytes]:
-        """The origin, and the target that it is asked for. Raises `RequestRejected`."""
+        """Return the origin and the target for it. Raises `RequestRejected`."""
         host = host_in(authority)
         is_own, origin = self._is_own(host), self._by_host.get(host)
         found = self._of_path(target) if is_own else None
-        if found is not None:  # goes first: an origin on this machine has the host that prefixes are asked of
+        if (
+            found is not None
+        ):  # takes precedence: an origin on this machine has the Host that prefixes are used with
             return found
         if origin is not None:
             return origin, target
@@ -72,14 +74,14 @@ class Origins:
 
 
 def host_in(authority: bytes) -> bytes:
-    """Without its port, in lower case; an address of IPv6 without brackets."""
+    """Return the host without its port, in lower case; an IPv6 address without brackets."""
     if authority.startswith(b"["):
         return authority[1:].partition(b"]")[0].lower()
     return authority.partition(b":")[0].lower().rstrip(b".")
 
 
 def is_address(host: bytes) -> bool:
-    """Whether it is no name."""
+    """Return whether the host is an IP address."""
     try:
         ip_address(host.decode("latin-1"))
     except ValueError:

@@ -1,7 +1,7 @@
-"""The sidecar as a server: one listening socket, and a unit for each origin behind it.
+"""The sidecar as a server: one listening socket, a front proxy, and a proxy for each origin.
 
-Rule of this file: what is common to all clients is the front's, a unit without endpoints; what becomes of a request is
-its origin's. Both are swept by the same sweep.
+What is common to all clients belongs to the front, a proxy without endpoints; the exchange belongs to the origin's
+proxy. One sweep serves all.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from balancer.sidecar.origins import Origin, Origins
 from policies.routing.clock import Clock
 
 LEAST_CONNECTIONS = 8
-"""To each origin, however many there are."""
+"""Lower limit of connections to each origin."""
 
 
 class SidecarServer(Server):
-    """A `Server` whose requests go to `origins`. `read` gives the configuration as it stands on a reload."""
+    """A `Server` whose requests go to `origins`. `read` returns the current configuration for a reload."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class SidecarServer(Server):
         read: Callable[[], SidecarConfig] | None = None,
     ) -> None:
         self._read = read or (lambda: config)
-        self._next: tuple[SidecarConfig, list[RuntimeConfig]] = config, []  # that a reload has read
+        self._next: tuple[SidecarConfig, list[RuntimeConfig]] = config, []  # of the reload in progress
         super().__init__(config.front(), clock, self._prepare)
-        self._leaving: list[Proxy] = []  # of origins that are gone, with requests in flight
+        self._leaving: list[Proxy] = []  # of removed origins with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
         self._share()
         self._control = SidecarControl(
@@ -52,11 +52,11 @@ class SidecarServer(Server):
 
     @property
     def units(self) -> list[Proxy]:
-        """Of all origins, and of those that are leaving."""
+        """The proxies of all origins, and of removed ones with requests in flight."""
         return [*(origin.proxy for origin in self.origins.all), *self._leaving]
 
     async def start(self) -> None:
-        """Listen and serve."""
+        """Start listening and serving."""
         for proxy in self.units:
             proxy.pools.routes.sweep(proxy.now())
         await super().start()
@@ -69,7 +69,9 @@ class SidecarServer(Server):
             Sweep(proxy, lambda now: None).sweep(now)
 
     def _share(self) -> None:
-        """What is in front decides whether a client may go on, and who writes the log; the descriptors are divided."""
+        """Apply the front's keep-alive decision and access log to all proxies, and divide the descriptors among
+        them.
+        """
         room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(self.units)))
         for proxy in self.units:
             proxy.pools.limit = room
@@ -77,7 +79,7 @@ class SidecarServer(Server):
             proxy.keeps_alive = self.proxy.keeps_alive
 
     async def stop(self, *, is_patient: bool = False) -> bool:
-        """As any server; then part from the origins."""
+        """Drain, stop like any server, then close the proxies of the origins."""
         for proxy in self.units:
             proxy.drain(CLOSE_ALL_IDLE)
         is_finished = await super().stop(is_patient=is_patient)
@@ -87,10 +89,10 @@ class SidecarServer(Server):
             await proxy.pools.close()
         return is_finished
 
-    # --- other terms
+    # --- reload
 
     def _prepare(self) -> Settings:
-        """In a thread: all that can be wrong is wrong here."""
+        """Read and validate the configuration, in a thread; every expected error is raised here."""
         config = self._read()
         self._next = config, [terms_of(config.unit_of(one)) for one in config.origins]
         return config.front()
@@ -99,7 +101,7 @@ class SidecarServer(Server):
         config, terms = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
-        gone = super()._apply_prepared(prepared)  # from here on nothing can go wrong
+        gone = super()._apply_prepared(prepared)  # nothing can fail from here on
         self._adopt_origins(config, terms, new)
         return gone
 
