@@ -51,7 +51,7 @@ def write_page(directory: Path) -> list[Chapter]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write UTF-8 with `\n` line ends."""
+    """Write UTF-8 with LF line ends."""
     path.write_text(text, encoding="utf-8", newline="\n")
 
 

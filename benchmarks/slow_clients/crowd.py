@@ -120,9 +120,8 @@ def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
     clients = [SlowClient(port, one) for one in kinds(kind, count)]
     print(f"crowd ready on http://127.0.0.1:{port}", flush=True)
     due = time.monotonic()
-    for client in cycle(
-        clients
-    ):  # Each client moves at its own instant: independent clients are not synchronised.
+    # Each client moves at its own instant: independent clients are not synchronised.
+    for client in cycle(clients):
         if is_over:
             break
         if ended := client.move():

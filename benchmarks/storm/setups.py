@@ -1,7 +1,7 @@
-"""The set-ups that stand in a storm: ours, nginx's and HAProxy's, each the best that we know for it.
+"""Configurations for a storm of Steelyard, nginx and HAProxy, each the best known to the authors.
 
-Rule of this file: texts made from ports, nothing else, and every line that matters says why. Nobody is told when a
-fault comes or whom it strikes. What a mechanism of ours is set to for a storm stands in OURS, and nowhere else.
+Functions from ports to configuration text; every relevant setting has its reason in a comment. No configuration knows
+when a fault comes or which worker it strikes. Storm settings of Steelyard stand in `OURS` only.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ attempt = 0.5              # a GET leaves a worker that hangs
 enabled = true
 share = 0.1
 """
-"""What stands before the endpoints in the unit's configuration: the one place where mechanisms are switched on."""
+"""Part of Steelyard's configuration before the endpoints, with all enabled mechanisms."""
 
 
 def steelyard(
     port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
 ) -> str:
-    """`balancer serve --config`: the endpoints in their regions, the first of which is home; `without` one of them."""
+    """Configuration of `balancer serve`: endpoints by region, the first region is home; endpoint `without` is omitted."""
     lines = [f'listen = "127.0.0.1:{port}"', f"home_region = {json.dumps(REGIONS[0])}", "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}", mechanisms]
     for name, worker in zip(WORKERS, workers, strict=True):
@@ -62,11 +62,13 @@ def steelyard(
 
 
 def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
-    """nginx without its commercial parts: it has no active checks, and learns from requests alone."""
+    """Configuration of open-source nginx, which has passive health checks only."""
     servers = "\n".join(f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in workers)
     spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
-    owner = "user root;\n" if os.geteuid() == 0 else ""  # else its worker process could not enter `folder`
+    owner = (
+        "user root;\n" if os.geteuid() == 0 else ""
+    )  # otherwise its worker process could not enter `folder`
     # max_fails=1, fail_timeout=1s: the first failure takes a server out, and a second later a request tries it again:
     #   with the default of 10 s nobody would be back within the bound.
     # next_upstream: all that can be repeated. POSTs are not, once they were sent (non_idempotent is off).
@@ -120,7 +122,7 @@ http {{
 
 
 def haproxy(port: int, workers: Sequence[int]) -> str:
-    """HAProxy with checks of both kinds, and repeated requests."""
+    """Configuration of HAProxy with active and passive health checks, and retries."""
     # inter, fall, rise: looked at four times a second, out after two failures, back after one success.
     # observe layer7, error-limit, on-error: what happens to requests counts as well, and takes a server out at once.
     # retry-on with redispatch 1: every repetition goes to another server; never that of a POST once it was sent.
@@ -168,7 +170,7 @@ backend posts
 
 
 def ours(policy: str) -> Peer:
-    """Our unit in its storm set-up."""
+    """Steelyard with a policy in its storm configuration."""
 
     def argv(site: Site) -> list[str]:
         text = steelyard(site.port, site.workers, policy)
@@ -193,7 +195,7 @@ OTHERS = {
 
 
 def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
-    """Others by their short names; `none` alone means nobody. Raises BadInputError."""
+    """Other proxies by their short names; `none` alone selects none. Raises `BadInputError`."""
     if list(names) == ["none"]:
         return ()
     for name in names:
