@@ -27,7 +27,9 @@ RANKED = ("ahead", "behind")
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Summaries of all runs, unchanged and with one entry stretched; `planted` is empty if no difference was planted."""
+    """Summaries of all runs, unchanged and with one entry stretched; `planted` is empty if no difference was
+    planted.
+    """
 
     scenario: Scenario
     plain: tuple[RunSummary, ...]

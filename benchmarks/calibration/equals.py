@@ -22,7 +22,9 @@ def equals(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) 
 
 
 def lasting(scenario: Scenario, requests: int) -> Scenario:
-    """The scenario with about `requests` requests per run; in an open loop, bursts and events scale with the duration."""
+    """The scenario with about `requests` requests per run; in an open loop, bursts and events scale with the
+    duration.
+    """
     load = scenario.load
     if load.mode == "closed":
         return scenario.model_copy(update={"load": load.model_copy(update={"requests": requests})})

@@ -101,7 +101,9 @@ class Chapter:
 
     @property
     def ranking_is_met(self) -> bool | None:
-        """Whether all pairs that are apart in measurement have the same order in simulation; None if no pair is apart."""
+        """Whether all pairs that are apart in measurement have the same order in simulation; None if no pair is
+        apart.
+        """
         apart = [duel for duel in self.duels if duel.is_apart]
         return all(duel.is_same for duel in apart) if apart else None
 
@@ -225,7 +227,9 @@ def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) 
 
 
 def stands_apart(interval: Interval, floor: Interval | None) -> bool:
-    """Whether two entries differ: by more than 5 %, by more than the A/A control, and with an interval that excludes 1."""
+    """Whether two entries differ: by more than 5 %, by more than the A/A control, and with an interval that excludes
+    1.
+    """
     if interval.blocks < 2 or math.isnan(interval.low):
         return False
     is_clear = interval.low > 1 or interval.high < 1

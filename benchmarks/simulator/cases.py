@@ -40,7 +40,9 @@ Form = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. `simulated(samples, seed)` returns the value from that many requests; `samples` suffice for the bound."""
+    """One case. `simulated(samples, seed)` returns the value from that many requests; `samples` suffice for the
+    bound.
+    """
 
     name: str
     theory: float

@@ -1,1 +1,3 @@
-"""`python -m benchmarks slow-clients`: normal traffic beside a thousand clients that send or read one byte at a time."""
+"""`python -m benchmarks slow-clients`: normal traffic beside a thousand clients that send or read one byte at a
+time.
+"""

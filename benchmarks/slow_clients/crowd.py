@@ -66,7 +66,9 @@ class SlowClient:
         self._sock = sock
 
     def move(self) -> str:
-        """Send or read one byte, or reconnect; returns how the connection ended, or an empty string while it is open."""
+        """Send or read one byte, or reconnect; returns how the connection ended, or an empty string while it is
+        open.
+        """
         if self._sock is None:
             return self._come_back()
         try:

@@ -201,7 +201,9 @@ async def load(plan: Plan, port: int, number: int) -> Report:
 
 @asynccontextmanager
 async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
-    """Start slow clients of `kind`, paused; yields the process and how its connections ended, which is filled on exit."""
+    """Start slow clients of `kind`, paused; yields the process and how its connections ended, which is filled on
+    exit.
+    """
     endings: dict[str, int] = {}
     report = site.folder / "crowd.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]

@@ -50,7 +50,9 @@ share = 0.1
 def steelyard(
     port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
 ) -> str:
-    """Configuration of `balancer serve`: endpoints by region, the first region is home; endpoint `without` is omitted."""
+    """Configuration of `balancer serve`: endpoints by region, the first region is home; endpoint `without` is
+    omitted.
+    """
     lines = [f'listen = "127.0.0.1:{port}"', f"home_region = {json.dumps(REGIONS[0])}", "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}", mechanisms]
     for name, worker in zip(WORKERS, workers, strict=True):
@@ -69,13 +71,13 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     owner = (
         "user root;\n" if os.geteuid() == 0 else ""
     )  # otherwise its worker process could not enter `folder`
-    # max_fails=1, fail_timeout=1s: the first failure takes a server out, and a second later a request tries it again:
-    #   with the default of 10 s nobody would be back within the bound.
-    # next_upstream: all that can be repeated. POSTs are not, once they were sent (non_idempotent is off).
-    # One upstream for all: a POST's 503 is no failure to nginx, so only GETs tell whom POSTs should avoid.
-    # read_timeout: the only way for a GET to leave a worker that hangs. A POST has no other place to go, and waits.
-    # Request bodies are kept (proxy_request_buffering on, the default): without that none can be repeated.
-    # least_conn: it sees a worker that hangs fill up, which taking turns does not.
+    # `max_fails=1`, `fail_timeout=1s`: the first failure takes a server out, and a request tries it again a second
+    # later; with the default of 10 s no server would be back within the bound. `next_upstream`: everything that can be
+    # repeated; POSTs are not repeated once sent (`non_idempotent` is off). One upstream for all: nginx does not count a
+    # POST's 503 as a failure, so only GETs show which server POSTs should avoid. `read_timeout`: the only way for a GET
+    # to leave a worker that hangs; a POST has no alternative and waits. Request bodies are buffered
+    # (`proxy_request_buffering` on, the default): otherwise none could be repeated. `least_conn`: it notices
+    # connections piling up at a worker that hangs; round-robin does not.
     return f"""\
 {owner}daemon off;
 worker_processes 1;
@@ -123,12 +125,12 @@ http {{
 
 def haproxy(port: int, workers: Sequence[int]) -> str:
     """Configuration of HAProxy with active and passive health checks, and retries."""
-    # inter, fall, rise: looked at four times a second, out after two failures, back after one success.
-    # observe layer7, error-limit, on-error: what happens to requests counts as well, and takes a server out at once.
-    # retry-on with redispatch 1: every repetition goes to another server; never that of a POST once it was sent.
-    # POSTs have a backend of their own that never uses a connection again (http-server-close, http-reuse never).
-    #   It looks at the checks of the first instead of making its own.
-    # timeout server: as nginx's read_timeout, and what response-timeout counts by; POSTs wait here, too.
+    # `inter`, `fall`, `rise`: checked four times a second, out after two failures, back after one success. `observe
+    # layer7`, `error-limit`, `on-error`: request results count too, and take a server out at once. `retry-on` with
+    # `redispatch 1`: every retry goes to another server; a POST is never retried once sent. POSTs have a backend of
+    # their own that never reuses a connection (`http-server-close`, `http-reuse never`) and tracks the checks of the
+    # first backend. `timeout server`: as nginx's `read_timeout`, and the limit for `response-timeout`; POSTs wait here
+    # too.
     servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
     tracking = "\n".join(
         f"  server s{n} 127.0.0.1:{worker} track gets/s{n}" for n, worker in enumerate(workers)
