@@ -96,7 +96,7 @@ def cost(
     check: bool,
     **options: Any,
 ) -> int:
-    """Measure what a forwarded request costs: ours, other proxies, the obvious way, the floor.
+    """Measure the CPU cost of a forwarded request: Steelyard, other proxies, a simple aiohttp proxy, a TCP relay.
 
     \b
     get, tls, get1m, post16k   processor time per request

@@ -112,9 +112,7 @@ def _nginx(folder: Path, http: str) -> str:
     """Common part of proxy and worker: foreground, one serving process, all files in `folder`."""
     spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
-    owner = (
-        "user root;\n" if os.geteuid() == 0 else ""
-    )  # otherwise its worker process could not enter `folder`
+    owner = "user root;\n" if os.geteuid() == 0 else ""  # else the worker process cannot enter `folder`
     return f"""\
 {owner}daemon off;
 worker_processes 1;

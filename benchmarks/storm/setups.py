@@ -68,9 +68,7 @@ def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
     servers = "\n".join(f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in workers)
     spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
-    owner = (
-        "user root;\n" if os.geteuid() == 0 else ""
-    )  # otherwise its worker process could not enter `folder`
+    owner = "user root;\n" if os.geteuid() == 0 else ""  # else the worker process cannot enter `folder`
     # `max_fails=1`, `fail_timeout=1s`: the first failure takes a server out, and a request tries it again a second
     # later; with the default of 10 s no server would be back within the bound. `next_upstream`: everything that can be
     # repeated; POSTs are not repeated once sent (`non_idempotent` is off). One upstream for all: nginx does not count a
