@@ -27,9 +27,7 @@ RANKED = ("ahead", "behind")
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Summaries of all runs, unchanged and with one entry stretched; `planted` is empty if no difference was
-    planted.
-    """
+    """Summaries of all runs, unchanged and with one entry stretched; `planted` is empty without a difference."""
 
     scenario: Scenario
     plain: tuple[RunSummary, ...]

@@ -1,6 +1,6 @@
 """Scenarios of equal entries: one entry under several names, so that every ranking is false.
 
-Only the entries, blocks, thresholds and length of a run differ from the original scenario.
+Only entries, baseline, blocks, thresholds and length of a run differ from the original scenario.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ def equals(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) 
 
 
 def lasting(scenario: Scenario, requests: int) -> Scenario:
-    """The scenario with about `requests` requests per run; in an open loop, bursts and events scale with the
-    duration.
-    """
+    """The scenario with about `requests` requests per run; open-loop bursts and events scale with the duration."""
     load = scenario.load
     if load.mode == "closed":
         return scenario.model_copy(update={"load": load.model_copy(update={"requests": requests})})

@@ -68,9 +68,7 @@ def studentised(logs: Floats, seed: int) -> Estimate:
 
 
 def sign_flip(logs: Floats, seed: int) -> Estimate:
-    """Sign-flip permutation test (Fisher 1935): under equality each block's sign is random. The interval is
-    Student's.
-    """
+    """Sign-flip permutation test (Fisher 1935): under equality each block's sign is random. Student's interval."""
     plain = paired_student(logs)
     if len(logs) < 2:
         return plain

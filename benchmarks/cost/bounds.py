@@ -112,9 +112,7 @@ def flatness(runs: Sequence[Run]) -> list[Verdict]:
 
 
 def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
-    """Compare the medians of all sizes, each relative to the mean of its block, so that one noisy run makes no
-    slope.
-    """
+    """Compare the medians of all sizes, each relative to the mean of its block to cancel noise of a block."""
     sizes = [endpoints_in(peer) for peer in peers]
     words = f"{policy} {FLAT.format(sizes[0], sizes[-1])} within {AT_MOST_STEEPER - 1:.0%}"
     if invalid := [run.peer for run in runs if run.peer in peers and run.fault]:

@@ -40,9 +40,7 @@ async def cost(plan: Plan, load: Load, worker: Child, unit: Unit, run: Run) -> R
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """CPU accounting at one instant: of the proxy, and, in seconds, of all processes of the benchmark and of its
-    cores.
-    """
+    """CPU accounting at one instant: of the proxy, and, in seconds, of all benchmark processes and of the cores."""
 
     at: float
     proxy: cpu_time.Cpu

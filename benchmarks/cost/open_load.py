@@ -1,6 +1,6 @@
 """Open-loop load generator: Poisson arrivals fixed in advance, latency counted from the scheduled instant.
 
-Also reports its own lag and the utilisation of its core, so that a late generator can be told from a slow proxy.
+Also reports its own lag and the utilisation of its core, to distinguish a late generator from a slow proxy.
 
     python -m benchmarks.cost.open_load PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
 """

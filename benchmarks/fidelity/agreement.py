@@ -101,9 +101,7 @@ class Chapter:
 
     @property
     def ranking_is_met(self) -> bool | None:
-        """Whether all pairs that are apart in measurement have the same order in simulation; None if no pair is
-        apart.
-        """
+        """Whether all pairs that differ in measurement have the same order in simulation; None without such a pair."""
         apart = [duel for duel in self.duels if duel.is_apart]
         return all(duel.is_same for duel in apart) if apart else None
 
@@ -169,9 +167,7 @@ def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
 
 
 def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
-    """Share of the worker whose shares differ most. Relative to an even share: a small share has a large relative
-    error.
-    """
+    """Share of the worker whose shares differ most, relative to an even share: small shares have large errors."""
     measured, simulated = statistics.share_per_worker(ours), statistics.share_per_worker(theirs)
     worst = max(measured, key=lambda worker: abs(simulated[worker] - measured[worker]))
     distance = (simulated[worst] - measured[worst]) * len(measured)
@@ -227,9 +223,7 @@ def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) 
 
 
 def stands_apart(interval: Interval, floor: Interval | None) -> bool:
-    """Whether two entries differ: by more than 5 %, by more than the A/A control, and with an interval that excludes
-    1.
-    """
+    """Whether two entries differ by more than 5 % and the A/A control, with an interval that excludes 1."""
     if interval.blocks < 2 or math.isnan(interval.low):
         return False
     is_clear = interval.low > 1 or interval.high < 1

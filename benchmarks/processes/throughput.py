@@ -62,9 +62,7 @@ Asked = Callable[[int, float, int], Awaitable[Outcome]]
 
 
 async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
-    """New TLS connections without resumption, from `CLIENTS` clients with one connection each. Raises
-    `FleetFailedError`.
-    """
+    """New TLS connections without resumption, from `CLIENTS` parallel clients. Raises `FleetFailedError`."""
     timing = ["-time", str(max(1, round(seconds)))]
     argv = ["openssl", "s_time", "-connect", f"127.0.0.1:{port}", "-new", "-www", CASE.path, *timing]
     async with AsyncExitStack() as stack:

@@ -30,9 +30,7 @@ JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
 
 
 def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | None:
-    """Median over blocks of the ratio of two processes to one in `figure`, by default the judged one; None without
-    pairs.
-    """
+    """Median over blocks of the ratio of two processes to one, in `figure` or the judged one; None without pairs."""
     name = figure or JUDGED[part]
     found = {
         (run.processes, run.block): getattr(run, name) for run in bursts if run.part == part and not run.fault

@@ -40,9 +40,7 @@ Form = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case. `simulated(samples, seed)` returns the value from that many requests; `samples` suffice for the
-    bound.
-    """
+    """One case. `simulated(count, seed)` returns the value from `count` requests; `samples` suffice for the bound."""
 
     name: str
     theory: float

@@ -19,9 +19,7 @@ FAILED = 1
 def present_certificate(
     samples: float, console: Console | None = None, chosen: Sequence[Case] | None = None
 ) -> int:
-    """Simulate every case with `samples` times the usual number and print a table; returns 1 if any is out of
-    bounds.
-    """
+    """Simulate every case with `samples` times the usual number, print a table; returns 1 if any is out of bounds."""
     console = console if console is not None else console_here()
     table = Table(
         title="Simulated beside closed forms", caption=f"seed {SEED}, {samples:g} times the usual samples"

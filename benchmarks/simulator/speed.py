@@ -108,9 +108,7 @@ def measure(requests: int, rounds: int, console: Console) -> dict[str, list[floa
 
 
 def bench_simulator(requests: int, rounds: int, file: Path | None, *, check: bool) -> int:
-    """Measure, print and return the exit code: 1 with `check` if a bound is missed. Bounds apply to the compiled
-    build.
-    """
+    """Measure and print; returns 1 with `check` if a bound is missed. Bounds apply to the compiled build."""
     console = console_here()
     build = "compiled" if is_compiled() else "pure Python"
     found = measure(requests, rounds, console)

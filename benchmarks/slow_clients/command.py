@@ -143,9 +143,7 @@ class Sitting:
         self._console.print(Text(line, style="red" if run.fault else "dim"))
 
     def present(self) -> list[bool | None]:
-        """Print the table and the bounds; returns for each bound of Steelyard whether it is met, None if it cannot be
-        judged.
-        """
+        """Print table and bounds; returns for each bound of Steelyard whether it is met, None if not judged."""
         rows = rows_of(self.runs)
         if rows:
             self._console.print(table_of(rows))

@@ -66,9 +66,7 @@ class SlowClient:
         self._sock = sock
 
     def move(self) -> str:
-        """Send or read one byte, or reconnect; returns how the connection ended, or an empty string while it is
-        open.
-        """
+        """Send or read one byte, or reconnect; returns how the connection ended, empty while it is open."""
         if self._sock is None:
             return self._come_back()
         try:

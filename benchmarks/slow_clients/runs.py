@@ -60,9 +60,7 @@ class Plan:
 
     @property
     def is_load_alone(self) -> bool:
-        """Whether the generator has a core to itself; if it shares one with worker or slow clients, it is late by
-        milliseconds.
-        """
+        """Whether the generator has a core to itself; on a shared one it is late by milliseconds."""
         return self.proxy_core != self.load_core
 
 
@@ -201,9 +199,7 @@ async def load(plan: Plan, port: int, number: int) -> Report:
 
 @asynccontextmanager
 async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
-    """Start slow clients of `kind`, paused; yields the process and how its connections ended, which is filled on
-    exit.
-    """
+    """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit."""
     endings: dict[str, int] = {}
     report = site.folder / "crowd.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]

@@ -47,9 +47,7 @@ class Executions:
 
 
 class Crew:
-    """The workers' processes: `async with Crew(folder, core) as crew` starts all six on `ports`, in the order of
-    `WORKERS`.
-    """
+    """The workers' processes: `async with Crew(folder, core) as crew` starts all six, in the order of `WORKERS`."""
 
     def __init__(self, folder: Path, core: int, looks_well: bool = False) -> None:
         self.ports = tuple(lasting_ports(len(WORKERS)))

@@ -56,9 +56,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class ByFault:
-    """Failed requests from the start of one kind of fault to the start of the next fault; p99 in seconds, during the
-    fault.
-    """
+    """Failed requests from the start of a fault to that of the next; p99 in seconds, during the fault."""
 
     fault: str
     gets_failed: int
@@ -186,9 +184,7 @@ def in_first_seconds(rows: Account, episodes: Sequence[Episode]) -> Flags:
 
 
 def within(rows: Account, spans: Spans) -> Flags:
-    """Requests due in any of the spans. Only the due time decides, so that slow requests are not excluded for being
-    slow.
-    """
+    """Requests due in any of the spans. Only the due time decides: slow requests must not be excluded as slow."""
     found = np.zeros(len(rows.due), dtype=np.bool_)
     for since, until in spans:
         found |= (rows.due >= since) & (rows.due < until)

@@ -42,9 +42,7 @@ BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFIN
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One row per request; instants in seconds from the zero, nan if there is none. The warm-up has negative due
-    times.
-    """
+    """One row per request; instants in seconds from the zero, nan if there is none. Warm-up rows are negative."""
 
     due: Floats
     sent: Floats

@@ -145,9 +145,7 @@ async def suffered(crew: Crew, episodes: list[Episode], zero: float) -> list[Epi
 async def loading(
     pace: Pace, file: Path, port: int, seed: int, fresh: float, core: int
 ) -> AsyncIterator[float]:
-    """Run the load as a process; yields the instant of its zero, waits for its end on exit. Raises
-    `FleetFailedError`.
-    """
+    """Run the load as a process; yields the instant of its zero, waits on exit. Raises `FleetFailedError`."""
     words = (file, port, pace.rate, pace.seconds, pace.posts, seed, CONNECTIONS, fresh)
     argv = [*program("benchmarks.storm.load"), *map(str, words)]
     async with started(argv, partial(cpu_time.pinned_to, core)) as process:

@@ -50,9 +50,7 @@ share = 0.1
 def steelyard(
     port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
 ) -> str:
-    """Configuration of `balancer serve`: endpoints by region, the first region is home; endpoint `without` is
-    omitted.
-    """
+    """Configuration of `balancer serve`: endpoints by region, the first is home; endpoint `without` is omitted."""
     lines = [f'listen = "127.0.0.1:{port}"', f"home_region = {json.dumps(REGIONS[0])}", "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}", mechanisms]
     for name, worker in zip(WORKERS, workers, strict=True):

@@ -71,9 +71,7 @@ def capacity(
     seed: int | None,
     file: Path | None,
 ) -> int:
-    """Search for the highest rate that POLICY sustains in SCENARIO: up by half until one fails, then bisection to 2
-    %.
-    """
+    """Search for the highest rate that POLICY sustains in SCENARIO: up by half, then bisection to 2 %."""
     must_be_writable("--json", file)
     chosen = overridden(load_scenario(scenario), Overrides(policies=(policy,), seed=seed))
     bound = chosen.slo if slo is None else seconds(slo)

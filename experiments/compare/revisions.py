@@ -40,8 +40,9 @@ class Course:
 
 
 def measure(revisions: Sequence[str], course: Course, console: Console) -> list[Results]:
-    """Run every block of both revisions; returns their results in the given order. Raises `BadInputError`,
-    `FleetFailedError`.
+    """Run every block of both revisions; returns their results in order.
+
+    Raises `BadInputError`, `FleetFailedError`.
     """
     rng = random.Random(course.seed)
     with working_copies(revisions) as copies:

@@ -1,6 +1,6 @@
 """Randomised switchback experiment: policies alternate on the same traffic, in random order within each block.
 
-The initial policy is restored in every case, unless a third party has changed the policy meanwhile. A policy's wash-out
+The initial policy is restored in every case, unless another client has changed the policy meanwhile. A policy's wash-out
 does not count: until then responses arrive for requests that its predecessor placed.
 
     before     the initial policy for one period: reference of the rails, and check that there is traffic

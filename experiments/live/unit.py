@@ -30,8 +30,9 @@ class UnitFailed(ExperimentError):
 
 
 class LiveUnit(Protocol):
-    """Operations of a balancer that an evaluation needs. All raise `BadInputError` for a rejected request, and
-    `UnitFailed`.
+    """Operations of a balancer that an evaluation needs.
+
+    All raise `BadInputError` for a rejected request, and `UnitFailed`.
     """
 
     async def look(self) -> dict[str, Any]:

@@ -36,9 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`comparisons` with `baseline` in every measure; `floor` is the noise floor of the A/A pair in p99, if there was
-    one.
-    """
+    """`comparisons` with `baseline` in every measure; `floor` is the noise floor of the A/A pair in p99, if any."""
 
     baseline: str
     rows: tuple[Row, ...]

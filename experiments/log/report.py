@@ -99,9 +99,7 @@ def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> lis
 
 
 def busiest(rows: list[Competitor]) -> list[Competitor]:
-    """The `MOST_ROWS` rows with the most requests, in their order; rows without a success have no latency and are
-    omitted.
-    """
+    """The `MOST_ROWS` rows with the most requests, in their order; rows without a success are omitted."""
     able = [one for one in rows if one.runs[0].samples.ok.any()]
     most = sorted(able, key=lambda one: len(one.runs[0].samples), reverse=True)[:MOST_ROWS]
     return [one for one in able if one in most]

@@ -58,9 +58,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFit:
-    """Estimate for one endpoint, from `requests` successes. Seconds; `is_reported`: the worker reported its service
-    time.
-    """
+    """Estimate for one endpoint, from `requests` successes. Seconds; `is_reported`: by the worker itself."""
 
     endpoint: Endpoint
     requests: int
@@ -159,9 +157,7 @@ def in_flight(begin: Floats, end: Floats) -> Ints:
 
 
 def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
-    """Largest number in flight, itself included, while the median of `waited` is near that of requests that found
-    none.
-    """
+    """Largest number in flight, itself included, with a median of `waited` near that of unhindered requests."""
     alone = float(np.median(waited[ahead <= ahead.min(initial=0)]))
     most = 1
     order = np.argsort(ahead, kind="stable")

@@ -61,9 +61,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`lines` begin with the recorded and its simulated counterpart; `used` is the utilisation of the remaining
-    capacity.
-    """
+    """`lines` begin with the recorded and its simulated counterpart; `used` is the remaining workers' utilisation."""
 
     question: Question
     regions: tuple[RegionFit, ...]

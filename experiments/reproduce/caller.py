@@ -134,9 +134,7 @@ class Connection:
         self.socket.close()
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
-        """Split off complete frames. h2 accepts none after a GOAWAY, though open streams continue (RFC 9113 section
-        6.8).
-        """
+        """Split off complete frames. h2 accepts none after a GOAWAY, though open streams continue (RFC 9113 § 6.8)."""
         kept, at = self._begun + data, 0
         while (end := at + FRAME_HEAD + int.from_bytes(kept[at : at + 3], "big")) <= len(kept):
             yield kept[at:end]

@@ -75,9 +75,7 @@ class Users:
         self.span = time.monotonic() - self._began_at
 
     async def trickle(self, calls: int, gap: float, rng: Random) -> None:
-        """Open loop: random calls of the mix, each on a new connection, at Poisson instants `gap` seconds apart on
-        average.
-        """
+        """Open loop: random calls of the mix on new connections, at Poisson instants `gap` seconds apart on average."""
         self._began_at = time.monotonic()
         await all_of(self._stranger(call, at) for call, at in trickling(calls, gap, rng))
         self.span = time.monotonic() - self._began_at

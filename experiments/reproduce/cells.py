@@ -166,9 +166,7 @@ def calls_of(visits: Sequence[Visit]) -> tuple[list[float], list[float]]:
 
 
 def http2_beside_http1(visits: Sequence[Visit]) -> tuple[float, tuple[float, float]] | None:
-    """Ratio of HTTP/2 to HTTP/1.1 for later calls on a kept connection, paired by block and TLS version, with
-    interval.
-    """
+    """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
     kept = {
         (one.block, one.cell.tls, one.cell.http): median(one.later)
         for one in visits

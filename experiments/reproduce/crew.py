@@ -72,8 +72,9 @@ def lines(keys: Keys) -> str:
 async def unit(
     name: str, file: UnitFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
 ) -> Child:
-    """Start a balancer and wait until it is ready. `descriptors` limits its open files; None: no limit of its own.
-    Raises `FleetFailedError`.
+    """Start a balancer and wait until it is ready. Raises `FleetFailedError`.
+
+    `descriptors` limits its open files; None: no limit of its own.
     """
     path = folder / f"{name.replace(' ', '-')}.toml"
     await asyncio.to_thread(path.write_text, file.text, "utf-8")

@@ -103,9 +103,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Median seconds of one visit: direct, through the balancer, and through one that opens a connection per
-    request.
-    """
+    """Median seconds of one visit: direct, through the balancer, and through one without keep-alive."""
 
     direct: float
     unit: float

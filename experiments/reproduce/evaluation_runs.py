@@ -117,9 +117,7 @@ def crowd_of(at_once: int, samples: Samples, scale: float) -> Crowd:
 
 
 async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> None:
-    """The same calls direct, through the balancer, and through one without keep-alive, in random order in every
-    block.
-    """
+    """The same calls direct, through the balancer, and through one without keep-alive, shuffled in every block."""
     async with AsyncExitStack() as stack:
         near = await crew.worker(
             stack, name="near", rtt=f"{1e3 * TRIP:g}ms", service=f"fixed:{1e3 * WORK:g}ms", slots=2

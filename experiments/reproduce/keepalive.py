@@ -103,9 +103,7 @@ class KeepaliveSitting(Sitting):
         return verdicts
 
     def _judged(self, row: Row) -> bool | None:
-        """Verdict on a row. Other load on the machine only adds time: a pass stands, a miss is not judged under such
-        load.
-        """
+        """Verdict on a row. Other load on the machine only adds time: under it a miss is not judged."""
         return row.is_met or (None if lag_of(self._visits) > MOST_LAG else False)
 
     def figures(self) -> Mapping[str, Callable[[], Figure]]:

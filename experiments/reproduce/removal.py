@@ -139,9 +139,7 @@ def costs_of(found: Sequence[tuple[Way, float]]) -> list[Cost]:
 
 
 def least_of(costs: Sequence[Cost]) -> float:
-    """Lower bound in microseconds of the cost of the names for a new head, from the intervals of both passes; 0 if they
-    overlap.
-    """
+    """Lower bound in µs of the names' cost for a new head, from both intervals; 0 if they overlap."""
     own = {one.way: one.interval for one in costs}
     if not {ANYWAY, WITH_NAMES} <= own.keys():
         return 0.0

@@ -96,17 +96,17 @@ class ReuseSitting(Sitting):
 
 
 def row_of(run: Run, setup: Setup) -> Quantities:
-    """Of all calls, failed ones too, in the source's time."""
+    """Statistics of all calls, including failed ones, in the source's time."""
     return quantities_of([made.took for made in run.made], run.span).scaled(setup.time_scale)
 
 
 def failed(made: Sequence[Made]) -> int:
-    """Calls that broke, or got an answer of 400 or more."""
+    """Number of calls that broke or got a status of 400 or more."""
     return sum(not one.is_ok for one in made)
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """For JSON: everything but the single calls."""
+    """Summary of a run for JSON, without single calls."""
     return {
         "way": run.way.name,
         "requests": len(run.made),
