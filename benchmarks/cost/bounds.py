@@ -19,7 +19,7 @@ from benchmarks.cost.peers import HAPROXY, NGINX, OURS, SESSION
 from benchmarks.cost.plan import Run
 
 Spread = tuple[float, float, float]
-"""Median, lowest, highest."""
+"""Median, lowest and highest value."""
 
 FLAT = "flat from {} to {} endpoints"
 

@@ -220,5 +220,4 @@ def hedges() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    """All cases."""
     return [*single_servers(), *many_servers(), *turns(), *choices(), *splits(), *hedges()]

@@ -18,7 +18,7 @@ from experiments.load.samples import Ints
 
 
 class UnitRestarted(ExperimentError):
-    """Counters have decreased."""
+    """Counters have decreased, so the balancer or an endpoint was restarted."""
 
     exit_code = 3
 

@@ -1,7 +1,7 @@
 """Randomised switchback experiment: policies alternate on the same traffic, in random order within each block.
 
-The initial policy is restored in every case, unless another client has changed the policy meanwhile. A policy's wash-out
-does not count: until then responses arrive for requests that its predecessor placed.
+The initial policy is restored in every case, unless another client has changed the policy meanwhile. The wash-out of a
+policy does not count: until then responses arrive for requests that its predecessor placed.
 
     before     the initial policy for one period: reference of the rails, and check that there is traffic
     block 1    each policy for one period, in random order

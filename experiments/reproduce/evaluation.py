@@ -147,7 +147,7 @@ class Lap:
 
 @dataclass(slots=True)
 class Evaluation:
-    """All results so far."""
+    """Results of the parts measured so far; empty where a part was not measured."""
 
     calm: list[Calm] = field(default_factory=list)
     machines: list[tuple[str, Samples]] = field(default_factory=list)
