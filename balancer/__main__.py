@@ -103,7 +103,7 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
     try:
         return run(member.part_of(settings), lambda: member.part_of(read()), member)
     except (ConfigError, ListenFailed, LogFailed) as error:
-        tell_problem(str(error))
+        print_error(str(error))
         return 2
     except KeyboardInterrupt:
         return 130
@@ -190,11 +190,11 @@ def main() -> None:
 
 def fail(message: str) -> None:
     """The end of the command."""
-    tell_problem(message)
+    print_error(message)
     sys.exit(2)
 
 
-def tell_problem(message: str) -> None:
+def print_error(message: str) -> None:
     """One line, whatever the message holds."""
     click.echo(f"balancer: {one_line(message)}", err=True)
 

@@ -176,7 +176,7 @@ class StreamRefused(ConnectFailed):
     outcome = OutcomeKind.RESET
 
 
-class NotCarried(UpstreamError):
+class UnsupportedByTransport(UpstreamError):
     """The endpoint's transport has no way to pass this on. Never blamed on the endpoint."""
 
     status = 501

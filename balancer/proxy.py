@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from balancer.recording.recorder import Recorder
     from policies.overload.hedging import Hedging
 
-AT_ONCE: Final = -1.0
+CLOSE_ALL_IDLE: Final = -1.0
 """Seconds that nobody has been idle for less than."""
 
 
@@ -87,9 +87,9 @@ class ReloadCounts:
 class Proxy:
     """Everything that one process forwards with.
 
-    `coarse_now` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
+    `cached_time` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
     `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
-    `keeps_clients`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
+    `keeps_alive`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
     one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
     `journal` is told of every request that has ended, and `reads_load`: what workers say of their load is looked for.
     `explaining` is there while clients may be told why a request went where it went.
@@ -109,24 +109,24 @@ class Proxy:
         self.clock = clock
         self._rng = rng
         self.now = clock.now
-        self.coarse_now = clock.now()
-        self.started_at = self.coarse_now
+        self.cached_time = clock.now()
+        self.started_at = self.cached_time
         self.policy = terms.policy
         self._inner = router.policy
         self.shadows: tuple[Shadow, ...] = ()
         self.canary: Canary | None = None
-        self._see_who_else_picks()
+        self._update_shadows()
         self._sticky: StickyConfig | None = None
         self._access_log = access_log
         self._recorder: Recorder | None = None
         self.journal: Journal | None = None
         self.reads_load = False
-        self._see_who_asks()
+        self._update_observers()
         self.hedges: Hedges | None = None
         self.gate: Admission | None = None
         self.date_line = b""
         self.is_draining = False
-        self.keeps_clients = True
+        self.keeps_alive = True
         self.counts = Counts()
         self.reload_counts = ReloadCounts()
         self.sticky_counts = StickyCounts()
@@ -134,11 +134,11 @@ class Proxy:
             DownstreamConnection, None
         ] = {}  # in order of arrival: a set's is that of addresses
         self.on_client_left: Callable[[], None] | None = None
-        self.tunnels = Tunnels(self.coarse_now, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
+        self.tunnels = Tunnels(self.cached_time, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
         self.queue = RequestQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
         self.retries = terms.retries
         self.pools = Pools(
-            self.coarse_now,
+            self.cached_time,
             terms.pools,
             upstream_limit,
             terms.upstream_tls,
@@ -148,7 +148,7 @@ class Proxy:
         self.pools.transports = transports_of(terms.endpoints)
         self.pools.without_reuse = without_reuse(terms.endpoints)
         self.pools.replace([state.endpoint for state in router.states])
-        self._tell_of_connections()
+        self._link_pools()
         self.checks = Checks(router, self.pools, terms.check_plan)
         self.load_probes = LoadProbes(router, self.pools, clock.now)
         prefix = secrets.token_hex(6).encode()
@@ -158,9 +158,9 @@ class Proxy:
         self.discovery = Discovery(self.roster)
         self.recording = Recording(self, clock)
         self.explanations = Explanations(router, clock.now)
-        self.adopt(terms)
+        self.apply(terms)
 
-    def adopt(self, terms: RuntimeConfig) -> None:
+    def apply(self, terms: RuntimeConfig) -> None:
         """Go by these from now on: all of them but for endpoints and policy, which may have been changed since."""
         self.terms = terms
         self.timeouts = terms.timeouts
@@ -185,16 +185,16 @@ class Proxy:
         self.load_probes.use(terms.probe_plan)
         self.router.use_fitness(terms.fitness)
         self.router.use_concurrency(terms.concurrency)
-        self._adopt_hedging(terms.hedging)
-        self._adopt_gate(terms)
-        self.recording.adopt(terms.record)
-        self.explaining: Explaining | None = self.explanations.adopt(terms.explain)
+        self._apply_hedging(terms.hedging)
+        self._apply_admission(terms)
+        self.recording.apply(terms.record)
+        self.explaining: Explaining | None = self.explanations.apply(terms.explain)
         if terms.sticky != self._sticky:
             self._sticky = terms.sticky
             self._use(self._inner)
         self.router.limit(terms.limits.in_flight)  # last: whoever waited may go at once
 
-    def _adopt_hedging(self, hedging: Hedging | None) -> None:
+    def _apply_hedging(self, hedging: Hedging | None) -> None:
         if self.hedges is not None and hedging is None:
             self.hedges.close()
             self.hedges = None
@@ -203,27 +203,27 @@ class Proxy:
         elif hedging is not None:
             self.hedges = Hedges(self, hedging)
 
-    def _adopt_gate(self, terms: RuntimeConfig) -> None:
+    def _apply_admission(self, terms: RuntimeConfig) -> None:
         rules, queue = terms.gate_rules, self.queue
         levels = len(rules.levels) if rules is not None else 1
-        queue.adopt(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
+        queue.apply(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
         if self.gate is not None and rules is not None:
             self.gate.rules = rules
         else:
             self.gate = Admission(rules, self.router, queue, self.now) if rules is not None else None
 
-    def drain(self, idle_limit: float = AT_ONCE) -> None:
+    def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
         """Stop: every client connection ends with the response that it waits for, or when it has been idle for
         `idle_limit` seconds."""
         self.is_draining = True
-        self.keeps_clients = False
+        self.keeps_alive = False
         self.idle_limit = idle_limit
 
     def set_crowded(self, is_crowded: bool) -> None:
         """While clients wait in the kernel, those served end after their response: turns go round."""
-        self.keeps_clients = not (is_crowded or self.is_draining)
+        self.keeps_alive = not (is_crowded or self.is_draining)
 
-    def use_policy(self, spec: PolicySpec) -> None:
+    def apply_policy(self, spec: PolicySpec) -> None:
         """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""
         self._use(spec.make(self._rng))
         self.policy = spec
@@ -232,12 +232,12 @@ class Proxy:
 
     def _use(self, policy: Policy) -> None:
         self._inner = policy
-        self._see_who_else_picks()
+        self._update_shadows()
         stickiness = self.stickiness
         self.router.set_policy(
             policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
         )
-        self._see_who_asks()
+        self._update_observers()
 
     @property
     def access_log(self) -> AccessLog | None:
@@ -247,7 +247,7 @@ class Proxy:
     @access_log.setter
     def access_log(self, log: AccessLog | None) -> None:
         self._access_log = log
-        self._see_who_asks()
+        self._update_observers()
 
     @property
     def recorder(self) -> Recorder | None:
@@ -257,15 +257,15 @@ class Proxy:
     @recorder.setter
     def recorder(self, recorder: Recorder | None) -> None:
         self._recorder = recorder
-        self._see_who_asks()
+        self._update_observers()
 
-    def _see_who_else_picks(self) -> None:
+    def _update_shadows(self) -> None:
         policy = self._inner
         self.shadows = policy.shadows if isinstance(policy, Shadowed) else ()
         live = policy.live if isinstance(policy, Shadowed) else policy
         self.canary = live if isinstance(live, Canary) else None
 
-    def _see_who_asks(self) -> None:
+    def _update_observers(self) -> None:
         self.journal = journal_of(self._access_log, self._recorder)
         self.reads_load = self._recorder is not None or hasattr(self._inner, "observe")
 
@@ -282,7 +282,7 @@ class Proxy:
         """Route among these from now on; what is in flight elsewhere finishes there."""
         self.pools.replace(endpoints)  # first: the router lets those who wait go at once
         self.router.replace(endpoints)
-        self._tell_of_connections()
+        self._link_pools()
         self.checks.follow()
 
     def put_endpoint(self, endpoint: Endpoint) -> None:
@@ -298,7 +298,7 @@ class Proxy:
         self.router.drop(endpoint_id)
         self.checks.follow_one(endpoint_id, None)
 
-    def _tell_of_connections(self) -> None:
+    def _link_pools(self) -> None:
         for state in self.router.states:
             state.connections = self.pools.by_id[state.id]
 

@@ -18,7 +18,7 @@ from balancer.config.sections import LogConfig
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
-from balancer.downstream.preamble import Arrivals
+from balancer.downstream.preamble import HandshakingConnections
 from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
@@ -29,12 +29,12 @@ from balancer.process.connection_balance import ConnectionBalance
 from balancer.process.listening import listening
 from balancer.process.member import Member
 from balancer.process.siblings import Siblings
-from balancer.proxy import AT_ONCE, Proxy
+from balancer.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.tls.contexts import ServerHandshake, ServerTls
 from policies.routing.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
-FAREWELL = 10.0
+IDLE_GRACE = 10.0
 """Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered
 with Connection: close; the others find out while nothing is on its way."""
 
@@ -83,8 +83,8 @@ class Server:
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
         self.proxy = build(settings, self._clock, self._allowed.upstreams)
         terms = self.proxy.terms
-        self.proxy.discovery.adopt(terms.discovery, terms.upstream_tls_config)
-        self.reloads = Reloads(self.proxy, settings, read or (lambda: settings), self._put_in_force)
+        self.proxy.discovery.apply(terms.discovery, terms.upstream_tls_config)
+        self.reloads = Reloads(self.proxy, settings, read or (lambda: settings), self._apply)
         channel = Channel(member) if member is not None else None
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
@@ -92,14 +92,14 @@ class Server:
             self.proxy, self.reloads, terms.token, channel, self.listening.control
         )
         self._front = member.front if member is not None else None
-        self.arrivals = Arrivals(
-            self.proxy, self._downstream, self._met_with(terms.server_tls), terms.proxy_protocol
+        self.arrivals = HandshakingConnections(
+            self.proxy, self._downstream, self._handshake(terms.server_tls), terms.proxy_protocol
         )
         self._page = None if member is None else member.board.pages[member.index]
-        self._evenness = None if member is None else ConnectionBalance(member.board, member.index)
-        self._neighbours: Siblings | None = None
+        self._balance = None if member is None else ConnectionBalance(member.board, member.index)
+        self._siblings: Siblings | None = None
         if member is not None:
-            self._neighbours = Siblings(self.proxy.router, member.board, member.index, complain)
+            self._siblings = Siblings(self.proxy.router, member.board, member.index, complain)
         self._acceptor: Acceptor | None = None
         self._sweep: Sweep | None = None
 
@@ -114,10 +114,10 @@ class Server:
             self.proxy.access_log.start()
         await self.proxy.discovery.start(self.proxy.now())
         await self._control.start()  # last: what was ordered of endpoints needs to know them
-        self._tell_grace()
+        self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
         self._acceptor = Acceptor(
-            self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._evenness
+            self.listening.traffic, self.proxy, self.arrivals, self._client_limit, self._balance
         )
         self._sweep = Sweep(self.proxy, self._look)
         self._sweep.start()
@@ -127,19 +127,19 @@ class Server:
         """With every sweep."""
         if self._acceptor is not None:
             self._acceptor.sweep(now)
-        if self._neighbours is not None:
-            self._neighbours.sweep(now)
+        if self._siblings is not None:
+            self._siblings.sweep(now)
         self.proxy.discovery.tick(now)
         self.proxy.load_probes.sweep(now)
         self.proxy.recording.tick(now)
         self.proxy.explanations.tick(now)
 
-    def _tell_grace(self) -> None:
+    def _publish_grace(self) -> None:
         """The supervisor kills who takes longer, and reads no configuration again."""
         if self._page is not None:
             self._page.grace = self.proxy.timeouts.shutdown
 
-    def _met_with(self, tls: ServerTls | None) -> ServerHandshake | None:
+    def _handshake(self, tls: ServerTls | None) -> ServerHandshake | None:
         """How a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
@@ -158,33 +158,33 @@ class Server:
         on by what it has. What is in flight ends as it began."""
         await self.reloads.run()
 
-    async def _put_in_force(self, prepared: Prepared) -> None:
+    async def _apply(self, prepared: Prepared) -> None:
         """All at once, but for clients that are connected, who are many."""
         is_met_alike = prepared.terms.meets_clients_like(self.proxy.terms)
-        gone = self._adopt(prepared)
+        gone = self._apply_prepared(prepared)
         await self.proxy.discovery.close(gone)
         if not is_met_alike:
-            await self._meet_again(list(self.proxy.downstreams))
+            await self._update_clients(list(self.proxy.downstreams))
 
-    def _adopt(self, prepared: Prepared) -> list[WatchedName]:
+    def _apply_prepared(self, prepared: Prepared) -> list[WatchedName]:
         """Returns the names that need not be looked up any more. What may be wrong has been tried before, and is tried
         here before anything else happens: raises `TlsProblem`, `ConfigError` or `PoliciesError`."""
         proxy, terms = self.proxy, prepared.terms
         proxy.roster.warm(terms)
         if terms.policy != proxy.policy:
-            proxy.use_policy(terms.policy)
-        gone = proxy.discovery.adopt(terms.discovery, terms.upstream_tls_config)
-        self._adopt_log(terms.log, prepared.output)
-        proxy.adopt(terms)
-        proxy.roster.adopt(terms)
-        self.arrivals.tls, self.arrivals.proxies = self._met_with(terms.server_tls), terms.proxy_protocol
+            proxy.apply_policy(terms.policy)
+        gone = proxy.discovery.apply(terms.discovery, terms.upstream_tls_config)
+        self._apply_log(terms.log, prepared.output)
+        proxy.apply(terms)
+        proxy.roster.apply(terms)
+        self.arrivals.tls, self.arrivals.proxies = self._handshake(terms.server_tls), terms.proxy_protocol
         self._control.token = terms.token
-        self._tell_grace()
+        self._publish_grace()
         if self._acceptor is not None:
             self._acceptor.limit = self._client_limit
         return gone
 
-    def _adopt_log(self, log: LogConfig, output: LogOutput | None) -> None:
+    def _apply_log(self, log: LogConfig, output: LogOutput | None) -> None:
         proxy = self.proxy
         old = proxy.access_log
         if log.access == "off":
@@ -195,17 +195,17 @@ class Server:
             if old is not None:
                 old.reopen()
         elif old is not None:
-            old.adopt(
+            old.apply(
                 output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_control=log.control
             )
         else:
             proxy.access_log = open_log(log, output, self._clock, proxy.policy.name, Random())
             proxy.access_log.start()
 
-    async def _meet_again(self, downstreams: list[DownstreamConnection]) -> None:
+    async def _update_clients(self, downstreams: list[DownstreamConnection]) -> None:
         """Some in each turn of the loop: ten thousand at once would hold everybody up."""
         for number, downstream in enumerate(downstreams, 1):
-            downstream.adopt_terms()
+            downstream.apply()
             if number % SLICE == 0:
                 await asyncio.sleep(0)
 
@@ -217,9 +217,9 @@ class Server:
         """
         proxy = self.proxy
         grace = proxy.timeouts.shutdown
-        proxy.drain(min(FAREWELL, grace / 2) if is_patient else AT_ONCE)
+        proxy.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
         for downstream in proxy.downstreams:
-            downstream.quiet_since = proxy.coarse_now  # whatever was before: the time begins here
+            downstream.idle_since = proxy.cached_time  # whatever was before: the time begins here
         if self._owns_sockets and not is_patient:
             self.listening.control.remove()
         self._control.close()
@@ -253,7 +253,7 @@ class Server:
         everybody_left = asyncio.Event()
         proxy.on_client_left = lambda: everybody_left.set() if self._is_empty else None
         for downstream in list(proxy.downstreams):
-            downstream.close_if_quiet(proxy.now(), proxy.idle_limit)
+            downstream.close_if_idle(proxy.now(), proxy.idle_limit)
         if self._is_empty:
             return True
         try:
@@ -262,9 +262,9 @@ class Server:
             return False
         return True
 
-    def hasten(self) -> None:
+    def close_idle(self) -> None:
         """No more patience: who is idle leaves with the next sweep."""
-        self.proxy.idle_limit = AT_ONCE
+        self.proxy.idle_limit = CLOSE_ALL_IDLE
         self.arrivals.stop()
 
     @property

@@ -15,7 +15,7 @@ DEBIAN = "/usr/share/python-wheels"
 """In the configuration of Debian's and Ubuntu's packages, which are built with PGO but by rules of their own."""
 
 
-def unit_in_words() -> str:
+def describe_build() -> str:
     """Which form of the forwarding unit is installed here."""
     spec = find_spec("balancer.exchange.exchange")
     is_pure = spec is None or (spec.origin or "").endswith(".py")

@@ -18,7 +18,7 @@ def url_of(address: tuple[str, int], path: str) -> str:
     return f"http://{address[0]}:{address[1]}{path}"
 
 
-async def order_unit(
+async def request_balancer(
     address: tuple[str, int], method: str, path: str, body: dict[str, Any] | None = None
 ) -> Any:
     """The answer of the unit that serves `address`. Raises `FleetFailedError`, for a refusal too."""
@@ -29,13 +29,13 @@ async def order_unit(
         raise FleetFailedError(f"{method} {path}: {error}") from None
 
 
-async def status_of(address: tuple[str, int]) -> dict[str, Any]:
+async def balancer_status(address: tuple[str, int]) -> dict[str, Any]:
     """The status of the unit that serves `address`. Raises `FleetFailedError`."""
-    status: dict[str, Any] = await order_unit(address, "GET", "/-/status")
+    status: dict[str, Any] = await request_balancer(address, "GET", "/-/status")
     return status
 
 
-async def order_worker(address: tuple[str, int], faults: dict[str, Any]) -> None:
+async def request_worker(address: tuple[str, int], faults: dict[str, Any]) -> None:
     """Let the worker at `address` have these faults and no others. Raises `FleetFailedError`."""
     await asyncio.to_thread(_put, url_of(address, "/-/faults"), faults)
 

@@ -86,7 +86,7 @@ class Child:
         """After a pause."""
         self._signal(signal.SIGCONT)
 
-    def open_the_door(self) -> None:
+    def start_listening(self) -> None:
         """SIGHUP: a worker that was started down, or told to be, listens."""
         self._signal(signal.SIGHUP)
 

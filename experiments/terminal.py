@@ -60,7 +60,7 @@ def console_here() -> Console:
     return console if console.is_terminal else PlainConsole(max(console.width, FULL_WIDTH))
 
 
-def tell_stopped(console: Console, rest: str) -> None:
+def print_stopped(console: Console, rest: str) -> None:
     """After Ctrl-C."""
     console.print(Text.assemble(("Stopped.", "yellow"), f" {rest}"))
 
@@ -98,7 +98,7 @@ def path_line(what: str, path: Path) -> Text:
     return Text(f"{what} {path}")
 
 
-def tell(console: Console, is_met: bool | None, words: str) -> None:
+def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
     """A verdict, in its colour."""
     console.print(Text(words, style=STYLES[is_met]))
 
@@ -119,7 +119,7 @@ def duration(option: str, text: str) -> float:
     return seconds
 
 
-def must_be_writable(option: str, file: Path | None) -> None:
+def require_writable(option: str, file: Path | None) -> None:
     """Before anything is measured for it. Raises BadInputError."""
     if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
         raise BadInputError(f"{option}: {file.parent} is not a directory that can be written to")

@@ -256,7 +256,7 @@ class AdminApplication:
             if "check" in request.query:
                 spec.make(Random(0))
             else:
-                self._proxy.use_policy(spec)
+                self._proxy.apply_policy(spec)
         except Refused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:

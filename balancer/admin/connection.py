@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from balancer.admin.access import Entrance
-from balancer.downstream.connection import CONTROL_PREFIX, DownstreamConnection
+from balancer.downstream.connection import ADMIN_PREFIX, DownstreamConnection
 from balancer.errors import RequestRejected
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
@@ -36,6 +36,6 @@ class AdminConnection(DownstreamConnection):
         return super().detach()
 
     def _begin(self, request: Request, reader: RequestReader) -> None:
-        if not request.target.startswith(CONTROL_PREFIX):
+        if not request.target.startswith(ADMIN_PREFIX):
             raise RequestRejected(404, "not_found", "only control requests are taken here")
         super()._begin(request, reader)

@@ -43,7 +43,7 @@ class Connection(Protocol):
     @property
     def entrance(self) -> Entrance: ...
     def detach(self) -> asyncio.Transport: ...
-    def turn_ended(self, stays: bool) -> None: ...
+    def exchange_ended(self, stays: bool) -> None: ...
     def count_error(self, error: ForwardingError) -> None: ...
     def write_error(
         self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool
@@ -113,7 +113,7 @@ class AdminExchange:
         """The body is malformed or too long."""
         self._connection.count_error(error)
         self._connection.write_error(error, b"", stays=False, is_head=False)
-        self._connection.turn_ended(stays=False)
+        self._connection.exchange_ended(stays=False)
 
     def check(self, now: float) -> None:
         """The client's own timeouts bound it."""
@@ -126,7 +126,7 @@ class AdminExchange:
         request = self._request
         self._connection.transport.write(head if request.method == b"HEAD" else head + body)
         self._control.log_answer(request, self._connection.client, self._connection.head_at, int(status[:3]))
-        self._connection.turn_ended(stays=False)
+        self._connection.exchange_ended(stays=False)
 
     def _hand_over(self) -> None:
         if self._is_up and self._is_complete:

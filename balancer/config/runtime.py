@@ -1,7 +1,7 @@
 """What a unit goes by: the configuration as plain values, made whole and replaced whole.
 
 `Settings` become values here alone, for the start and for every reload. A new section is a field of `RuntimeConfig`, a
-line of `terms_of`, and is applied in `Proxy.adopt`, or in `Server._adopt` if it concerns the listener. Values are never
+line of `terms_of`, and is applied in `Proxy.apply`, or in `Server._adopt` if it concerns the listener. Values are never
 changed after they are made.
 """
 

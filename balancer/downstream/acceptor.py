@@ -10,7 +10,7 @@ import asyncio
 import select
 import socket
 
-from balancer.downstream.preamble import Arrivals
+from balancer.downstream.preamble import HandshakingConnections
 from balancer.errors import ListenFailed
 from balancer.process.connection_balance import PAUSE, ConnectionBalance
 from balancer.proxy import Proxy
@@ -61,13 +61,13 @@ class Acceptor:
         self,
         sock: socket.socket,
         proxy: Proxy,
-        arrivals: Arrivals,
+        arrivals: HandshakingConnections,
         limit: int,
         evenness: ConnectionBalance | None = None,
     ) -> None:
         bound_unsent(sock, proxy.limits.buffer)
         self._sock = sock
-        self._evenness = evenness  # with other processes that accept from the same socket
+        self._balance = evenness  # with other processes that accept from the same socket
         self._waiting: asyncio.TimerHandle | None = None
         self._proxy = proxy
         self._arrivals = arrivals
@@ -97,8 +97,8 @@ class Acceptor:
         self._pause()
         if self._waiting is not None:
             self._waiting.cancel()
-        if self._evenness is not None:
-            self._evenness.leave()
+        if self._balance is not None:
+            self._balance.leave()
         self._proxy.on_client_left = None
         self._sock.close()
         if self._arriving:
@@ -115,14 +115,14 @@ class Acceptor:
         if self.has_room:
             self._listen()
             return
-        is_crowded = self._somebody_waits()
+        is_crowded = self._has_backlog()
         self._proxy.set_crowded(is_crowded)
         if not is_crowded:
             return
-        oldest_first = sorted(self._proxy.downstreams, key=lambda downstream: downstream.quiet_since)
+        oldest_first = sorted(self._proxy.downstreams, key=lambda downstream: downstream.idle_since)
         closed = 0
         for downstream in oldest_first:
-            closed += downstream.close_if_quiet(now, QUIET_BEFORE_CLOSE)
+            closed += downstream.close_if_idle(now, QUIET_BEFORE_CLOSE)
             if closed >= BATCH:
                 return
 
@@ -142,10 +142,10 @@ class Acceptor:
             self._listen()
 
     def _note(self) -> None:
-        if self._evenness is not None:
-            self._evenness.note(self._clients)
+        if self._balance is not None:
+            self._balance.note(self._clients)
 
-    def _leave_to_others(self) -> None:
+    def _yield_to_siblings(self) -> None:
         """For a moment; whoever is still there after it is ours."""
         self._pause()
         self._waiting = self._loop.call_later(PAUSE, self._take_one)
@@ -158,8 +158,8 @@ class Acceptor:
 
     def _ready(self) -> None:
         for _ in range(BATCH):
-            if self._evenness is not None and self._evenness.is_ahead(self._clients):
-                self._leave_to_others()
+            if self._balance is not None and self._balance.is_ahead(self._clients):
+                self._yield_to_siblings()
                 return
             if not self._accept():
                 return
@@ -168,7 +168,7 @@ class Acceptor:
         """Take a client; whether there was one, and there may be more."""
         if not self.has_room:
             self._pause()
-            self._proxy.set_crowded(self._somebody_waits())
+            self._proxy.set_crowded(self._has_backlog())
             return False
         try:
             client, address = self._sock.accept()
@@ -190,7 +190,7 @@ class Acceptor:
         except OSError:  # it left before it was here
             client.close()
 
-    def _somebody_waits(self) -> bool:
+    def _has_backlog(self) -> bool:
         waiting = select.poll()
         waiting.register(self._sock.fileno(), select.POLLIN)
         return bool(waiting.poll(0))

@@ -16,13 +16,13 @@ from balancer.http1.own_responses import error_response
 if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
-HELD_BY_TURN: Final = 1
+HELD_BY_BODY: Final = 1
 """The request that is being received has no room for more of its body."""
 
-HELD_BY_ORDER: Final = 2
+HELD_BY_PIPELINE: Final = 2
 """Requests that came ahead wait for their turn."""
 
-HELD_BY_OFFER: Final = 4
+HELD_BY_UPGRADE: Final = 4
 """An offer to go on in another protocol is not answered."""
 
 
@@ -49,13 +49,13 @@ class ClientConnection(asyncio.Protocol):
         """Answer with an error of our own."""
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
-    def hold(self, reason: int = HELD_BY_TURN) -> None:
+    def hold(self, reason: int = HELD_BY_BODY) -> None:
         """Read no more for now."""
         if not self.is_held and not self.transport.is_closing():
             self.transport.pause_reading()
         self.is_held |= reason
 
-    def unhold(self, reason: int = HELD_BY_TURN) -> None:
+    def unhold(self, reason: int = HELD_BY_BODY) -> None:
         """Undo `hold`."""
         was_held, self.is_held = self.is_held, self.is_held & ~reason
         if was_held and not self.is_held and not self.transport.is_closing():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.admin.access import Entrance
 from balancer.admin.exchange import AdminExchange
 from balancer.downstream.client import Client
-from balancer.downstream.client_connection import HELD_BY_OFFER, HELD_BY_ORDER, HELD_BY_TURN, ClientConnection
+from balancer.downstream.client_connection import HELD_BY_UPGRADE, HELD_BY_PIPELINE, HELD_BY_BODY, ClientConnection
 from balancer.downstream.networks import ends_of
 from balancer.downstream.pending_upgrade import PendingUpgrade
 from balancer.downstream.pipelined import PipelinedBytes
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     from balancer.admin.application import AdminApplication
     from balancer.proxy import Proxy
 
-CONTROL_PREFIX: Final = b"/-/"
+ADMIN_PREFIX: Final = b"/-/"
 
 
 class DownstreamConnection(ClientConnection):
     """One client connection."""
 
     __slots__ = (
-        "_ahead",
+        "_pipelined",
         "_answering",
         "_body",
         "_control",
-        "_is_deaf",
+        "_ignores_input",
         "_linger_until",
         "_reader",
-        "_stays",
+        "_keeps_alive",
         "_unsent",
         "_unstarted",
         "came_at",
         "client",
         "head_at",
         "offer",
-        "quiet_since",
+        "idle_since",
     )
 
     def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
@@ -62,13 +62,13 @@ class DownstreamConnection(ClientConnection):
         self._body: Body | None = None  # of the request that is coming, after its head
         self._answering: Turn | None = None
         self._unstarted: Turn | None = None  # being answered as soon as the read is through
-        self._ahead: PipelinedBytes | None = None  # made for those who pipeline
-        self._stays = True  # the client wants to send more after the request that is coming
-        self._is_deaf = False  # what the client may still be sending is not listened to
+        self._pipelined: PipelinedBytes | None = None  # made for those who pipeline
+        self._keeps_alive = True  # the client wants to send more after the request that is coming
+        self._ignores_input = False  # what the client may still be sending is not listened to
         self._unsent = 0
         self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
         self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
-        self.quiet_since = proxy.coarse_now
+        self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
         self.offer: PendingUpgrade | None = None  # to go on in another protocol, until it is answered
 
@@ -90,12 +90,12 @@ class DownstreamConnection(ClientConnection):
         self.write = self.transport.write
         self.transport.set_write_buffer_limits(high=proxy.limits.high_water)
         proto = b"http" if transport.get_extra_info("sslcontext") is None else b"https"
-        self.client = client = self._meet(*ends_of(transport), proto)
+        self.client = client = self._make_client(*ends_of(transport), proto)
         self._reader = RequestReader(client, proxy.limits, proxy.fresh_id)
         proxy.counts.connections += 1
         proxy.downstreams[self] = None
 
-    def _meet(self, address: bytes, authority: bytes, proto: bytes) -> Client:
+    def _make_client(self, address: bytes, authority: bytes, proto: bytes) -> Client:
         proxy = self._proxy
         is_trusted = proxy.trusts(address.decode())
         return Client(
@@ -109,12 +109,12 @@ class DownstreamConnection(ClientConnection):
             proxy.gate.fields(is_trusted) if proxy.gate is not None else None,
         )
 
-    def adopt_terms(self) -> None:
+    def apply(self) -> None:
         """The unit goes by other terms: so do the requests that begin from now on."""
         old, limits = self.client, self._proxy.limits
-        self.client = self._meet(old.address, old.authority, old.proto)
+        self.client = self._make_client(old.address, old.authority, old.proto)
         if self._reader is not None:
-            self._reader.adopt(self.client, limits)
+            self._reader.apply(self.client, limits)
         if not self.transport.is_closing():
             self.transport.set_write_buffer_limits(high=limits.high_water)
 
@@ -122,7 +122,7 @@ class DownstreamConnection(ClientConnection):
         if self._reader is None:  # we linger: what comes is dropped
             return
         if self._body is None:
-            if self._answering is not None or self.is_write_paused or self._ahead is not None:
+            if self._answering is not None or self.is_write_paused or self._pipelined is not None:
                 self._keep(data)
                 return
             data = self._read_head(data)
@@ -140,11 +140,11 @@ class DownstreamConnection(ClientConnection):
 
     def _keep(self, data: bytes) -> None:
         """It came behind a request that is not answered yet."""
-        if self._ahead is not None:
-            self._ahead.add(data)
+        if self._pipelined is not None:
+            self._pipelined.add(data)
         elif self._reader is not None:
-            self._ahead = PipelinedBytes(data, self._proxy.now())
-            self.hold(HELD_BY_ORDER)
+            self._pipelined = PipelinedBytes(data, self._proxy.now())
+            self.hold(HELD_BY_PIPELINE)
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
@@ -158,10 +158,10 @@ class DownstreamConnection(ClientConnection):
 
     def _read_ahead(self) -> None:
         """Begin the next request of those that came ahead."""
-        ahead, reader = self._ahead, self._reader
+        ahead, reader = self._pipelined, self._reader
         if ahead is None or reader is None or not self._may_begin:
             return
-        self._ahead = None  # until it is known what is left
+        self._pipelined = None  # until it is known what is left
         self.came_at = ahead.since
         request = None
         try:
@@ -175,7 +175,7 @@ class DownstreamConnection(ClientConnection):
             if self._reader is not None and not ahead.is_empty:  # a head has begun, but not ended
                 ahead.add(self._read_head(ahead.take_all()))
         elif request.fields.is_offer:
-            self._make_offer(reader, b"")
+            self._hold_for_upgrade(reader, b"")
         while self._body is not None and not ahead.is_empty:
             ahead.put_back(len(self._read_body(ahead.take())))
         self.came_at = 0.0
@@ -184,7 +184,7 @@ class DownstreamConnection(ClientConnection):
         if self._reader is None or ahead.is_empty:
             self._ahead_is_read(ahead)
             return
-        self._ahead = ahead
+        self._pipelined = ahead
         if self._answering is None:  # answered on the spot
             self._go_on_soon()
 
@@ -192,7 +192,7 @@ class DownstreamConnection(ClientConnection):
         """Nothing is left that came ahead, or nothing more is read, but the rest by another protocol."""
         if self.offer is not None:
             self.offer.take_over(ahead)
-        self.unhold(HELD_BY_ORDER)
+        self.unhold(HELD_BY_PIPELINE)
         if ahead.has_ended and self._reader is not None and not self.eof_received():
             self.transport.close()
 
@@ -205,7 +205,7 @@ class DownstreamConnection(ClientConnection):
             request = reader.read(data)
             if request is None:
                 if not has_begun:  # its time is bounded from its first byte on
-                    self.quiet_since = self._proxy.coarse_now
+                    self.idle_since = self._proxy.cached_time
                     self.head_at = self.came_at or self._proxy.now()
                 return b""
             if not has_begun:
@@ -214,9 +214,9 @@ class DownstreamConnection(ClientConnection):
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
             return b""
-        return self._make_offer(reader, reader.rest) if request.fields.is_offer else reader.rest
+        return self._hold_for_upgrade(reader, reader.rest) if request.fields.is_offer else reader.rest
 
-    def _make_offer(self, reader: RequestReader, rest: bytes) -> bytes:
+    def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:
         """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
         if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
             return rest
@@ -225,7 +225,7 @@ class DownstreamConnection(ClientConnection):
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
         """The offer was declined."""
-        reader.adopt(self.client, self._proxy.limits)
+        reader.apply(self.client, self._proxy.limits)
         self._reader = reader
         if early:
             self._keep(early)
@@ -233,7 +233,7 @@ class DownstreamConnection(ClientConnection):
     def _read_body(self, data: bytes) -> bytes:
         """Returns what follows the body."""
         body = cast(Body, self._body)
-        self.quiet_since = self._proxy.coarse_now
+        self.idle_since = self._proxy.cached_time
         try:
             pieces = body.feed(data)
         except BodyTooLarge as error:
@@ -248,14 +248,14 @@ class DownstreamConnection(ClientConnection):
         if body.is_ended:
             self._body = None
             if self._answering is not None:
-                self._reader = self._reader if self._stays else None
+                self._reader = self._reader if self._keeps_alive else None
                 self._answering.request_ended(body.trailers)
         return body.rest
 
     def eof_received(self) -> bool:
         """A client may close its sending side and still read: answer what it asked, then close."""
-        if self._ahead is not None:  # a paused TLS transport still reports its end
-            self._ahead.has_ended = True
+        if self._pipelined is not None:  # a paused TLS transport still reports its end
+            self._pipelined.has_ended = True
             return True
         if self._answering is None or self._body is not None or self._linger_until is not None:
             return False
@@ -264,7 +264,7 @@ class DownstreamConnection(ClientConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._proxy.downstreams.pop(self, None)
-        self._reader = self._ahead = None
+        self._reader = self._pipelined = None
         turn, self._answering = self._answering, None
         if turn is not None:
             turn.abandon()
@@ -279,7 +279,7 @@ class DownstreamConnection(ClientConnection):
         self.is_write_paused = False
         if self._answering is not None:
             self._answering.resume_response()
-        elif self._ahead is not None:
+        elif self._pipelined is not None:
             self._go_on_soon()
 
     # --- turns
@@ -290,7 +290,7 @@ class DownstreamConnection(ClientConnection):
         proxy.counts.requests += 1
         has_body = request.fields.has_body
         turn: Turn
-        if request.target.startswith(CONTROL_PREFIX):
+        if request.target.startswith(ADMIN_PREFIX):
             turn = AdminExchange(self, self._control, request)
         elif proxy.journal is not None:
             turn = LoggedExchange(proxy, self, request, proxy.journal)
@@ -298,7 +298,7 @@ class DownstreamConnection(ClientConnection):
             turn = Exchange(proxy, self, request)
         if has_body:
             self._body = reader.body(request)
-            self._stays = request.fields.keep_alive
+            self._keeps_alive = request.fields.keep_alive
             self._answering = self._unstarted = turn  # the head goes with what this read brought of the body
             return
         if not request.fields.keep_alive:
@@ -306,14 +306,14 @@ class DownstreamConnection(ClientConnection):
         self._answering = turn
         turn.start()
 
-    def turn_ended(self, stays: bool) -> None:
+    def exchange_ended(self, stays: bool) -> None:
         """The request has been answered in full."""
         self._answering = None
-        self.quiet_since = self._proxy.coarse_now
+        self.idle_since = self._proxy.cached_time
         if not stays or self._reader is None:
             if self.offer is None or not self.offer.withdraw(stays):
                 self._finish()
-        elif self._ahead is not None:
+        elif self._pipelined is not None:
             asyncio.get_running_loop().call_soon(self._read_ahead)
 
     # --- ends
@@ -321,7 +321,7 @@ class DownstreamConnection(ClientConnection):
     def check(self, now: float) -> None:
         """The sweep: has the client, or the worker, had its time? `now` is coarse."""
         timeouts = self._proxy.timeouts
-        quiet = now - self.quiet_since
+        quiet = now - self.idle_since
         if self._linger_until is not None:
             self._check_linger(now, quiet, self._linger_until)
         elif self.is_write_paused or self.transport.is_closing():
@@ -331,7 +331,7 @@ class DownstreamConnection(ClientConnection):
                 error = RequestRejected(408, "head_timeout", f"no whole head within {timeouts.head:g} s")
                 self._refuse(error, self._reader.head)
         elif self._answering is None:
-            if quiet > self._proxy.idle_limit and self._ahead is None:
+            if quiet > self._proxy.idle_limit and self._pipelined is None:
                 self._close_idle()
         elif self._body is not None and not self.is_held and quiet > timeouts.request_idle:
             self._reject(RequestRejected(408, "body_timeout", f"no body for {timeouts.request_idle:g} s"))
@@ -350,16 +350,16 @@ class DownstreamConnection(ClientConnection):
         """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
-            self._unsent, self.quiet_since = unsent, now
+            self._unsent, self.idle_since = unsent, now
         elif quiet > self._proxy.timeouts.body_idle:
             self.abort()
 
-    def close_if_quiet(self, now: float, longer_than: float) -> bool:
+    def close_if_idle(self, now: float, longer_than: float) -> bool:
         """Give the descriptor to somebody who waits for one."""
         has_begun = self._reader is not None and self._reader.has_begun
-        is_busy = self._answering is not None or self._ahead is not None or has_begun
+        is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
-        return is_idle and now - self.quiet_since > longer_than and self._close_idle()
+        return is_idle and now - self.idle_since > longer_than and self._close_idle()
 
     def _close_idle(self) -> bool:
         """Between requests. One that has come already is read and answered first: closed under it, a client would see
@@ -372,7 +372,7 @@ class DownstreamConnection(ClientConnection):
     def detach(self) -> asyncio.Transport:
         """Hand the connection over to another protocol."""
         self._proxy.downstreams.pop(self, None)
-        self._answering = self._reader = self._ahead = None
+        self._answering = self._reader = self._pipelined = None
         self.is_held = 0
         self.transport.resume_reading()
         self._proxy.client_left()
@@ -380,25 +380,25 @@ class DownstreamConnection(ClientConnection):
 
     def _finish(self) -> None:
         """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
-        self._reader = self._ahead = None
-        may_be_sending = self._is_deaf or self._body is not None or self.is_held
+        self._reader = self._pipelined = None
+        may_be_sending = self._ignores_input or self._body is not None or self.is_held
         if not may_be_sending and self._linger_until is None:
             self.transport.close()
         elif not self.transport.is_closing():
-            self._linger_until = self._proxy.coarse_now + self._proxy.timeouts.linger
-            self.unhold(HELD_BY_TURN | HELD_BY_ORDER | HELD_BY_OFFER)
+            self._linger_until = self._proxy.cached_time + self._proxy.timeouts.linger
+            self.unhold(HELD_BY_BODY | HELD_BY_PIPELINE | HELD_BY_UPGRADE)
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:
         """What comes is not to be read any further: answer, then close."""
         self._reader = self._body = None
-        self._is_deaf = True
+        self._ignores_input = True
         self._answering = refusal = Refusal(self._proxy, self, error, head)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:
         """The request that is being received will never be whole."""
         self._reader = self._body = self._unstarted = None
-        self._is_deaf = True
+        self._ignores_input = True
         if self._answering is not None:
             self._answering.reject(error)

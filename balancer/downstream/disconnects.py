@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from balancer.downstream.connection import DownstreamConnection
 
 
-def departed(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
+def disconnected(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
     """Those that were reset: whatever is sent to them now meets nobody."""
-    unheard = {}
+    ignore_start = {}
     for downstream in downstreams:
         transport = downstream.transport
         if not (transport.is_reading() or transport.is_closing()):
-            unheard[transport.get_extra_info("socket").fileno()] = downstream
-    if not unheard or not hasattr(select, "poll"):  # Windows
+            ignore_start[transport.get_extra_info("socket").fileno()] = downstream
+    if not ignore_start or not hasattr(select, "poll"):  # Windows
         return []
     looked_at = select.poll()
-    for descriptor in unheard:
+    for descriptor in ignore_start:
         looked_at.register(descriptor, 0)  # errors and hang-ups are told unasked
-    return [unheard[descriptor] for descriptor, _ in looked_at.poll(0)]
+    return [ignore_start[descriptor] for descriptor, _ in looked_at.poll(0)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.downstream.client_connection import HELD_BY_OFFER
+from balancer.downstream.client_connection import HELD_BY_UPGRADE
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
@@ -54,7 +54,7 @@ class PendingUpgrade(asyncio.Protocol):
     def release(self) -> None:
         """Read the client again."""
         self.early = b""
-        self.downstream.unhold(HELD_BY_OFFER)
+        self.downstream.unhold(HELD_BY_UPGRADE)
 
     def _go_on(self) -> None:
         downstream, early = self.downstream, self.early
@@ -70,7 +70,7 @@ class PendingUpgrade(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.early += data
-        self.downstream.hold(HELD_BY_OFFER)
+        self.downstream.hold(HELD_BY_UPGRADE)
 
     def eof_received(self) -> bool:
         self.has_ended = True

@@ -22,7 +22,7 @@ from balancer.tls.contexts import ServerHandshake
 from balancer.tls.transport import TlsTransport
 
 
-class Arrivals:
+class HandshakingConnections:
     """The connections of one listening socket that do not speak HTTP yet.
 
     `make` gives the protocol of a client that does. From `proxies` every connection must begin with a PROXY header,
@@ -40,7 +40,7 @@ class Arrivals:
         self.make = make
         self.tls = tls
         self.proxies = proxies
-        self._present: set[Arrival] = set()
+        self._present: set[HandshakingConnection] = set()
 
     def __len__(self) -> int:
         return len(self._present)
@@ -50,7 +50,7 @@ class Arrivals:
         is_introduced = is_within(address, self.proxies)
         if self.tls is None and not is_introduced:
             return self.make()
-        return Arrival(self, is_introduced)
+        return HandshakingConnection(self, is_introduced)
 
     def sweep(self, now: float) -> None:
         """Who has had its time leaves; `now` is coarse."""
@@ -63,11 +63,11 @@ class Arrivals:
         for arrival in list(self._present):
             arrival.abort()
 
-    def entered(self, arrival: Arrival) -> None:
+    def entered(self, arrival: HandshakingConnection) -> None:
         """It holds a descriptor from now on."""
         self._present.add(arrival)
 
-    def left(self, arrival: Arrival, *, is_failed: bool) -> None:
+    def left(self, arrival: HandshakingConnection, *, is_failed: bool) -> None:
         """It speaks HTTP from now on, or its descriptor has become free."""
         if arrival not in self._present:
             return
@@ -77,18 +77,18 @@ class Arrivals:
             self.proxy.client_left()
 
 
-class Arrival(asyncio.Protocol):
+class HandshakingConnection(asyncio.Protocol):
     """One connection, until it speaks HTTP. `since` is when it came, coarse."""
 
     __slots__ = ("_arrivals", "_header", "_is_introduced", "_transport", "since")
 
     _transport: asyncio.Transport
 
-    def __init__(self, arrivals: Arrivals, is_introduced: bool) -> None:
+    def __init__(self, arrivals: HandshakingConnections, is_introduced: bool) -> None:
         self._arrivals = arrivals
         self._is_introduced = is_introduced
         self._header = b""
-        self.since = arrivals.proxy.coarse_now
+        self.since = arrivals.proxy.cached_time
 
     def abort(self) -> None:
         """No more of it."""
@@ -101,7 +101,7 @@ class Arrival(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._arrivals.entered(self)
         if not self._is_introduced:
-            self._welcome(self._transport, b"")
+            self._begin_http(self._transport, b"")
 
     def data_received(self, data: bytes) -> None:
         self._header += data
@@ -115,17 +115,17 @@ class Arrival(asyncio.Protocol):
         transport: asyncio.Transport = self._transport
         if header.source is not None and header.destination is not None:
             transport = ProxiedTransport(transport, header.source, header.destination)
-        self._welcome(transport, self._header[header.size :])
+        self._begin_http(transport, self._header[header.size :])
 
     def connection_lost(self, error: Exception | None) -> None:
         self._arrivals.left(self, is_failed=True)
 
     # --- what it becomes
 
-    def _welcome(self, transport: asyncio.Transport, rest: bytes) -> None:
+    def _begin_http(self, transport: asyncio.Transport, rest: bytes) -> None:
         protocol, tls = self._arrivals.make(), self._arrivals.tls
         if tls is not None:
-            protocol = TlsTransport(tls.context, protocol, self._shaken, unnamed=tls.unnamed)
+            protocol = TlsTransport(tls.context, protocol, self._handshake_done, unnamed=tls.unnamed)
         else:
             self._arrivals.left(self, is_failed=False)
         transport.set_protocol(protocol)
@@ -133,7 +133,7 @@ class Arrival(asyncio.Protocol):
         if rest:
             protocol.data_received(rest)
 
-    def _shaken(self, error: Exception | None) -> None:
+    def _handshake_done(self, error: Exception | None) -> None:
         if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
             plain = RequestRejected(400, "plain_http", "this port speaks TLS: use https")
             self._transport.write(error_response(plain, b"", stays=False, is_head=False))

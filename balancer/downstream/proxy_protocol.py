@@ -88,9 +88,9 @@ def _port(word: bytes) -> int:
 
 def _block(data: bytes) -> ProxyHeader | None:
     if len(data) < _FIXED:
-        _judge_begin(data)
+        _check_fixed_part(data)
         return None
-    family, length = _judge_begin(data), int.from_bytes(data[14:16], "big")
+    family, length = _check_fixed_part(data), int.from_bytes(data[14:16], "big")
     is_local = data[12] & 15 == 0
     if not is_local and length < _ADDRESSES[family]:
         raise BadProxyHeader("shorter than the addresses of its family")
@@ -101,7 +101,7 @@ def _block(data: bytes) -> ProxyHeader | None:
     return _addresses(data, _FIXED + length, 4 if family == 1 else 16)
 
 
-def _judge_begin(data: bytes) -> int:
+def _check_fixed_part(data: bytes) -> int:
     """As soon as a byte is there it is judged; the family, or 0 while it is not there."""
     if len(data) > 12 and data[12] not in (0x20, 0x21):
         raise BadProxyHeader("a version that is not 2, or a command that is neither LOCAL nor PROXY")

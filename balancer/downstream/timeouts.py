@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
 
-from balancer.downstream.disconnects import departed
+from balancer.downstream.disconnects import disconnected
 from balancer.proxy import Proxy
 
 PERIOD = 0.25
@@ -75,9 +75,9 @@ class Sweep:
     def _look(self, now: float) -> Iterator[None]:
         """Pauses every `SLICE` connections: a thousand refusals in one go would hold everybody up for 20 ms."""
         proxy = self._proxy
-        proxy.coarse_now = now
+        proxy.cached_time = now
         proxy.date_line = b"Date: %b\r\n" % self._date().encode()
-        for downstream in departed(proxy.downstreams):
+        for downstream in disconnected(proxy.downstreams):
             downstream.abort()
         for number, downstream in enumerate(list(proxy.downstreams), 1):
             if downstream in proxy.downstreams:  # it may have gone in a pause

@@ -51,7 +51,7 @@ class Refusal:
         self._downstream.count_error(self._error)
         self._downstream.write_error(self._error, b"", stays=False, is_head=is_head)
         self._log()
-        self._downstream.turn_ended(stays=False)
+        self._downstream.exchange_ended(stays=False)
 
     def _log(self) -> None:
         """An entry for the access log, of what can be told from a head that nobody vouches for."""

@@ -68,7 +68,7 @@ class Admission:
                 self._queue.note_dropped(level, error)
                 raise error
         if len(rules.levels) > 1:
-            self._must_have_room(level, now)
+            self._check_capacity(level, now)
         return level, deadline
 
     def sweep(self) -> None:
@@ -100,7 +100,7 @@ class Admission:
         self._least_delay.add(delay, now)
         return delay - self._least_delay.read()
 
-    def _must_have_room(self, number: int, now: float) -> None:
+    def _check_capacity(self, number: int, now: float) -> None:
         level, pressure = self.rules.levels[number], self.pressure()
         if is_refused(level, pressure):
             retry_after = self._queue.retry_after(now, excess(level, pressure))

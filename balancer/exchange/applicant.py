@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 
-class Applicant:
+class WaitingExchange:
     """Who would like an endpoint. `level` and `deadline` say how important it is and when it is of no use any more,
     where such is asked; `queued_at` is when it first had to wait, `place` where it waits now."""
 
@@ -37,7 +37,7 @@ class Applicant:
     def _answer(self, error: ForwardingError) -> None:
         raise NotImplementedError
 
-    def _is_let_in(self, gate: Admission) -> bool:
+    def _is_admitted(self, gate: Admission) -> bool:
         """Whether the gate lets the request in; else it has its answer."""
         try:
             self.level, self.deadline = gate.admit(self._request.fields.stated)

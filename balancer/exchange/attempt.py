@@ -17,7 +17,7 @@ from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.exchange.forwarding import Forwarding
+    from balancer.exchange.forwarding import ForwardedExchange
     from policies.insight.canary import Arm
 
 OK: Final = OutcomeKind.OK
@@ -41,8 +41,8 @@ class Attempt:
     why = b""
     arm: Arm | None = None
 
-    def __init__(self, exchange: Forwarding, assignment: Assignment) -> None:
-        self.exchange: Forwarding | None = exchange
+    def __init__(self, exchange: ForwardedExchange, assignment: Assignment) -> None:
+        self.exchange: ForwardedExchange | None = exchange
         self.assignment = assignment
         self.sent_at = assignment.routed_at
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from balancer.downstream.client_connection import HELD_BY_TURN
+from balancer.downstream.client_connection import HELD_BY_BODY
 from balancer.errors import (
     ForwardingError,
     MalformedResponse,
@@ -18,7 +18,7 @@ from balancer.errors import (
     UpstreamError,
 )
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.forwarding import REPEATABLE, Forwarding
+from balancer.exchange.forwarding import REPEATABLE, ForwardedExchange
 from balancer.exchange.tunnel import Tunnel
 from balancer.http1.chunks import chunk, last_chunk
 from balancer.http1.fields import Framing
@@ -36,7 +36,7 @@ LENGTH: Final = Framing.LENGTH
 CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
-KEPT_BACK: Final = 16_384
+BUFFERED_RESPONSE: Final = 16_384
 """Bytes of a body up to which a response of known length waits for its end, to go down in one piece.
 
 Many workers write head and body apart, and one that dies in between has said nothing yet that anybody has seen: the
@@ -45,16 +45,16 @@ head of a worker that dribbles is late by a quarter of a second, once.
 """
 
 
-class Exchange(Forwarding):
+class Exchange(ForwardedExchange):
     """A request and its response."""
 
     # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
-    _is_patient = False  # nobody else may be asked: a slow worker has all the time there is
+    _waits_for_worker = False  # nobody else may be asked: a slow worker has all the time there is
     _unsent = 0  # of the body, at the last look
     _to_client: Framing
     _out: list[bytes]  # of a response that has started, from one read: one write, one system call
     _client_stays = True
-    _is_kept_back = (
+    _is_buffered = (
         False  # a response that has started: none of it has gone down, and it may still come from elsewhere
     )
 
@@ -65,7 +65,7 @@ class Exchange(Forwarding):
         fields, status = request.fields, response.status
         if status >= 500 and self._is_refused(status, is_whole=True):
             return
-        if not (fields.keep_alive and self._is_complete and proxy.keeps_clients) or fields.is_http10:
+        if not (fields.keep_alive and self._is_complete and proxy.keeps_alive) or fields.is_http10:
             self._pass_on(response)
             self.response_body(body)
             self.response_ended(b"")
@@ -92,7 +92,7 @@ class Exchange(Forwarding):
         kind = OK if status < 500 else ERROR_STATUS
         attempt.settle(proxy.router, kind, status, now, self._bytes_in, size)
         self.is_finished = True
-        downstream.turn_ended(stays=True)
+        downstream.exchange_ended(stays=True)
 
     def response_started(self, response: Response) -> None:
         if response.status < 500 or not self._is_refused(response.status, is_whole=False):
@@ -115,7 +115,7 @@ class Exchange(Forwarding):
         """A head for the client, the last one or an interim one."""
         status, request = response.status, self._request
         proxy, fields = self._proxy, request.fields
-        self._client_stays = fields.keep_alive and self._is_complete and proxy.keeps_clients
+        self._client_stays = fields.keep_alive and self._is_complete and proxy.keeps_alive
         if proxy.reads_load:
             cast(Attempt, self._attempt).load = reported_load(response.block)
         if proxy.edits is not None:
@@ -132,24 +132,24 @@ class Exchange(Forwarding):
             response, request.method == b"HEAD", fields.is_http10, self._client_stays, proxy.date_line
         )
         if status < 200:  # RFC 9110 § 15.2: 1xx are passed on, but not to an HTTP/1.0 client
-            self._active_at = proxy.coarse_now
+            self._active_at = proxy.cached_time
             if not fields.is_http10:
-                self._has_hinted = True
+                self._has_sent_interim = True
                 self._downstream.write(head)
             return
         self._to_client = framing
         cast(Attempt, self._attempt).first_byte_at = proxy.now()
         self._status = status
         self._out = [head]
-        self._is_kept_back = (
+        self._is_buffered = (
             framing is LENGTH
-            and response.length <= KEPT_BACK
+            and response.length <= BUFFERED_RESPONSE
             and self._is_complete
             and proxy.retries.limit > 0
             and request.method in REPEATABLE
         )
-        if self._kept is not None and not self._is_kept_back:
-            self._kept.spend()
+        if self._body_buffer is not None and not self._is_buffered:
+            self._body_buffer.spend()
 
     def _switch(self, response: Response) -> None:
         """From here on there are bytes, not messages: leave them to a tunnel."""
@@ -169,11 +169,11 @@ class Exchange(Forwarding):
 
     def response_body(self, data: bytes) -> None:
         self._bytes_out += len(data)
-        self._active_at = self._proxy.coarse_now
+        self._active_at = self._proxy.cached_time
         self._out.append(chunk(data) if self._to_client is CHUNKED else data)
 
     def response_paused(self) -> None:
-        if self._status and self._out and not self._is_kept_back:
+        if self._status and self._out and not self._is_buffered:
             data = b"".join(self._out)
             self._out.clear()
             self._downstream.write(data)
@@ -186,17 +186,17 @@ class Exchange(Forwarding):
         if upstream is not None and upstream.read_size != size:
             upstream.set_read_size(size)
 
-    def _let_go(self) -> None:
+    def _stop_buffering(self) -> None:
         """The rest takes its time: pass on what is here, and from now on everything as it comes."""
-        self._is_kept_back = False
-        if self._kept is not None:
-            self._kept.spend()
+        self._is_buffered = False
+        if self._body_buffer is not None:
+            self._body_buffer.spend()
         self.response_paused()
 
-    def _take_back(self) -> None:
+    def _discard_buffered(self) -> None:
         """What was kept back will never be whole: it is as if it had not come."""
-        if self._is_kept_back:
-            self._is_kept_back = False
+        if self._is_buffered:
+            self._is_buffered = False
             self._status = self._bytes_out = 0
             self._out = []
 
@@ -209,9 +209,9 @@ class Exchange(Forwarding):
         self._finish(self._client_stays and self._is_complete and self._to_client is not UNTIL_CLOSE)
 
     def response_failed(self, error: UpstreamError) -> None:
-        self._call_off(error.outcome)
+        self._end_hedging(error.outcome)
         self._release(is_clean=False)
-        self._take_back()
+        self._discard_buffered()
         if self._status:
             self._settle(error.outcome, self._proxy.now())
             self._cut(error)
@@ -233,9 +233,9 @@ class Exchange(Forwarding):
         self.is_finished = True
         self._proxy.counts.abandoned += 1
         self._leave_queue()
-        self._call_off(ABANDONED)
+        self._end_hedging(ABANDONED)
         self._release(is_clean=False)
-        self._take_back()
+        self._discard_buffered()
         self._settle(ABANDONED, self._proxy.now())
 
     def reject(self, error: RequestRejected) -> None:
@@ -252,24 +252,24 @@ class Exchange(Forwarding):
         if self._upstream is None:
             self._check_wait(now)
         elif self._status:
-            if self._is_kept_back and waited > 0:
-                self._let_go()
+            if self._is_buffered and waited > 0:
+                self._stop_buffering()
             if waited > timeouts.body_idle and not self._downstream.is_write_paused:
                 self.response_failed(ResponseTimeout(f"the response stalled for {timeouts.body_idle:g} s"))
         elif self._is_complete and waited > timeouts.first_byte:
             self.response_failed(ResponseTimeout(f"no response within {timeouts.first_byte:g} s"))
         elif self._is_complete and timeouts.attempt is not None and waited > timeouts.attempt:
-            self._lose_patience()
-        elif self._downstream.is_held & HELD_BY_TURN:
+            self._attempt_timed_out()
+        elif self._downstream.is_held & HELD_BY_BODY:
             self._check_worker_reads(now)
 
-    def _lose_patience(self) -> None:
+    def _attempt_timed_out(self) -> None:
         """The worker is slow to answer. Where nobody else may be asked, it has the time that is left."""
         attempt = cast(Attempt, self._attempt)
-        if self._is_patient or self._race is not None:
+        if self._waits_for_worker or self._race is not None:
             return
         if not self._may_repeat(attempt, needs_other=True):
-            self._is_patient = True
+            self._waits_for_worker = True
         else:
             self._release(is_clean=False)
             self._settle(ResponseTimeout.outcome, self._proxy.now())
@@ -290,10 +290,10 @@ class Exchange(Forwarding):
         self._end_with(error, error.outcome)
 
     def _end_with(self, error: ForwardingError, kind: OutcomeKind) -> None:
-        self._call_off(kind)
+        self._end_hedging(kind)
         self._release(is_clean=False)
         self._settle(kind, self._proxy.now())
-        self._take_back()
+        self._discard_buffered()
         if self._status:
             self._cut(error)
         else:
@@ -303,7 +303,7 @@ class Exchange(Forwarding):
         """Nothing of a response went down yet: say what happened in our own words."""
         self._leave_queue()
         self._proxy.counts.count_error(error)
-        stays = self._request.fields.keep_alive and self._is_complete and self._proxy.keeps_clients
+        stays = self._request.fields.keep_alive and self._is_complete and self._proxy.keeps_alive
         is_head = self._request.method == b"HEAD"
         self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
         if stays and self._downstream.is_held:  # by a body that was whole before anybody was to take it
@@ -318,4 +318,4 @@ class Exchange(Forwarding):
 
     def _finish(self, stays: bool) -> None:
         self.is_finished = True
-        self._downstream.turn_ended(stays)
+        self._downstream.exchange_ended(stays)

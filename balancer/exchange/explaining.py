@@ -51,7 +51,7 @@ class Explanations:
         """Whether every pick is explained."""
         return self._router.trace is self.trace
 
-    def adopt(self, config: ExplainConfig) -> Explaining | None:
+    def apply(self, config: ExplainConfig) -> Explaining | None:
         """Go by this from now on; returns what explains single requests, if it is to."""
         self._is_standing = config.enabled
         self._settle(self._now())

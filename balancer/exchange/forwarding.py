@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
-from balancer.exchange.applicant import Applicant
+from balancer.exchange.applicant import WaitingExchange
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.body_buffer import BodyBuffer
-from balancer.exchange.hedged_attempts import Contested, HedgeRace
+from balancer.exchange.hedged_attempts import HedgedExchange, HedgeRace
 from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.http1.chunks import chunk, last_chunk
 from balancer.http1.fields import Framing
@@ -32,7 +32,7 @@ REPEATABLE: Final = IDEMPOTENT
 """A constant of this module: what is imported is looked up anew each time."""
 
 
-class Forwarding(Applicant):
+class ForwardedExchange(WaitingExchange):
     """A request, and one attempt at a time to have it answered; two while they race.
 
     `is_finished`: nothing more will happen to it.
@@ -46,8 +46,8 @@ class Forwarding(Applicant):
     _needs_fresh = False  # a connection: the next attempt must not meet a second stale one
     _started_at = 0.0
     _active_at = 0.0
-    _kept: BodyBuffer | None = None
-    _has_hinted = False  # an interim response has gone down
+    _body_buffer: BodyBuffer | None = None
+    _has_sent_interim = False  # an interim response has gone down
     _bytes_in = 0
     _bytes_out = 0
     _status = 0
@@ -60,7 +60,7 @@ class Forwarding(Applicant):
         self._tried = NOBODY
         if request.fields.has_body:
             self._is_complete = False
-            self._kept = BodyBuffer(proxy.retries.body)
+            self._body_buffer = BodyBuffer(proxy.retries.body)
 
     # --- the request
 
@@ -72,7 +72,7 @@ class Forwarding(Applicant):
     def request_body(self, data: bytes) -> None:
         """Bytes of the body, without framing."""
         self._bytes_in += len(data)
-        self._active_at = self._proxy.coarse_now
+        self._active_at = self._proxy.cached_time
         self._send_body(chunk(data) if self._request.fields.framing is CHUNKED else data)
 
     def request_ended(self, trailers: bytes) -> None:
@@ -82,7 +82,7 @@ class Forwarding(Applicant):
             self._send_body(last_chunk(trailers))
 
     def _send_body(self, data: bytes) -> None:
-        kept, attempt = self._kept, self._attempt
+        kept, attempt = self._body_buffer, self._attempt
         if self.is_finished or kept is None:
             return
         kept.add(data)
@@ -96,8 +96,8 @@ class Forwarding(Applicant):
 
     def start(self) -> None:
         """It is this request's turn on its connection."""
-        self._started_at = self._proxy.coarse_now
-        if self._proxy.gate is None or self._is_let_in(self._proxy.gate):
+        self._started_at = self._proxy.cached_time
+        if self._proxy.gate is None or self._is_admitted(self._proxy.gate):
             self.attempt()
 
     def attempt(self) -> None:
@@ -153,11 +153,11 @@ class Forwarding(Applicant):
             self._attempt_failed(attempt, error)
 
     def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
-        request, downstream, kept = self._request, self._downstream, self._kept
+        request, downstream, kept = self._request, self._downstream, self._body_buffer
         attempt.upstream = upstream
         if upstream.read_size and upstream.read_size != downstream.client.read_size:
             upstream.set_read_size(downstream.client.read_size)
-        self._active_at = self._proxy.coarse_now
+        self._active_at = self._proxy.cached_time
         sink = cast(ResponseSink, self) if self._race is None else self._race.runner(attempt)
         if kept is None:
             upstream.send(request.head, sink, request.method)
@@ -186,7 +186,7 @@ class Forwarding(Applicant):
             second.arm = proxy.canary.take()
         self._attempts += 1
         self._tried |= {late.assignment.state.id, second.assignment.state.id}
-        self._race = HedgeRace(proxy, cast(Contested, self), late, second)
+        self._race = HedgeRace(proxy, cast(HedgedExchange, self), late, second)
         proxy.counts.hedged += 1
         pool = proxy.pools.by_id[second.assignment.state.id]
         upstream = pool.lease()
@@ -197,24 +197,24 @@ class Forwarding(Applicant):
 
     def _may_hedge(self, late: Attempt) -> bool:
         """Whether a second answer would come to the same, and the client waits for nothing but the first."""
-        downstream, kept = self._downstream, self._kept
+        downstream, kept = self._downstream, self._body_buffer
         is_sent = self._is_complete and not downstream.is_held and downstream.offer is None
         is_repeatable = kept is None or not kept.is_spent
-        is_waited_for = self._attempt is late and not (self._has_hinted or downstream.is_write_paused)
+        is_waited_for = self._attempt is late and not (self._has_sent_interim or downstream.is_write_paused)
         return is_sent and is_repeatable and is_waited_for and self._race is None
 
-    def go_on_with(self, attempt: Attempt) -> None:
+    def continue_with(self, attempt: Attempt) -> None:
         """The race is over: this is the attempt that counts."""
         self._attempt = attempt
         self._race = None
         if attempt.upstream is not None and self._downstream.is_write_paused:
             attempt.upstream.pause_reading()
 
-    def _call_off(self, kind: OutcomeKind) -> None:
+    def _end_hedging(self, kind: OutcomeKind) -> None:
         """Whatever happens to the request now happens to both."""
         race, self._race = self._race, None
         if race is not None:
-            race.call_off(cast(Attempt, self._attempt), kind)
+            race.end_other(cast(Attempt, self._attempt), kind)
 
     # --- flow
 
@@ -228,7 +228,7 @@ class Forwarding(Applicant):
         """The client has caught up."""
         upstream = self._upstream
         if upstream is not None:
-            self._active_at = self._proxy.coarse_now
+            self._active_at = self._proxy.cached_time
             upstream.resume_reading()
 
     @property
@@ -260,7 +260,7 @@ class Forwarding(Applicant):
 
     def _has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
         """Whether there is somebody to ask. Who has failed is asked again only where nobody else is, and only once."""
-        retries, kept = self._proxy.retries, self._kept
+        retries, kept = self._proxy.retries, self._body_buffer
         if self._attempts > retries.limit or (kept is not None and kept.is_spent):
             return False
         tried = self._tried | {attempt.assignment.state.id}

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 
-class Contested(ResponseSink, Protocol):
+class HedgedExchange(ResponseSink, Protocol):
     """The exchange that two attempts are for."""
 
-    def go_on_with(self, attempt: Attempt) -> None: ...
+    def continue_with(self, attempt: Attempt) -> None: ...
 
 
 class HedgeRace:
     """An exchange's attempts while there are two."""
 
-    def __init__(self, proxy: Proxy, exchange: Contested, first: Attempt, second: Attempt) -> None:
+    def __init__(self, proxy: Proxy, exchange: HedgedExchange, first: Attempt, second: Attempt) -> None:
         self.proxy = proxy
         self._exchange = exchange
         self._first = HedgedAttempt(self, first)
@@ -47,11 +47,11 @@ class HedgeRace:
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
         return self._second if runner is self._first else self._first
 
-    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> Contested | None:
+    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> HedgedExchange | None:
         """A head has come: returns whom it is for, if it has won. A refusal does not win: the other may do better."""
         if status in self.proxy.retries.statuses:
             runner.end(OutcomeKind.ERROR_STATUS, status, is_clean=is_whole)
-            self._leave_to(self._other(runner))
+            self._continue_with(self._other(runner))
             return None
         self._other(runner).lose()
         if runner is self._second:
@@ -61,20 +61,20 @@ class HedgeRace:
     def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
         """The other has to do it alone."""
         runner.end(error.outcome, None, is_clean=False)
-        self._leave_to(self._other(runner))
+        self._continue_with(self._other(runner))
 
-    def _leave_to(self, runner: HedgedAttempt) -> None:
+    def _continue_with(self, runner: HedgedAttempt) -> None:
         exchange = self._decided(runner)
         if runner.attempt.upstream is not None:
             runner.attempt.upstream.hand_over(exchange)
 
-    def _decided(self, runner: HedgedAttempt) -> Contested:
+    def _decided(self, runner: HedgedAttempt) -> HedgedExchange:
         """Nobody refers to the race any more: it leaves no cycle behind."""
         runner.race = None
-        self._exchange.go_on_with(runner.attempt)
+        self._exchange.continue_with(runner.attempt)
         return self._exchange
 
-    def call_off(self, attempt: Attempt, kind: OutcomeKind) -> None:
+    def end_other(self, attempt: Attempt, kind: OutcomeKind) -> None:
         """The request is over, or has had its time, with no answer: so ends the one that is not `attempt`."""
         runner = self.runner(attempt)
         runner.race = None

@@ -23,19 +23,19 @@ KEY_FIELD: Final = b"\nidempotency-key:"
 @dataclass(slots=True)
 class Retries:
     """`limit` further endpoints at most; `body` bytes that are kept for them; `statuses` of workers that are as good as
-    a broken connection; `believes_keys`: a request with an Idempotency-Key counts as idempotent."""
+    a broken connection; `trusts_idempotency_key`: a request with an Idempotency-Key counts as idempotent."""
 
     limit: int = 2
     body: int = 65_536
     statuses: frozenset[int] = frozenset((502, 503))
-    believes_keys: bool = False
+    trusts_idempotency_key: bool = False
     budget: RetryBudget = field(default_factory=RetryBudget)
 
     def is_repeatable(self, request: Request) -> bool:
         """Whether doing it twice comes to the same. Only asked when something has failed."""
         if request.method in IDEMPOTENT:
             return True
-        return self.believes_keys and KEY_FIELD in request.head.lower()
+        return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
 
 
 def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:

@@ -96,7 +96,7 @@ class Tunnel:
         self._on_end = on_end
         self._client = Relay(self, self._downstream)
         self._worker = Relay(self, upstream)
-        self._active_at = tunnels.coarse_now
+        self._active_at = tunnels.cached_time
         self._is_closing = False
         self._seen_unsent = (-1, -1)
         self._left = 2
@@ -143,7 +143,7 @@ class Tunnel:
 
     def pass_on(self, side: Relay, data: bytes) -> None:
         """`data` came in at `side`."""
-        self._active_at = self._tunnels.coarse_now
+        self._active_at = self._tunnels.cached_time
         transport = self._other(side).transport
         transport.write(data)
         if len(data) >= READ:
@@ -158,7 +158,7 @@ class Tunnel:
 
     def resume(self, side: Relay) -> None:
         """`side` has caught up. Who has ended is not read again."""
-        self._active_at = self._tunnels.coarse_now
+        self._active_at = self._tunnels.cached_time
         if self._other(side).has_ended:
             return
         if side is self._client:
@@ -192,7 +192,7 @@ class Tunnel:
         """Close both sides; what they have been sent still goes out."""
         if not self._is_closing:
             self._is_closing = True
-            self._active_at = self._tunnels.coarse_now
+            self._active_at = self._tunnels.cached_time
         self._client.transport.close()
         self._worker.transport.close()
 
@@ -220,7 +220,7 @@ class Tunnels:
     """
 
     def __init__(self, now: float, idle: float, stall: float) -> None:
-        self.coarse_now = now
+        self.cached_time = now
         self.idle = idle
         self.stall = stall
         self._open: dict[Tunnel, None] = {}  # in order of beginning
@@ -256,7 +256,7 @@ class Tunnels:
 
     def check(self, now: float) -> None:
         """Look at every deadline."""
-        self.coarse_now = now
+        self.cached_time = now
         for tunnel in self:
             tunnel.check(now, self.idle, self.stall)
 

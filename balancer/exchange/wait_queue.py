@@ -22,7 +22,7 @@ LONGEST_RETRY: Final = 30
 
 TOO_LATE: Final = "no answer would come within the time given"
 
-HOPELESS: Final = 2.0
+MAX_WAIT_RATIO: Final = 2.0
 """Times the time that is left which the wait must be for nobody to hope: the pace of a line is an estimate."""
 
 
@@ -68,7 +68,7 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self.line)
 
-    def adopt(self, limit: int, timeout: float, levels: int, is_adaptive: bool) -> None:
+    def apply(self, limit: int, timeout: float, levels: int, is_adaptive: bool) -> None:
         """Go by these from now on; whoever waits keeps its place."""
         self.timeout = timeout
         self.line.limit, self.line.is_adaptive = limit, is_adaptive
@@ -81,18 +81,18 @@ class RequestQueue:
             raise NoEndpoint("no endpoint is up")
         now, line = self._now(), self.line
         if waiter.deadline < inf:
-            self._must_be_in_time(waiter, now)
+            self._check_deadline(waiter, now)
         if len(line) >= line.limit:
             self._make_room(waiter.level, now)
         self.joined += 1
         until = waiter.queued_at + self.timeout
         waiter.place = line.join(waiter, waiter.level, now, min(until, waiter.deadline))
 
-    def _must_be_in_time(self, waiter: Waiter, now: float) -> None:
+    def _check_deadline(self, waiter: Waiter, now: float) -> None:
         """There is no use in waiting for a turn that comes too late by far."""
         line, remaining = self.line, waiter.deadline - now
         wait = 0.0 if line.is_adaptive else line.time_to_clear(line.ahead(waiter.level), now)
-        if remaining <= 0.0 or wait > HOPELESS * remaining:
+        if remaining <= 0.0 or wait > MAX_WAIT_RATIO * remaining:
             error = DeadlinePassed(TOO_LATE, self.retry_after(now))
             self.note_dropped(waiter.level, error)
             raise error

@@ -50,7 +50,7 @@ class FieldList:
         return ChunkedBody() if self.length < 0 else SizedBody(self.length)
 
 
-def outline_of(head: bytes) -> FieldList:
+def parse_head(head: bytes) -> FieldList:
     """Take a request's head apart, as we would have sent it, the empty line included."""
     line_end = head.find(b"\r\n")
     method, _, rest = head[:line_end].partition(b" ")

@@ -81,7 +81,7 @@ class RequestFields:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.has_body = framing is CHUNKED or length > 0
-        self.spoils_parser = self.has_body  # llhttp expects other bytes than we do to follow the head
+        self.needs_new_parser = self.has_body  # llhttp expects other bytes than we do to follow the head
         self.upgrade = upgrade
         self.is_offer = bool(upgrade)
 
@@ -94,13 +94,13 @@ def request_fields(block: bytes, client: Client) -> RequestFields:
         name, host = special[0]
         if name == b"host":  # nothing to take out, only to add
             if host != client.host_found:
-                _meet_host(client, host, block)
+                _cache_host(client, host, block)
             host = client.host
             return RequestFields(_with_host(block, client, client.fields, host, host))
-    return SpecialFields(block, False, client, b"").come_to()
+    return SpecialFields(block, False, client, b"").parse()
 
 
-def _meet_host(client: Client, found_host: bytes, block: bytes) -> None:
+def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
     """The connection asks for another host than before. Raises `RequestRejected`."""
     at = block.lower().find(b"\nhost:") + 6
     host = block[at : block.find(b"\r", at)].strip()
@@ -163,7 +163,7 @@ class SpecialFields:
             )
         return not self.client.is_trusted or _is_misspelt(name, plain)
 
-    def come_to(self) -> RequestFields:
+    def parse(self) -> RequestFields:
         """All of it together. Raises `RequestRejected`."""
         framing, length = self._framing()
         if framing is not NONE and not self._is_plain(framing):
@@ -184,7 +184,7 @@ class SpecialFields:
             upgrade,
         )
         if b"proxy-connection" in self.values:  # to llhttp another name for Connection, to RFC 9110 none
-            fields.spoils_parser = True
+            fields.needs_new_parser = True
         return fields
 
     def _host(self, authority: bytes) -> bytes:

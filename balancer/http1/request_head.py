@@ -96,7 +96,7 @@ def _unusual(
     target, authority = _origin_form(method, target)
     if method in _LOOKED_AT:
         block = _one_hop_further(block)
-    fields = SpecialFields(block, version == _HTTP10, client, authority).come_to()
+    fields = SpecialFields(block, version == _HTTP10, client, authority).parse()
     if client.stated is not None:
         fields.stated = client.stated.of(block)
     if method in REFUSED_METHODS and fields.has_body:  # RFC 9110 §§ 9.3.6, 9.3.8

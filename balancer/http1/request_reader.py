@@ -43,7 +43,7 @@ class RequestReader:
         self._head = b""  # as far as it has come
         self.rest = b""
 
-    def adopt(self, client: Client, limits: Limits) -> None:
+    def apply(self, client: Client, limits: Limits) -> None:
         """Read the next heads by other terms."""
         self._heads = RequestHeads(client)
         self._limits = limits
@@ -82,7 +82,7 @@ class RequestReader:
         if len(request.target) > self._limits.target:
             raise _target_too_long(self._limits.target)
         self._head = b""
-        if request.fields.spoils_parser:
+        if request.fields.needs_new_parser:
             self._parser = None
         return request
 

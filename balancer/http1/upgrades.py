@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from balancer.http1.request_head import Request
     from balancer.http1.response_head import Response
 
-TOLD_IN = frozenset((101, 426))
+PASSED_ON_STATUSES = frozenset((101, 426))
 """Responses whose Upgrade is meant for the client: what it goes on with, or might (RFC 9110 §§ 15.2.2, 15.5.22)."""
 
 HTTPS_OWN = (b"h2c", b"http/")
@@ -45,7 +45,7 @@ def fields(upgrade: bytes) -> bytes:
 
 def told(status: int, values: Mapping[bytes, list[bytes]], options: list[bytes], block: bytes) -> bytes:
     """A response's `block`, with what it says of Upgrade where that is for the client; its lines were cut before."""
-    if status not in TOLD_IN or b"upgrade" not in options or b"upgrade" not in values:
+    if status not in PASSED_ON_STATUSES or b"upgrade" not in options or b"upgrade" not in values:
         return block
     return b"\r\n" + fields(b", ".join(values[b"upgrade"])) + block[2:]
 

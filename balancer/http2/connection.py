@@ -30,17 +30,17 @@ from h2.events import (
 )
 from h2.exceptions import H2Error, StreamClosedError
 
-from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, StreamRefused, UpstreamError
+from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, StreamRefused, UpstreamError
 from balancer.http1.field_list import FieldList, trailers_of
 from balancer.http1.response_head import ResponseHeads
-from balancer.http2.frames import GOAWAY, Farewell, Frames, farewell_of
+from balancer.http2.frames import GOAWAY, GoAway, Frames, goaway_of
 from balancer.http2.settings import (
     ASSUMED,
     LAST_ID,
     MOST,
     PING_AFTER,
     PING_WAIT,
-    UNASKED,
+    ANSWER_BUFFER_LIMIT,
     WINDOW,
     error_of_reset,
     has_unread,
@@ -80,13 +80,13 @@ class Http2Session(asyncio.Protocol):
         self._limit = pool.stream_limit or ASSUMED
         self._used = 0  # bytes of the connection's window that are not given back yet
         self._is_leaving = self._is_gone = False
-        self._leaver = US  # who ends it when nothing is left
-        self._is_doubtful = False  # the kernel holds something unread, maybe an end
+        self._closing_side = US  # who ends it when nothing is left
+        self._may_be_closed = False  # the kernel holds something unread, maybe an end
         self._is_blocked = False  # the transport takes no more
         self._unasked = 0  # bytes that reading has made us write since
         self._has_more_room = self._has_new_limit = False  # as the read that is being parsed says
         self._is_reading = self._is_flush_due = False
-        self._heard_at = pool.pools.coarse_now
+        self._heard_at = pool.pools.cached_time
         self._pinged_at: float | None = None
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             ResponseReceived: self._on_head,
@@ -104,19 +104,19 @@ class Http2Session(asyncio.Protocol):
 
     @property
     def room(self) -> int:
-        if self._is_leaving or self._is_gone or self._is_doubtful:
+        if self._is_leaving or self._is_gone or self._may_be_closed:
             return 0
         return min(self._limit, MOST) - self.leased
 
-    def begin(self, errand: UpstreamStream, outline: FieldList) -> Http2Stream:
+    def begin(self, upstream_stream: UpstreamStream, outline: FieldList) -> Http2Stream:
         stream_id = self._h2.get_next_available_stream_id()
         if stream_id > LAST_ID:
             self._is_leaving = True
         has_body = outline.length != 0
-        stream = Http2Stream(self, errand, stream_id, has_body=has_body)
+        stream = Http2Stream(self, upstream_stream, stream_id, has_body=has_body)
         if self._is_gone:  # between the lease and now: nobody would ever hear of it
             stream.over()
-            asyncio.get_running_loop().call_soon(errand.fail, StreamRefused("the connection has ended"))
+            asyncio.get_running_loop().call_soon(upstream_stream.fail, StreamRefused("the connection has ended"))
             return stream
         try:
             self._h2.send_headers(
@@ -124,8 +124,8 @@ class Http2Session(asyncio.Protocol):
             )
         except H2Error as error:
             stream.over()
-            fault = NotCarried(f"HTTP/2 cannot carry this request: {line_of(error)}")
-            asyncio.get_running_loop().call_soon(errand.fail, fault)
+            fault = UnsupportedByTransport(f"HTTP/2 cannot carry this request: {line_of(error)}")
+            asyncio.get_running_loop().call_soon(upstream_stream.fail, fault)
             return stream
         self._streams[stream_id] = stream
         self._flush_soon()
@@ -134,8 +134,8 @@ class Http2Session(asyncio.Protocol):
     def is_quiet(self) -> bool:
         if self.leased:
             return True
-        self._is_doubtful = has_unread(self.transport)
-        return not self._is_doubtful
+        self._may_be_closed = has_unread(self.transport)
+        return not self._may_be_closed
 
     def retire(self) -> None:
         self._is_leaving = True
@@ -146,7 +146,7 @@ class Http2Session(asyncio.Protocol):
         if not self._is_gone:
             self._h2.close_connection()
             self._flush()
-            self._lost(ConnectionBroken("the connection was closed"), self._leaver)
+            self._lost(ConnectionBroken("the connection was closed"), self._closing_side)
 
     def prune(self, now: float, limits: PoolLimits) -> None:
         self._frames.idle = 0
@@ -176,13 +176,13 @@ class Http2Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_gone:
             return
-        self._heard_at, self._is_reading = self._pool.pools.coarse_now, True
+        self._heard_at, self._is_reading = self._pool.pools.cached_time, True
         at = 0
         try:
             for frame in self._frames.feed(data):
                 at = frame.stream_id
                 if frame.kind == GOAWAY:
-                    self._on_farewell(farewell_of(frame))
+                    self._on_goaway(goaway_of(frame))
                     continue
                 for event in self._h2.receive_data(frame.data):
                     handler = self._handlers.get(type(event))
@@ -197,8 +197,8 @@ class Http2Session(asyncio.Protocol):
             self._has_more_room = False
             self._pump_all()
         self._flush(is_answer=True)
-        if self._is_doubtful or self._has_new_limit:
-            self._is_doubtful = self._has_new_limit = False
+        if self._may_be_closed or self._has_new_limit:
+            self._may_be_closed = self._has_new_limit = False
             self._pool.room_changed()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -218,7 +218,7 @@ class Http2Session(asyncio.Protocol):
     def _tell(self) -> None:
         touched, self._touched = self._touched, {}
         for stream in touched:
-            stream.errand.tell()
+            stream.upstream_stream.tell()
 
     def _on_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -227,11 +227,11 @@ class Http2Session(asyncio.Protocol):
         try:
             status, head = response_head(event.headers)
         except MalformedResponse as error:
-            stream.errand.fail(error)
+            stream.upstream_stream.fail(error)
             return
         if status >= 200:
             self._frames.idle = 0
-        stream.errand.took_head(head)
+        stream.upstream_stream.took_head(head)
         self._touched[stream] = None
 
     def _on_data(self, event: DataReceived) -> None:
@@ -244,7 +244,7 @@ class Http2Session(asyncio.Protocol):
             return
         if event.data:
             self._frames.idle = 0
-        stream.errand.took_body(bytes(event.data))
+        stream.upstream_stream.took_body(bytes(event.data))
         self._touched[stream] = None
         if size and event.stream_ended is None:
             stream.took(size)
@@ -256,7 +256,7 @@ class Http2Session(asyncio.Protocol):
         try:
             trailers = trailers_of(event.headers)
         except MalformedResponse as error:
-            stream.errand.fail(error)
+            stream.upstream_stream.fail(error)
             return
         self._end(stream, trailers)
 
@@ -267,7 +267,7 @@ class Http2Session(asyncio.Protocol):
 
     def _end(self, stream: Http2Stream, trailers: bytes) -> None:
         del self._streams[stream.id]
-        stream.errand.took_end(trailers)
+        stream.upstream_stream.took_end(trailers)
         self._touched[stream] = None
 
     def _on_reset(self, event: StreamReset) -> None:
@@ -275,16 +275,16 @@ class Http2Session(asyncio.Protocol):
         if stream is None or not event.remote_reset:
             return
         stream.over()
-        stream.errand.fail(error_of_reset(event.error_code))
+        stream.upstream_stream.fail(error_of_reset(event.error_code))
 
-    def _on_farewell(self, farewell: Farewell) -> None:
+    def _on_goaway(self, farewell: GoAway) -> None:
         """§ 6.8: no new streams; those up to the last one that it names are still answered."""
-        self._is_leaving, self._leaver = True, WORKER
+        self._is_leaving, self._closing_side = True, WORKER
         unseen = [stream for stream in self._streams.values() if stream.id > farewell.last]
         for stream in unseen:
             del self._streams[stream.id]
             stream.over()
-            stream.errand.fail(StreamRefused(f"the worker goes away ({name_of(farewell.code)})"))
+            stream.upstream_stream.fail(StreamRefused(f"the worker goes away ({name_of(farewell.code)})"))
         if not self.leased:
             self.close()
 
@@ -368,7 +368,7 @@ class Http2Session(asyncio.Protocol):
         self.transport.write(data)
         if is_answer and self._is_blocked:
             self._unasked += len(data)
-            if self._unasked > UNASKED:
+            if self._unasked > ANSWER_BUFFER_LIMIT:
                 self._lost(ConnectionBroken("the worker does not read what it is answered"), ERROR)
 
     # --- ends
@@ -382,7 +382,7 @@ class Http2Session(asyncio.Protocol):
             self._lost(error, ERROR)
             return
         stream.over()
-        stream.errand.fail(error)
+        stream.upstream_stream.fail(error)
         self._lost(ConnectionBroken("another response on the connection was malformed"), ERROR)
 
     def _lost(self, error: UpstreamError, by: str) -> None:
@@ -397,4 +397,4 @@ class Http2Session(asyncio.Protocol):
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.over()
-            stream.errand.fail(error)
+            stream.upstream_stream.fail(error)

@@ -32,7 +32,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class GoAway:
     """GOAWAY (§ 6.8): what came on streams above `last` was not looked at."""
 
     last: int
@@ -77,9 +77,9 @@ class Frames:
         self._has_begun = True
 
 
-def farewell_of(frame: Frame) -> Farewell:
+def goaway_of(frame: Frame) -> GoAway:
     """Read a GOAWAY. Raises `MalformedResponse`."""
     if len(frame.data) < 17 or frame.stream_id:
         raise MalformedResponse("a GOAWAY that is none")
     last = int.from_bytes(frame.data[9:13], "big") & 0x7FFFFFFF
-    return Farewell(last, int.from_bytes(frame.data[13:17], "big"))
+    return GoAway(last, int.from_bytes(frame.data[13:17], "big"))

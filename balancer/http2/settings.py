@@ -38,7 +38,7 @@ PING_AFTER, PING_WAIT = 10.0, 10.0
 """Seconds without a word from the worker until it is asked for one, and until it is given up."""
 
 
-UNASKED = 262_144
+ANSWER_BUFFER_LIMIT = 262_144
 """Bytes of answers, to PING and SETTINGS, that may wait for a worker that does not read them."""
 
 LONGEST_LINE = 200

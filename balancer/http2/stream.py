@@ -31,18 +31,18 @@ class Http2Stream:
         "_pending",
         "_session",
         "_trailers",
-        "_untold",
-        "errand",
+        "_unreturned",
+        "upstream_stream",
         "id",
         "is_over",
         "unsent",
     )
 
     def __init__(
-        self, session: Http2Session, errand: UpstreamStream, stream_id: int, *, has_body: bool
+        self, session: Http2Session, upstream_stream: UpstreamStream, stream_id: int, *, has_body: bool
     ) -> None:
         self._session = session
-        self.errand = errand
+        self.upstream_stream = upstream_stream
         self.id = stream_id
         self.is_over = False
         self.unsent = 0
@@ -52,7 +52,7 @@ class Http2Stream:
         self._has_sent_end = not has_body
         self._is_held = False  # whoever sends the body was told to wait
         self._is_paused = False
-        self._untold = 0  # bytes that came while the client was slow
+        self._unreturned = 0  # bytes that came while the client was slow
 
     # --- the request
 
@@ -65,7 +65,7 @@ class Http2Stream:
         self._session.pump(self)
         if self.unsent > HIGH and not self._is_held:
             self._is_held = True
-            self.errand.paused()
+            self.upstream_stream.paused()
 
     def send_end(self, trailers: bytes) -> None:
         """The body is whole."""
@@ -102,13 +102,13 @@ class Http2Stream:
         """Less waits here than did."""
         if self._is_held and self.unsent <= LOW:
             self._is_held = False
-            self.errand.resumed()
+            self.upstream_stream.resumed()
 
     # --- the response
 
     def took(self, size: int) -> None:
         """So many bytes of the window are used; they are given back unless the client is slow."""
-        self._untold += size
+        self._unreturned += size
         if not self._is_paused:
             self._tell()
 
@@ -123,9 +123,9 @@ class Http2Stream:
 
     def _tell(self) -> None:
         """A quarter of the window at a time: each costs a frame."""
-        if self._untold >= STREAM_WINDOW // 4 and not self.is_over:
-            self._session.give_window(self.id, self._untold)
-            self._untold = 0
+        if self._unreturned >= STREAM_WINDOW // 4 and not self.is_over:
+            self._session.give_window(self.id, self._unreturned)
+            self._unreturned = 0
 
     def cancel(self) -> None:
         """Tell the worker, if it has not ended."""

@@ -115,7 +115,7 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
-    def adopt(
+    def apply(
         self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_control: bool
     ) -> None:
         """Go on in another output, which is open, and by other rules; what waits is written there, too."""
@@ -166,7 +166,7 @@ class AccessLog:
     def _write_all(self) -> None:
         while self._queue:
             entries = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            self._succeed()  # afterwards: what was added after `adopt` is not for the old output
+            self._succeed()  # afterwards: what was added after `apply` is not for the old output
             is_written = self._output.write("".join(map(self._format, entries)).encode("ascii"))
             if is_written:
                 self.counts.written += len(entries)

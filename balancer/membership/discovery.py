@@ -48,7 +48,7 @@ class Discovery:
         """Whether an answer of the DNS is still to come."""
         return bool(self._tasks)
 
-    def adopt(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[WatchedName]:
+    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[WatchedName]:
         """Watch these sources from now on. Those that stay go on; the endpoints of those that are gone are forgotten.
 
         Returns names to be closed. Raises `ConfigError` for a file that is not good, and then changes nothing.

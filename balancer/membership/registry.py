@@ -103,7 +103,7 @@ class EndpointRegistry:
         """Make what those that there are need for TLS under other terms. Raises `TlsProblem`."""
         terms.upstream_tls.of_these([member.config for member in self._members.values()])
 
-    def adopt(self, terms: RuntimeConfig) -> None:
+    def apply(self, terms: RuntimeConfig) -> None:
         """Another configuration: it wins for the endpoints that it names, over what commands have made of them."""
         named = {endpoint.id for endpoint in terms.endpoints}
         added = {id_: config for id_, config in self._lists[COMMAND].items() if id_ not in named}

@@ -76,7 +76,7 @@ def _settle_down() -> None:
 
 async def _ended(server: Server, ending: Ending) -> bool:
     """Whether everything was finished before somebody lost patience."""
-    ending.on_haste = server.hasten
+    ending.on_haste = server.close_idle
     stop = asyncio.ensure_future(server.stop(is_patient=ending.is_patient))
     cut = asyncio.ensure_future(ending.cut_short.wait())
     await asyncio.wait((stop, cut), return_when=asyncio.FIRST_COMPLETED)

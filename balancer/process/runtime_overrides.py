@@ -93,7 +93,7 @@ class RuntimeOverrides:
         proxy = self._proxy
         try:
             if (spec := PolicySpec.model_validate(told["policy"])) != proxy.policy:
-                proxy.use_policy(spec)
+                proxy.apply_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in told["added"]]
             proxy.roster.obey(added, told["removed"], told["weights"])
         except (PoliciesError, TlsProblem) as error:  # what the others have loaded is there no more

@@ -57,13 +57,13 @@ class Siblings:
         self._is_full = False
         self._next = 0  # whose latency is pooled next
         self._looked_at = self._routed = 0.0
-        self.adopt()
-        router.on_members = self.adopt
+        self.apply()
+        router.on_members = self.apply
         router.on_member = self.meet
         router.look = self.look
         router.look_at = 0.0
 
-    def adopt(self) -> None:
+    def apply(self) -> None:
         """The router's endpoints have changed: a row for each that is new, none for those that are gone."""
         states = self._router.states
         members = set(map(id, states))
@@ -78,7 +78,7 @@ class Siblings:
         self._states_changed()
 
     def meet(self, state: EndpointState) -> None:
-        """One endpoint of the router has come, gone or changed: as `adopt`, for it alone."""
+        """One endpoint of the router has come, gone or changed: as `apply`, for it alone."""
         if not state.is_member:
             if state.told is not None:
                 self._page.leave(state.row)

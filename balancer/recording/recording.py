@@ -42,7 +42,7 @@ class Recording:
         """Whether requests are recorded now."""
         return self._proxy.recorder is not None
 
-    def adopt(self, config: RecordConfig) -> None:
+    def apply(self, config: RecordConfig) -> None:
         """Go by this from now on. What was begun by command goes on, unless where it goes has changed.
 
         Raises `LogFailed` the first time; later it is only told: the rest of a reload is good.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from balancer.config.sidecar import MARKER
-from balancer.downstream.connection import CONTROL_PREFIX, DownstreamConnection
+from balancer.downstream.connection import ADMIN_PREFIX, DownstreamConnection
 from balancer.errors import (
     ConnectFailed,
     ForwardingError,
@@ -39,7 +39,7 @@ class OriginConnection(DownstreamConnection):
         self._origin_heads = Heads(origins)
 
     def _begin(self, request: Request, reader: RequestReader) -> None:
-        if request.target.startswith(CONTROL_PREFIX):
+        if request.target.startswith(ADMIN_PREFIX):
             super()._begin(request, reader)
             return
         origin, request = self._origin_heads.outgoing(request)

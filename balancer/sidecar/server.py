@@ -111,8 +111,8 @@ class SidecarServer(Server):
         for one, its_terms in zip(config.origins, terms, strict=True):
             proxy = known.pop(one.name, None)
             if proxy is not None:
-                proxy.adopt(its_terms)
-                proxy.roster.adopt(its_terms)
+                proxy.apply(its_terms)
+                proxy.roster.apply(its_terms)
             kept.append(new[one.name] if proxy is None else _named(config, one, proxy))
         for proxy in known.values():
             proxy.replace_endpoints([])

@@ -86,7 +86,7 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_bounded",
-        "_has_hinted",
+        "_has_sent_interim",
         "_has_odd_response",
         "_head",
         "_heads",
@@ -133,7 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._rest = b""  # behind the head that is being told of
         self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._interims = 0  # responses to this request before its final one
-        self._has_hinted = False  # with an interim response: then it never counts as having died unheard
+        self._has_sent_interim = False  # with an interim response: then it never counts as having died unheard
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = self.is_counted = False
@@ -319,7 +319,7 @@ class UpstreamConnection(asyncio.Protocol):
         sink = self._sink
         self._rest = rest
         if response.status < 200:
-            self._has_hinted = True
+            self._has_sent_interim = True
             self._interims += 1
             if self._interims > INTERIM_LIMIT:
                 raise MalformedResponse(f"more than {INTERIM_LIMIT} interim responses")
@@ -370,7 +370,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _lost(self, detail: str, by: str, is_end: bool = False) -> None:
         sink, self._sink = self._sink, None
         self.closed_by = by
-        is_unheard = self._response is None and not (self._head or self._has_hinted)
+        is_unheard = self._response is None and not (self._head or self._has_sent_interim)
         self.has_died = sink is not None and is_unheard
         self._mark_closed()
         self.transport.abort()

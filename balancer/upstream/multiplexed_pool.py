@@ -127,7 +127,7 @@ class MultiplexedPool(Pool):
         """The errand is over."""
         carrier = cast(UpstreamStream, upstream).carrier
         carrier.leased -= 1
-        carrier.life.idle_since = self._pools.coarse_now
+        carrier.life.idle_since = self._pools.cached_time
         if not carrier.leased and (self.is_retired or not may_carry(carrier)):
             carrier.retire()
         if self._lessees:
@@ -199,11 +199,11 @@ class MultiplexedPool(Pool):
         else:
             self._serve()
             if not carrier.leased and not carrier.life.idle_since:
-                carrier.life.idle_since = self._pools.coarse_now
+                carrier.life.idle_since = self._pools.cached_time
 
     def _equip_carrier(self, carrier: MultiplexedConnection) -> None:
         limits, rng, life = self._pools.limits, self._pools.rng, carrier.life
-        life.opened_at = self._pools.coarse_now
+        life.opened_at = self._pools.cached_time
         if carrier.is_library:
             return
         self.counts.count_opened(life.phases)

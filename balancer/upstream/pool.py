@@ -61,7 +61,7 @@ class Pool:
         self.is_retired = False
         self.keeps_alive = True
         self.trip = self.connect_time = 0.0
-        self.horizon = IdleTimeout(pools.limits.horizon, pools.coarse_now)
+        self.horizon = IdleTimeout(pools.limits.horizon, pools.cached_time)
         self.rested = IdleConnections(self.horizon, pools.now, pools.limits.idle)
         self.rested.go_by(pools.limits.idle, 0.0)
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
@@ -188,7 +188,7 @@ class Pool:
 
     def give_back(self, upstream: UpstreamConnection) -> None:
         """The exchange is done with it: keep it if it can serve again."""
-        now = self._pools.coarse_now
+        now = self._pools.cached_time
         upstream.requests_left = left = upstream.requests_left - 1
         if not (upstream.is_reusable and self._takes_back and left) or now > upstream.retire_at:
             upstream.close()
@@ -355,7 +355,7 @@ class Pool:
         """How old it may become, and how many requests it may serve."""
         limits, rng = self._pools.limits, self._pools.rng
         upstream.is_counted = True
-        upstream.opened_at = self._pools.coarse_now
+        upstream.opened_at = self._pools.cached_time
         upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
         upstream.granted = upstream.requests_left = limits.grant(rng)
 

@@ -27,12 +27,12 @@ class Client(Protocol):
 
 class Pools:
     """All pools by endpoint id, and how many connections they may hold together (`limit`; None: no limit). `now` is the
-    clock; `coarse_now` was its time at the last sweep. `transports` are by endpoint id where it is not the native one,
+    clock; `cached_time` was its time at the last sweep. `transports` are by endpoint id where it is not the native one,
     and endpoints whose ids are in `without_reuse` get a new connection for each request."""
 
     def __init__(
         self,
-        coarse_now: float,
+        cached_time: float,
         limits: PoolLimits,
         limit: int | None = None,
         tls: UpstreamTls | None = None,
@@ -40,7 +40,7 @@ class Pools:
         routes: Routes | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
-        self.coarse_now = coarse_now
+        self.cached_time = cached_time
         self.now = now
         self.rng = Random(limits.seed)
         self.limits = limits
@@ -113,7 +113,7 @@ class Pools:
 
     def prune(self, now: float) -> None:
         """Age every pool. Ages are of seconds, so the time of the last call serves until the next one."""
-        self.coarse_now = now
+        self.cached_time = now
         for pool in self.by_id.values():
             pool.prune(now)
         for pool in [pool for pool in self._retired if not (pool.opening or pool.standing)]:

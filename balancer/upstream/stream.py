@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from balancer.errors import ConnectionBroken, MalformedResponse, NotCarried, UpstreamError
+from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, UpstreamError
 from balancer.http1.body import Body
-from balancer.http1.field_list import FieldList, outline_of
+from balancer.http1.field_list import FieldList, parse_head
 from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.connect_phases import NOTHING, Phases
@@ -139,10 +139,10 @@ class UpstreamStream(UpstreamConnection):
         self._sink = sink
         self._is_head_request = method == b"HEAD"
         if method == b"CONNECT":
-            error = NotCarried("CONNECT needs an endpoint with the native transport")
+            error = UnsupportedByTransport("CONNECT needs an endpoint with the native transport")
             asyncio.get_running_loop().call_soon(self.fail, error)
             return
-        outline = outline_of(head[:end])
+        outline = parse_head(head[:end])
         self._framed = outline.framed()
         self._stream = self.carrier.begin(self, outline)
         if end < len(head):

@@ -26,7 +26,7 @@ from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import load_scenario
 from experiments.campaign.world import simulated
 from experiments.errors import BadInputError
-from experiments.terminal import BOUND_MISSED, STANDING, console_here, must_be_writable, tell, write_json
+from experiments.terminal import BOUND_MISSED, STANDING, console_here, require_writable, print_verdict, write_json
 
 EPILOG = """\b
 Examples:
@@ -87,7 +87,7 @@ def calibration(
 ) -> int:
     """Count how often a verdict is false where all are equal, and how often a planted difference is found."""
     chosen, counts = methods_named(methods), numbers_in("--blocks", blocks, ENOUGH_BLOCKS)
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     console, found = console_here(), list[Outcome]()
     world = run_queues if scenario is None else simulated
     for size in numbers_in("--requests", requests, 100):
@@ -98,7 +98,7 @@ def calibration(
     console.print(table_of(found))
     met = [bound for one in found for bound in bounds_of(one)]
     for is_met, words in met:
-        tell(console, is_met, f"{STANDING[is_met]}: {words}")
+        print_verdict(console, is_met, f"{STANDING[is_met]}: {words}")
     if file is not None:
         write_json("--json", file, [plain(one) for one in found])
     return BOUND_MISSED if check and not all(is_met for is_met, _ in met) else 0

@@ -20,7 +20,7 @@ from benchmarks.cost.peers import Peer
 from benchmarks.cost.plan import Plan
 from benchmarks.cost.sitting import Sitting, conduct
 from benchmarks.options import cores_for, known_policies, names_in
-from experiments.terminal import must_be_writable
+from experiments.terminal import require_writable
 
 EPILOG = """\b
 Examples:
@@ -104,7 +104,7 @@ def cost(
     idle                       memory per idle client connection
     endpoints                  processor time per request with 2, 10, 100 and 1000 endpoints
     """
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     chosen = peers.chosen(names_in(others))
     named = known_policies(names_in(policies)) if policies is not None else None
     cases = [CASES[case]] if case != ALL else list(CASES.values())

@@ -29,9 +29,9 @@ from benchmarks.cost.peers import PEERS, Peer, worker_name
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.runs import WORKERS, carry_out
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
-from experiments.build import interpreter_in_words, unit_in_words
+from experiments.build import interpreter_in_words, describe_build
 from experiments.campaign.progress import clock
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, tell_stopped, write_json
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, print_stopped, write_json
 
 PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
@@ -102,14 +102,14 @@ def conduct(sitting: Sitting) -> int:
     if sitting.file is not None:
         write_json("--json", sitting.file, document(sitting, progress.runs, found, was_stopped))
     if was_stopped:
-        tell_stopped(console, "Nothing was left running; the tables hold what had been measured.")
+        print_stopped(console, "Nothing was left running; the tables hold what had been measured.")
         return STOPPED
     return BOUND_MISSED if sitting.is_checked and any(verdict.met is False for verdict in found) else 0
 
 
 async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
     """Run all cases in order."""
-    console.print(Text(f"Python: {interpreter_in_words()}.\nOurs: {unit_in_words()}."))
+    console.print(Text(f"Python: {interpreter_in_words()}.\nOurs: {describe_build()}."))
     for plan in plans:
         console.print(Text(introduction(plan)))
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
@@ -184,7 +184,7 @@ def document(sitting: Sitting, runs: list[Run], found: list[Verdict], was_stoppe
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
         "interpreter": interpreter_in_words(),
-        "build": unit_in_words(),
+        "build": describe_build(),
         "versions": versions(sitting.plans[0]),
         "was_stopped": was_stopped,
         "absent": sitting.absent,

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from benchmarks.options import names_in
 from experiments.campaign.options import PATIENCE
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, tell, tell_stopped
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_verdict, print_stopped
 
 EPILOG = """\b
 Examples:
@@ -87,7 +87,7 @@ def fidelity(
         try:
             conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            tell_stopped(console, "Nothing was left running; the same --out goes on from here.")
+            print_stopped(console, "Nothing was left running; the same --out goes on from here.")
             return STOPPED
     return present(directory, console, check)
 
@@ -100,7 +100,7 @@ def present(directory: Path, console: Console, check: bool) -> int:
     with console.status("Drawing the page"):
         chapters = write_page(directory)
     for is_met, line in lines_of(chapters):
-        tell(console, is_met, line)
+        print_verdict(console, is_met, line)
     console.print(Text(f"{headline(chapters)}.", style="bold"))
     console.print(f"Page: {directory / 'worlds.html'}", highlight=False, soft_wrap=True)
     return BOUND_MISSED if check and False in every_verdict(chapters) else 0

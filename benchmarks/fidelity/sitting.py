@@ -26,7 +26,7 @@ from benchmarks.fidelity.quiet import mended
 from experiments.campaign import blocks
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.patience import Patience
-from experiments.campaign.playable import require_playable
+from experiments.campaign.playable import require_live
 from experiments.campaign.progress import Progress, clock, expected_seconds
 from experiments.campaign.results import (
     CAMPAIGN_FILE,
@@ -94,7 +94,7 @@ def scenario_of(
     number = None if quick else blocks_ or BLOCKS
     given = Overrides(policies=(*policies, *chosen), blocks=number, quick=quick, time_scale=time_scale)
     found = overridden(scenario, given)
-    require_playable(found)
+    require_live(found)
     return found
 
 

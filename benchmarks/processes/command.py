@@ -20,7 +20,7 @@ from benchmarks.processes.latency import SETUPS, Stretch
 from benchmarks.processes.runs import QUICK, Plan, carry_out
 from benchmarks.processes.throughput import PARTS, Burst, absence
 from benchmarks.processes.verdict import Verdict, latency_table, throughput_table, verdicts
-from experiments.build import unit_in_words
+from experiments.build import describe_build
 from experiments.campaign.progress import clock
 from experiments.cpu_time import is_known_here
 from experiments.errors import BadInputError
@@ -29,9 +29,9 @@ from experiments.terminal import (
     STOPPED,
     console_here,
     interruptible,
-    must_be_writable,
-    tell,
-    tell_stopped,
+    require_writable,
+    print_verdict,
+    print_stopped,
     write_json,
 )
 
@@ -54,7 +54,7 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Measure two balancer processes against one: throughput, and latency with the counters that they share."""
     if not is_known_here():
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     plan = QUICK if quick else Plan(seed=seed)
     sitting = Sitting(plan, console_here())
     was_stopped = sitting.conduct()
@@ -76,7 +76,7 @@ class Sitting:
 
     def conduct(self) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
-        said = f"{self._plan.total} runs, about {clock(self._plan.seconds)}. Ours: {unit_in_words()}.\n"
+        said = f"{self._plan.total} runs, about {clock(self._plan.seconds)}. Ours: {describe_build()}.\n"
         self._console.print(Text(said))
         for part in PARTS:
             if why := absence(part):
@@ -86,7 +86,7 @@ class Sitting:
             try:
                 asyncio.run(interruptible(carry_out(self._plan, Path(folder), self._told)))
             except (asyncio.CancelledError, KeyboardInterrupt):
-                tell_stopped(self._console, "Nothing was left running.")
+                print_stopped(self._console, "Nothing was left running.")
                 return True
         return False
 
@@ -109,7 +109,7 @@ class Sitting:
             self._console.print(latency_table(self.stretches))
         found = verdicts(self.bursts, self.stretches)
         for is_met, words in found:
-            tell(self._console, is_met, words)
+            print_verdict(self._console, is_met, words)
         return found
 
     def write(self, file: Path, found: list[Verdict]) -> None:

@@ -19,16 +19,16 @@ from benchmarks.cost.serving import folder_in
 from benchmarks.options import cores_for, generator_core
 from benchmarks.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of, staged
 from benchmarks.slow_clients.runs import allow_descriptors
-from experiments.build import unit_in_words
+from experiments.build import describe_build
 from experiments.terminal import (
     BOUND_MISSED,
     STANDING,
     STOPPED,
     console_here,
     interruptible,
-    must_be_writable,
-    tell,
-    tell_stopped,
+    require_writable,
+    print_verdict,
+    print_stopped,
     write_json,
 )
 
@@ -48,14 +48,14 @@ Examples:
 def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Restart every worker, reload and replace the balancer under load: the bound is 0 failed requests."""
     cores = cores_for("one")[0], generator_core()
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     console, tempo = console_here(), QUICK if quick else Tempo()
     found: list[Stage] = []
     was_stopped = conduct(tempo, seed, cores, console, found)
     if file is not None:
         write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
     if was_stopped:
-        tell_stopped(console, "Nothing was left running.")
+        print_stopped(console, "Nothing was left running.")
         return STOPPED
     return BOUND_MISSED if check and any(stage.is_met is False for stage in found) else 0
 
@@ -65,7 +65,7 @@ def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, f
     span = sum(seconds_of(name, tempo) for name in STAGES)
     console.print(
         Text(
-            f"{tempo.rate:g} requests per second, three stages, about {span:g} s. Ours: {unit_in_words()}.\n"
+            f"{tempo.rate:g} requests per second, three stages, about {span:g} s. Ours: {describe_build()}.\n"
         )
     )
 
@@ -73,7 +73,7 @@ def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, f
         for number, name in enumerate(STAGES):
             found.append(await staged(name, tempo, seed, cores, folder_in(Path(folder), f"stage-{number}")))
             last = found[-1]
-            tell(console, last.is_met, f"{STANDING[last.is_met]}: {in_words(last)}")
+            print_verdict(console, last.is_met, f"{STANDING[last.is_met]}: {in_words(last)}")
 
     status = Status("under load", console=console, refresh_per_second=2)
     with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:

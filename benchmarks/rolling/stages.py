@@ -24,7 +24,7 @@ from benchmarks.storm.load import Account
 from benchmarks.storm.plan import WORKERS, Pace
 from benchmarks.storm.runs import CHECK, loading
 from benchmarks.storm.setups import OURS, steelyard
-from experiments.control import status_of
+from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child, program
@@ -94,7 +94,7 @@ class Ground:
     async def policy_now(self) -> str:
         """Policy in force according to the balancer's status; empty if the status is unavailable."""
         try:
-            status = await status_of(("127.0.0.1", self.site.port))
+            status = await balancer_status(("127.0.0.1", self.site.port))
         except FleetFailedError:
             return ""
         return str(status.get("policy", {}).get("name", ""))

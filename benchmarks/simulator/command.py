@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from benchmarks.simulator.speed import REQUESTS, ROUNDS, bench_simulator
-from experiments.terminal import must_be_writable
+from experiments.terminal import require_writable
 
 
 @click.command()
@@ -18,7 +18,7 @@ from experiments.terminal import must_be_writable
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 def simulator(rounds: int, file: Path | None, check: bool) -> int:
     """Measure simulated requests per second of CPU time, beside SimPy with the same model."""
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     return bench_simulator(REQUESTS, rounds, file, check=check)
 
 

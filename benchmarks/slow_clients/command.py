@@ -22,15 +22,15 @@ from benchmarks.options import cores_for, generator_core, known_policies, names_
 from benchmarks.slow_clients.runs import Plan, Run, carry_out
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
-from experiments.build import unit_in_words
+from experiments.build import describe_build
 from experiments.terminal import (
     BOUND_MISSED,
     STOPPED,
     console_here,
     interruptible,
-    must_be_writable,
-    tell,
-    tell_stopped,
+    require_writable,
+    print_verdict,
+    print_stopped,
     write_json,
 )
 
@@ -74,7 +74,7 @@ def slow_clients(
     """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
     units = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
     cores = cores_for("one")
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     plan = Plan(
         peers=tuple(unit for unit in units if not unit.absence),
         clients=options["clients"],
@@ -96,7 +96,7 @@ def slow_clients(
     if file is not None:
         sitting.write(file)
     if was_stopped:
-        tell_stopped(console, "Nothing was left running; the table holds what had been measured.")
+        print_stopped(console, "Nothing was left running; the table holds what had been measured.")
         return STOPPED
     return BOUND_MISSED if check and False in found else 0
 
@@ -151,7 +151,7 @@ class Sitting:
             self._console.print(Text(doubt, style="yellow"))
         found = [*verdicts(rows, peers.OURS), *((one.met, str(one)) for one in self.stalls)]
         for is_met, text in found:
-            tell(self._console, is_met, text)
+            print_verdict(self._console, is_met, text)
         return [is_met for is_met, text in found if peers.OURS in text]
 
     def write(self, file: Path) -> None:
@@ -173,5 +173,5 @@ def introduction(plan: Plan) -> str:
     return (
         f"{plan.rate:g} normal requests per second for {plan.seconds:g} s, quiet and beside {crowd}.\n"
         f"{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}; {places}.\n"
-        f"Ours: {unit_in_words()}.\n"
+        f"Ours: {describe_build()}.\n"
     )

@@ -23,7 +23,7 @@ from benchmarks.storm.plan import QUICK, Pace, schedule
 from benchmarks.storm.runs import Plan, Storm, carry_out
 from benchmarks.storm.setups import chosen, ours
 from benchmarks.storm.table import faults_table_of, table_of
-from experiments.build import unit_in_words
+from experiments.build import describe_build
 from experiments.errors import BadInputError
 from experiments.terminal import (
     BOUND_MISSED,
@@ -31,9 +31,9 @@ from experiments.terminal import (
     STOPPED,
     console_here,
     interruptible,
-    must_be_writable,
-    tell,
-    tell_stopped,
+    require_writable,
+    print_verdict,
+    print_stopped,
     write_json,
 )
 
@@ -70,7 +70,7 @@ def storm(
     """Inject faults into the workers of three regions in turn, and check every request."""
     units = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
     cores = cores_for("one")
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     if plots is not None:
         folder_for(plots)
     plan = Plan(
@@ -92,7 +92,7 @@ def storm(
     if file is not None:
         sitting.write(file)
     if was_stopped:
-        tell_stopped(console, "Nothing was left running; the table holds what had been measured.")
+        print_stopped(console, "Nothing was left running; the table holds what had been measured.")
         return STOPPED
     return BOUND_MISSED if check and any(one.is_met is False for one in found) else 0
 
@@ -160,7 +160,7 @@ class Sitting:
             self._console.print(Text(doubt, style="yellow"))
         own = [verdicts(runs) for runs in units if runs[0].peer.startswith(peers.OURS)]
         for one in (found := [verdict for verdicts_ in own for verdict in verdicts_]):
-            tell(self._console, one.is_met, f"{STANDING[one.is_met]}: {one.words}")
+            print_verdict(self._console, one.is_met, f"{STANDING[one.is_met]}: {one.words}")
         return found
 
     def write(self, file: Path) -> None:
@@ -182,7 +182,7 @@ def introduction(plan: Plan) -> str:
     faults = "\n".join(f"  {episode}" for episode in schedule(pace, plan.seed))
     return (
         f"{load}; {spans}; {places}.\n{plan.rounds} rounds, {len(plan.peers)} units, seed {plan.seed}. "
-        f"Ours: {unit_in_words()}.\nEach fault lasts {pace.lasts:g} s:\n{faults}\n"
+        f"Ours: {describe_build()}.\nEach fault lasts {pace.lasts:g} s:\n{faults}\n"
     )
 
 

@@ -25,7 +25,7 @@ from benchmarks.storm.messages import Ending, Question, judged, questions
 from benchmarks.storm.plan import WORKERS
 from experiments.campaign.statistics import percentile
 from experiments.load.arrivals import poisson
-from experiments.load.open_loop import FREE, HEAD_START, OPENING, Lane, OpenLoop, Record, size_of
+from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot, OpenLoop, Record, size_of
 from experiments.load.samples import Flags, Floats, Ints, Kind
 
 TIMEOUT = 10.0
@@ -107,7 +107,7 @@ class StormLoop(OpenLoop):
             except OSError:
                 self._end_broken(lane, Kind.RESET, now)
 
-    def _hear(self, lane: Lane, now: float) -> None:
+    def _hear(self, lane: ConnectionSlot, now: float) -> None:
         try:
             data = lane.recv(1 << 16)
         except BlockingIOError:
@@ -125,7 +125,7 @@ class StormLoop(OpenLoop):
             self._judge(lane, size, now)
         return None
 
-    def _judge(self, lane: Lane, size: int, now: float) -> None:
+    def _judge(self, lane: ConnectionSlot, size: int, now: float) -> None:
         """Check a complete response and free or replace its connection."""
         number, came = lane.number, lane.came
         end = came.index(b"\r\n\r\n") + 4
@@ -140,7 +140,7 @@ class StormLoop(OpenLoop):
         else:
             self._end(lane, Kind.OK, now)
 
-    def _end_broken(self, lane: Lane, kind: Kind, now: float) -> None:
+    def _end_broken(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
         number = lane.number
         if number >= 0 and self.ending[number] == Ending.UNFINISHED:
             cut = Ending.CUT if lane.came else Ending.CLOSED

@@ -77,12 +77,12 @@ async def carry_out(
         while is_wanted:
             await patience.quiet(partial(observer.machine_busy, planned))
             observer.run_started(planned)
-            run = await carry_out_one(campaign, planned, directory, observer)
+            run = await run_planned(campaign, planned, directory, observer)
             observer.run_ended(planned, run)
-            is_wanted = patience.wants_again(run)
+            is_wanted = patience.should_repeat(run)
 
 
-async def carry_out_one(campaign: Campaign, planned: PlannedRun, directory: Path, observer: Observer) -> Run:
+async def run_planned(campaign: Campaign, planned: PlannedRun, directory: Path, observer: Observer) -> Run:
     """One run of it, written down; a try before it, if there was one, is overwritten."""
     try:
         run = await run_trial(campaign.scenario, planned, observer.load_started)

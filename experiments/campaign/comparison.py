@@ -19,7 +19,7 @@ ENOUGH_BLOCKS = 8
 EQUAL_WITHIN = math.log(1.05)
 SIGNIFICANCE = 0.05
 
-AdminState = Literal[
+Standing = Literal[
     "ahead", "behind", "practically equal", "within the noise floor", "undecided", "no verdict"
 ]
 
@@ -43,7 +43,7 @@ class Comparison:
     measure: str
     interval: Interval
     p_value: float
-    standing: AdminState
+    standing: Standing
 
 
 def paired_interval(
@@ -72,7 +72,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def standing(interval: Interval, p_value: float, floor: Interval | None, more_is_better: bool) -> AdminState:
+def standing(interval: Interval, p_value: float, floor: Interval | None, more_is_better: bool) -> Standing:
     """Put an interval into words. `floor` is the A/A pair's interval, None when the campaign has no pair."""
     if interval.blocks < ENOUGH_BLOCKS:
         return "no verdict"

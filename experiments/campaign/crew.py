@@ -62,7 +62,7 @@ def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequ
     """The balancer's TOML file for one entry."""
     lines = ['listen = "127.0.0.1:0"', f"home_region = {toml(scenario.home_region)}", f"seed = {seed}"]
     lines += [f"policy = {toml(entry.policy.model_dump())}"]
-    lines += [f"{key} = {toml(value)}" for key, value in scenario.told_to(entry).items()]
+    lines += [f"{key} = {toml(value)}" for key, value in scenario.balancer_settings(entry).items()]
     if any(region.setup_rtts in TLS for region in scenario.regions):
         lines += ["upstream_tls = { verify = false }"]
     for endpoint in endpoints:

@@ -17,8 +17,8 @@ from typing import Any, Self
 from experiments import processes
 from experiments.campaign.crew import TLS, balancer_config, crew, endpoint_of, places_of, worker_argv
 from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.timeline import WELL, Step, Trouble, timeline
-from experiments.control import status_of
+from experiments.campaign.timeline import WELL, Step, FaultState, timeline
+from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
 from experiments.processes import Child, program
@@ -71,7 +71,7 @@ class Fleet:
         assert self._balancer is not None
         return self._balancer
 
-    def trouble_at_first(self, worker: int) -> Trouble:
+    def trouble_at_first(self, worker: int) -> FaultState:
         """What is the matter with it before the first step: it may be absent, and that is all."""
         first = next((step for step in self.steps if step.worker == worker and step.at == 0), None)
         return replace(WELL, is_absent=first is not None and first.trouble.is_absent)
@@ -86,7 +86,7 @@ class Fleet:
             if region.setup_rtts not in TLS and not self.trouble_at_first(worker).is_absent
         ]
 
-    def casualties(self) -> tuple[str, ...]:
+    def crashed_processes(self) -> tuple[str, ...]:
         """In words, every process that has ended by itself."""
         ended = [child for child in self._children if not child.is_running and child not in self._let_go]
         return tuple(f"{child.name} died{child.tail}" for child in ended)
@@ -105,12 +105,12 @@ class Fleet:
     def bring_back(self, worker: int) -> None:
         """Another process takes its place, on its port."""
         self._workers[worker] = self._spares[worker].pop(0)
-        self._workers[worker].open_the_door()
+        self._workers[worker].start_listening()
 
     async def status(self) -> dict[str, Any]:
         """The balancer's own account of the run; an error in words when it gives none."""
         try:
-            return await status_of(self.balancer.address)
+            return await balancer_status(self.balancer.address)
         except FleetFailedError as error:
             return {"error": f"no status: {error}"}
 

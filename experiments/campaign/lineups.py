@@ -35,7 +35,7 @@ REGIONS = (
     "prequal",
     "steelyard",
 )
-LINEUPS = {"standard": STANDARD, "regions": REGIONS}
+PRESETS = {"standard": STANDARD, "regions": REGIONS}
 
 
 def expanded(raw: Any) -> Any:
@@ -47,10 +47,10 @@ def expanded(raw: Any) -> Any:
         return raw
     rest = {key: value for key, value in raw.items() if key not in ("lineup", "entries")}
     lineup, others = raw["lineup"], raw.get("entries", [])
-    if not isinstance(lineup, str) or lineup not in LINEUPS:
-        raise ValueError(f"lineup: unknown {str(lineup)[:40]!r}; known: {', '.join(LINEUPS)}")
+    if not isinstance(lineup, str) or lineup not in PRESETS:
+        raise ValueError(f"lineup: unknown {str(lineup)[:40]!r}; known: {', '.join(PRESETS)}")
     if not isinstance(others, list | tuple):
         raise ValueError("entries: must be a list of tables")
-    entries = [{"label": name, "policy": name} for name in LINEUPS[lineup]]
+    entries = [{"label": name, "policy": name} for name in PRESETS[lineup]]
     twin = {"label": f"{TWIN} again", "policy": TWIN, "twin_of": TWIN}
     return {**rest, "entries": [*entries, *others, twin]}

@@ -65,16 +65,16 @@ class Patience:
         """The next planned run."""
         self._until = self._now() + self._seconds
 
-    async def quiet(self, tell: Callable[[float], None]) -> None:
-        """Wait for a quiet moment, as long as there is patience; `tell` hears which part (0..1) others take."""
+    async def quiet(self, print_verdict: Callable[[float], None]) -> None:
+        """Wait for a quiet moment, as long as there is patience; `print_verdict` hears which part (0..1) others take."""
         while self._now() < self._until:
             at, before = self._now(), self._stolen()
             await self._sleep(LOOK)
             taken = (self._stolen() - before) / ((self._now() - at) * max(1, len(processors())))
             if taken <= QUIET:
                 return
-            tell(taken)
+            print_verdict(taken)
 
-    def wants_again(self, run: Run) -> bool:
+    def should_repeat(self, run: Run) -> bool:
         """Whether what has just been measured is worth another try, and there is patience for one."""
         return self._is_disturbed(run) and self._now() < self._until

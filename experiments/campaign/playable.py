@@ -18,7 +18,7 @@ MOST_PROCESSES = 64
 """Workers of one region that are started as processes of this machine."""
 
 
-def require_playable(scenario: Scenario) -> None:
+def require_live(scenario: Scenario) -> None:
     """Raise BadInputError with one line for the first thing that only a simulation can show."""
     for complaint in complaints(scenario):
         raise BadInputError(f"{scenario.name}: {complaint}")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.campaign.fleet import Fleet
-from experiments.campaign.timeline import WELL, Step, Trouble
-from experiments.control import order_unit, order_worker
+from experiments.campaign.timeline import WELL, Step, FaultState
+from experiments.control import request_balancer, request_worker
 from experiments.errors import ExperimentError
 
 LISTENS_WITHIN = 2.0
@@ -52,32 +52,32 @@ class Playing:
                 self.mishaps.append(f"event at {step.at:g} s failed: {error}")
             before = step.trouble
 
-    async def _change(self, worker: int, before: Trouble, after: Trouble, at: float) -> None:
+    async def _change(self, worker: int, before: FaultState, after: FaultState, at: float) -> None:
         """Make it so: who goes drains first, and who comes is there before it is sent anything."""
         if after.is_draining and not before.is_draining:
             await self._order("PATCH", worker, {"state": "draining"})
         if after.is_gone and not before.is_gone:
-            await self._fleet.end(worker, gently=after.is_gentle)
+            await self._fleet.end(worker, gently=after.is_graceful)
         if before.is_gone and not after.is_gone:
             self._fleet.bring_back(worker)
             await listening(self._fleet.workers[worker].address)
         known = {} if before.is_gone else faults_of(before)
         if not after.is_gone and not same(faults_of(after, at), known):
-            await order_worker(self._fleet.workers[worker].address, faults_of(after, at))
+            await request_worker(self._fleet.workers[worker].address, faults_of(after, at))
         if before.is_draining and not after.is_draining:
             await self._order("PATCH", worker, {"state": "up"})
         if before.is_absent and not after.is_absent:
             endpoint = self._fleet.endpoint(worker)
-            await order_unit(self._fleet.balancer.address, "POST", "/-/endpoints", endpoint)
+            await request_balancer(self._fleet.balancer.address, "POST", "/-/endpoints", endpoint)
         if after.is_absent and not before.is_absent:
             await self._order("DELETE", worker)
 
     async def _order(self, method: str, worker: int, body: dict[str, Any] | None = None) -> None:
         path = f"/-/endpoints/{self._fleet.places[worker].worker}"
-        await order_unit(self._fleet.balancer.address, method, path, body)
+        await request_balancer(self._fleet.balancer.address, method, path, body)
 
 
-def faults_of(trouble: Trouble, now: float = 0.0) -> dict[str, Any]:
+def faults_of(trouble: FaultState, now: float = 0.0) -> dict[str, Any]:
     """What a worker's /-/faults takes, `now` seconds into the run; empty when nothing is the matter there."""
     said = {
         "slow": (trouble.slow, WELL.slow),

@@ -237,13 +237,13 @@ class Scenario(Model):
         """The region of every worker, in the same order."""
         return [region.name for region in self.regions for _ in range(region.workers)]
 
-    def told_to(self, entry: Entry) -> dict[str, Any]:
+    def balancer_settings(self, entry: Entry) -> dict[str, Any]:
         """The keys of the balancer's configuration that are said for this entry, beside policy and endpoints."""
         return merged(self.balancer, entry.balancer)
 
     def mechanisms_of(self, entry: Entry) -> Mechanisms:
         """The same with every default filled in."""
-        return Mechanisms.model_validate(self.told_to(entry))
+        return Mechanisms.model_validate(self.balancer_settings(entry))
 
     def quickened(self) -> Scenario:
         """The short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from experiments.campaign import blocks as campaigns
 from experiments.campaign.patience import Patience
-from experiments.campaign.playable import require_playable
+from experiments.campaign.playable import require_live
 from experiments.campaign.progress import Progress
 from experiments.campaign.results import RUNS, Campaign
 from experiments.campaign.scenario import Scenario
@@ -27,7 +27,7 @@ from experiments.errors import ExperimentError
 from experiments.report.pages import write_report
 from experiments.report.tables import Cell, Table, statistics_table
 from experiments.report.text import invalid_lines
-from experiments.terminal import console_here, interruptible, path_line, tell_stopped
+from experiments.terminal import console_here, interruptible, path_line, print_stopped
 
 STYLES = {"": "", "few": "dim italic", "bad": "red", "good": "green"}
 STOPPED = 130
@@ -37,7 +37,7 @@ ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 
 def conduct(scenario: Scenario, command: str, directory: Path, patience: Patience) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises ExperimentError."""
-    require_playable(scenario)
+    require_live(scenario)
     console = console_here()
     campaign = campaigns.prepare(scenario, command, directory)
     console.print(Text(scenario.question, style="bold"))
@@ -73,7 +73,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 def stopped(directory: Path, console: Console) -> int:
     """Report on what there is after Ctrl-C."""
-    tell_stopped(console, "Nothing was left running; what had been measured is reported on.")
+    print_stopped(console, "Nothing was left running; what had been measured is reported on.")
     if any((directory / RUNS).iterdir()):
         present(directory, console)
     return STOPPED

@@ -25,7 +25,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class FaultState:
     """All that is the matter with one worker. The default is nothing."""
 
     slow: float = 1.0
@@ -37,7 +37,7 @@ class Trouble:
     is_gone: bool = False
     """There is no process."""
 
-    is_gentle: bool = False
+    is_graceful: bool = False
     """It goes, if it does, by SIGTERM after draining, and not by SIGKILL."""
 
     is_draining: bool = False
@@ -48,7 +48,7 @@ class Trouble:
     """Round trip in seconds; None: the region's."""
 
 
-WELL = Trouble()
+WELL = FaultState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Step:
 
     at: float
     worker: int
-    trouble: Trouble
+    trouble: FaultState
 
 
 @dataclass(frozen=True, slots=True)
-class Spell:
+class ActiveFault:
     """One event upon one worker, from `begin` to `end`, which may be infinite."""
 
     begin: float
@@ -73,7 +73,7 @@ class Spell:
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
     """Every change, ascending in time; `seed` is the block's: the phases of periodic pauses follow from it."""
     steps = [
-        step for worker, spells in enumerate(spells_of(scenario, seed)) for step in steps_of(worker, spells)
+        step for worker, spells in enumerate(active_faults_of(scenario, seed)) for step in steps_of(worker, spells)
     ]
     return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
 
@@ -100,11 +100,11 @@ def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
         following[step.worker] = step.at
 
 
-def spells_of(scenario: Scenario, seed: int) -> list[list[Spell]]:
+def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
     """The spells of every worker, in the order of the scenario's events."""
     rng, scale = stream("faults", seed), scenario.time_scale
     crew = list(zip(scenario.workers, scenario.region_of_each, strict=True))
-    found = [list[Spell]() for _ in crew]
+    found = [list[ActiveFault]() for _ in crew]
     for event in scenario.events:
         struck = [number for number, (worker, region) in enumerate(crew) if event.strikes(worker, region)]
         for turn, number in enumerate(struck):
@@ -113,11 +113,11 @@ def spells_of(scenario: Scenario, seed: int) -> list[list[Spell]]:
             end = begin + (math.inf if event.lasts is None else event.lasts)
             if event.kind == "pause" and not event.every:
                 end = begin + event.amount
-            found[number].append(Spell(begin * scale, end * scale, event, (begin + phase) * scale))
+            found[number].append(ActiveFault(begin * scale, end * scale, event, (begin + phase) * scale))
     return [[scaled(spell, scale) for spell in spells] for spells in found]
 
 
-def scaled(spell: Spell, scale: float) -> Spell:
+def scaled(spell: ActiveFault, scale: float) -> ActiveFault:
     """With the durations in the event's value in measured time too."""
     event = spell.event
     if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
@@ -126,24 +126,24 @@ def scaled(spell: Spell, scale: float) -> Spell:
     return replace(spell, event=event.model_copy(update=changes))
 
 
-def steps_of(worker: int, spells: Sequence[Spell]) -> Iterator[Step]:
+def steps_of(worker: int, spells: Sequence[ActiveFault]) -> Iterator[Step]:
     """The changes of one worker; nothing is said at 0 if nothing is the matter then."""
     before = WELL
     for instant in sorted({0.0, *(edge for spell in spells for edge in edges(spell) if math.isfinite(edge))}):
-        trouble = trouble_at(instant, spells)
+        trouble = fault_state_at(instant, spells)
         if trouble != before:
             yield Step(instant, worker, trouble)
         before = trouble
 
 
-def edges(spell: Spell) -> tuple[float, ...]:
+def edges(spell: ActiveFault) -> tuple[float, ...]:
     """The instants at which it changes something."""
     if spell.event.kind == "restart":
         return spell.begin, spell.begin + spell.event.amount, spell.end
     return spell.begin, spell.end
 
 
-def trouble_at(instant: float, spells: Sequence[Spell]) -> Trouble:
+def fault_state_at(instant: float, spells: Sequence[ActiveFault]) -> FaultState:
     """All spells that hold at that instant, laid over each other."""
     trouble = WELL
     for spell in spells:
@@ -151,11 +151,11 @@ def trouble_at(instant: float, spells: Sequence[Spell]) -> Trouble:
         if spell.event.kind == "add":
             trouble = trouble if is_on else replace(trouble, is_absent=True)
         elif is_on:
-            trouble = with_spell(trouble, spell, instant)
+            trouble = with_fault(trouble, spell, instant)
     return trouble
 
 
-def with_spell(trouble: Trouble, spell: Spell, instant: float) -> Trouble:
+def with_fault(trouble: FaultState, spell: ActiveFault, instant: float) -> FaultState:
     """One more: factors multiply, of shares the greatest counts, of pauses and round trips the last said."""
     event, amount = spell.event, spell.event.amount
     match event.kind:
@@ -179,5 +179,5 @@ def with_spell(trouble: Trouble, spell: Spell, instant: float) -> Trouble:
             return replace(trouble, is_gone=True)
         case "restart":
             is_gone = trouble.is_gone or instant >= spell.begin + amount
-            return replace(trouble, is_draining=True, is_gentle=True, is_gone=is_gone)
+            return replace(trouble, is_draining=True, is_graceful=True, is_gone=is_gone)
     raise AssertionError(f"no rule for {event.kind!r}")

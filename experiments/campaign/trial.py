@@ -27,7 +27,7 @@ from experiments.simulator.demand import BATCH, Demand
 WARM_BATCH = 10
 """Outstanding requests per worker while it is warmed."""
 
-MOST_DEMOTED = 0.005
+MOST_FALLBACK_PICKS = 0.005
 """Share of picks that another policy may have made: a shared machine stops any process for some milliseconds now
 and then, and a pick that this happens to overruns its budget. A policy that fails does so far more often."""
 
@@ -50,7 +50,7 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     async with Fleet(scenario, entry, planned.seed) as fleet:
         await asyncio.gather(warm_workers(scenario, fleet), fleet.balancer.ready())
-        await warm_through(scenario, entry, fleet)
+        await warm_up_through_balancer(scenario, entry, fleet)
         generator = measured_load(scenario, entry, planned, fleet)
         watch(generator.ledger)
         playing = Playing(fleet)
@@ -60,8 +60,8 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
             raise Interrupted(conclude(scenario, entry, planned, generator.ledger, {}, ())) from None
         finally:
             mishaps = await playing.end()
-        status, casualties = await fleet.status(), fleet.casualties()
-    return conclude(scenario, entry, planned, generator.ledger, status, (*casualties, *mishaps))
+        status, crashed_processes = await fleet.status(), fleet.crashed_processes()
+    return conclude(scenario, entry, planned, generator.ledger, status, (*crashed_processes, *mishaps))
 
 
 async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
@@ -79,7 +79,7 @@ async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
         await asyncio.gather(*(generator.run(width) for generator in generators))
 
 
-async def warm_through(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
+async def warm_up_through_balancer(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
     """Then all of them through the balancer at the load's own width: its pools and its policy are warm too."""
     width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
     if not scenario.warmup:
@@ -124,7 +124,7 @@ def conclude(
     planned: PlannedRun,
     ledger: Ledger,
     status: dict[str, Any],
-    casualties: tuple[str, ...],
+    crashed_processes: tuple[str, ...],
 ) -> Run:
     """Columns, facts, and the judgement whether they may be believed."""
     load, samples = scenario.load_of(entry), ledger.samples()
@@ -154,7 +154,7 @@ def conclude(
     )
     return Run(
         facts.model_copy(
-            update={"invalid_reasons": (*validity(facts, samples), *casualties, *faults(status))}
+            update={"invalid_reasons": (*validity(facts, samples), *crashed_processes, *faults(status))}
         ),
         samples,
     )
@@ -164,7 +164,7 @@ def faults(status: dict[str, Any]) -> tuple[str, ...]:
     """What the balancer's own account says against the run: another policy stood in for the one measured."""
     policy = status.get("policy", {})
     demoted, routed = policy.get("demoted", 0), policy.get("routed", 0)
-    if demoted <= MOST_DEMOTED * routed:
+    if demoted <= MOST_FALLBACK_PICKS * routed:
         return ()
     return (
         f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from experiments.campaign.estimates import logarithms, paired_student
 from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.playable import require_playable
+from experiments.campaign.playable import require_live
 from experiments.campaign.progress import clock
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import load_scenario
@@ -30,7 +30,7 @@ from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
 from experiments.errors import BadInputError
-from experiments.terminal import STOPPED, console_here, must_be_writable, tell_stopped, write_json
+from experiments.terminal import STOPPED, console_here, require_writable, print_stopped, write_json
 
 EPILOG = """\b
 Examples:
@@ -72,13 +72,13 @@ def capacity(
     file: Path | None,
 ) -> int:
     """Search for the highest rate that POLICY sustains in SCENARIO: up by half, then bisection to 2 %."""
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     chosen = overridden(load_scenario(scenario), Overrides(policies=(policy,), seed=seed))
     bound = chosen.slo if slo is None else seconds(slo)
     first = start or FIRST_PART * pooled(chosen)
     at_rate(chosen, first, duration)
     if not simulated:
-        require_playable(chosen)
+        require_live(chosen)
     sitting = Sitting(chosen, bound, duration, world_of(simulated), console_here())
     was_stopped = sitting.conduct(first, searches)
     sitting.present()
@@ -118,7 +118,7 @@ class Sitting:
             for number in range(searches):
                 self.found.append(search(partial(self._attempt, number=number), first))
         except KeyboardInterrupt:
-            tell_stopped(self._console, "Nothing was left running.")
+            print_stopped(self._console, "Nothing was left running.")
             return True
         return False
 

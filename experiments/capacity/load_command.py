@@ -18,7 +18,7 @@ from rich.text import Text
 
 from experiments.campaign import blocks as campaigns
 from experiments.campaign.overrides import Overrides, overridden
-from experiments.campaign.playable import require_playable
+from experiments.campaign.playable import require_live
 from experiments.campaign.progress import Progress
 from experiments.campaign.results import Campaign, save_result
 from experiments.campaign.scenario import Scenario
@@ -28,7 +28,7 @@ from experiments.campaign.world import simulated as simulate
 from experiments.capacity.offered import at_rate, pooled
 from experiments.errors import BadInputError
 from experiments.load.samples import World
-from experiments.terminal import STOPPED, console_here, tell_stopped
+from experiments.terminal import STOPPED, console_here, print_stopped
 
 EPILOG = """\b
 Examples:
@@ -71,7 +71,7 @@ def load(
     names = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
     chosen = overridden(load_scenario(scenario), Overrides(policies=names, seed=seed, blocks=blocks))
     if not simulated:
-        require_playable(chosen)
+        require_live(chosen)
     steps = [at_rate(chosen, rate, duration) for rate in rates_in(rates, pooled(chosen))]
     directory = out or Path("results") / f"{chosen.name}-load-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     console = console_here()
@@ -108,7 +108,7 @@ def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, cons
         try:
             (simulate_all if is_simulated else measure_all)(campaign, folder, console)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            tell_stopped(console, "Nothing was left running.")
+            print_stopped(console, "Nothing was left running.")
             return True
     return False
 

@@ -27,7 +27,7 @@ from experiments.compare.sides import Difference, Side, differences, must_be_ali
 from experiments.errors import BadInputError
 from experiments.report.text import plainly
 from experiments.sweep.reading import compare_catalogues
-from experiments.terminal import BOUND_MISSED, console_here, must_be_writable, tell, write_json
+from experiments.terminal import BOUND_MISSED, console_here, require_writable, print_verdict, write_json
 
 EPILOG = """\b
 Examples:
@@ -74,7 +74,7 @@ def compare(
 
     The catalogues of two sweeps may be given as well.
     """
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     if not rev and Path(first).is_file():
         return compare_catalogues(Path(first), Path(second), file=file, limit=limit)
     both = measured((first, second), **given) if rev else read((first, second), given)
@@ -185,14 +185,14 @@ def judge(console: Console, found: Sequence[Contrast], measure: str, limit: floa
     own = [item for item in found if item.measure == measure]
     worse = [item for item in own if item.in_words == "worse" and item.worsening > limit]
     for item in worse:
-        tell(
+        print_verdict(
             console,
             False,
             f"WORSE: {item.label}: {measure} × {show(item.interval)}, more than {limit:g} allowed",
         )
     unknown = [item.label for item in own if item.standing == "no verdict"]
     if unknown:
-        tell(console, None, f"not judged, too few blocks: {', '.join(unknown)}")
+        print_verdict(console, None, f"not judged, too few blocks: {', '.join(unknown)}")
     return BOUND_MISSED if worse else 0
 
 

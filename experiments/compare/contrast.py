@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.campaign.comparison import (
-    AdminState,
+    Standing,
     Interval,
     as_interval,
     holm,
@@ -27,7 +27,7 @@ from experiments.campaign.estimates import logarithms, welch
 from experiments.campaign.summary import MEASURES
 from experiments.compare.sides import Side, common_labels
 
-WORDS: dict[AdminState, str] = {"ahead": "better", "behind": "worse"}
+WORDS: dict[Standing, str] = {"ahead": "better", "behind": "worse"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Contrast:
     theirs: float
     interval: Interval
     p_value: float
-    standing: AdminState
+    standing: Standing
     is_paired: bool
 
     @property

@@ -31,7 +31,7 @@ from experiments.terminal import (
     console_here,
     duration,
     interruptible,
-    must_be_writable,
+    require_writable,
     write_json,
 )
 
@@ -113,7 +113,7 @@ def live(
         raise BadInputError(f"--washout: must be shorter than --block ({seconds:g} s), got {rest:g} s")
     if not url.startswith(("http://", "https://", "unix:/")):
         raise BadInputError(f"URL: must begin with http://, https:// or unix:/, got {url!r}")
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     plan = Plan(
         chosen, blocks, seconds, rest, seed, min(1.0, seconds / 10),
         None if max_p99 is None else duration("--max-p99", max_p99),

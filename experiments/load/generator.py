@@ -27,7 +27,7 @@ SWEEP = 0.02
 """Seconds between two looks for requests that have timed out."""
 
 
-class Flight:
+class InFlightRequest:
     """One request on its way: the sink of its response."""
 
     __slots__ = ("_generator", "_upstream", "has_ended", "kind", "number")
@@ -100,7 +100,7 @@ class Flight:
             self._generator.ended(self.number, kind)
 
 
-def unheard(started_at: float) -> None:
+def ignore_start(started_at: float) -> None:
     """Nobody needs to know when the load starts."""
 
 
@@ -133,10 +133,10 @@ class Generator:
         self._demand = demand
         told = "X-Service-Times: %b\r\n" if demand else ""
         self._head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Request-ID: {name}-%d\r\n{told}\r\n".encode()
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[InFlightRequest] = deque()
         self._finished: asyncio.Future[None] | None = None
 
-    async def run(self, connections: int, begun: Callable[[float], None] = unheard) -> Ledger:
+    async def run(self, connections: int, begun: Callable[[float], None] = ignore_start) -> Ledger:
         """Open `connections`, send everything, wait for every end. On cancellation open rows are closed first.
 
         `begun` is called as the load starts, with that instant of `time.monotonic()`.
@@ -189,7 +189,7 @@ class Generator:
             self._alarm.set(start + due[0])
 
     def _send(self, at: float) -> None:
-        flight = Flight(self, self.ledger.due(at))
+        flight = InFlightRequest(self, self.ledger.due(at))
         self._flights.append(flight)
         self.connections.lease(flight.depart, flight.refused)
 
@@ -201,6 +201,6 @@ class Generator:
             while self._flights and self._is_settled(self._flights[0], overdue):
                 self._flights.popleft().time_out()
 
-    def _is_settled(self, flight: Flight, overdue: float) -> bool:
+    def _is_settled(self, flight: InFlightRequest, overdue: float) -> bool:
         """Whether it has ended already, or must end now."""
         return flight.has_ended or self.ledger.scheduled_at[flight.number] <= overdue

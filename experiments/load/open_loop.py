@@ -61,7 +61,7 @@ class Record:
         )
 
 
-class Lane:
+class ConnectionSlot:
     """A connection, again and again, and the number of the request that it carries."""
 
     __slots__ = ("came", "number", "recv", "send", "sock")
@@ -103,11 +103,11 @@ class OpenLoop:
         self._epoll = select.epoll()
         self._timer = Timerfd()
         self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)  # it stays readable, told once
-        self._lanes: dict[int, Lane] = {}
-        self._down: list[Lane] = []
+        self._lanes: dict[int, ConnectionSlot] = {}
+        self._down: list[ConnectionSlot] = []
         try:
             for _ in range(connections):
-                self._watch(Lane(self._connected()), select.EPOLLIN)
+                self._watch(ConnectionSlot(self._connected()), select.EPOLLIN)
         except FleetFailedError:
             self.close()
             raise
@@ -119,7 +119,7 @@ class OpenLoop:
         except OSError as error:
             raise FleetFailedError(f"no connection to {self._address[1]}: {error.strerror}") from None
 
-    def _watch(self, lane: Lane, mask: int) -> None:
+    def _watch(self, lane: ConnectionSlot, mask: int) -> None:
         self._lanes[lane.sock.fileno()] = lane
         self._epoll.register(lane.sock.fileno(), mask)
 
@@ -197,7 +197,7 @@ class OpenLoop:
             except OSError:
                 self._end_broken(lane, Kind.RESET, now)
 
-    def _hear(self, lane: Lane, now: float) -> None:
+    def _hear(self, lane: ConnectionSlot, now: float) -> None:
         """Something can be read: nearly always one whole response, which looks like all others."""
         try:
             data = lane.recv(READ)
@@ -209,7 +209,7 @@ class OpenLoop:
             return self._end(lane, Kind.OK, now)
         return self._hear_piece(lane, data, now)
 
-    def _hear_piece(self, lane: Lane, data: bytes, now: float) -> None:
+    def _hear_piece(self, lane: ConnectionSlot, data: bytes, now: float) -> None:
         """The first response, one in pieces, one unlike the others, or the connection's end."""
         if lane.number == OPENING:
             return self._go_down(lane)
@@ -226,24 +226,24 @@ class OpenLoop:
         lane.came = b""
         return self._end(lane, Kind.OK if is_ok else Kind.ERROR_STATUS, now)
 
-    def _end(self, lane: Lane, kind: Kind, now: float) -> None:
+    def _end(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
         """The request of this lane is over, and the lane is free."""
         self._write_down(lane, kind, now)
         self._set_free(lane, now)
 
-    def _set_free(self, lane: Lane, now: float) -> None:
+    def _set_free(self, lane: ConnectionSlot, now: float) -> None:
         lane.number = FREE
         if not self._free:
             self._short_until = now
         self._free.append(lane)
 
-    def _write_down(self, lane: Lane, kind: Kind, now: float) -> None:
+    def _write_down(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
         number = lane.number
         self._ended[number] = now
         self._kind[number] = kind
         self._left -= 1
 
-    def _end_broken(self, lane: Lane, kind: Kind, now: float) -> None:
+    def _end_broken(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
         """The connection is of no use any more, whatever it carried; there comes another."""
         if lane.number >= 0:
             self._write_down(lane, kind, now)
@@ -252,11 +252,11 @@ class OpenLoop:
         self._drop(lane)
         self._open(lane, now)
 
-    def _drop(self, lane: Lane) -> None:
+    def _drop(self, lane: ConnectionSlot) -> None:
         del self._lanes[lane.sock.fileno()]
         lane.sock.close()
 
-    def _open(self, lane: Lane, now: float) -> None:
+    def _open(self, lane: ConnectionSlot, now: float) -> None:
         """Begin a new connection. On the loopback it mostly stands at once."""
         lane.take(socket.socket(), OPENING)
         error = lane.sock.connect_ex(self._address)
@@ -269,13 +269,13 @@ class OpenLoop:
             self._watch(lane, select.EPOLLIN)
             self._set_free(lane, now)
 
-    def _opened(self, lane: Lane, now: float) -> None:
+    def _opened(self, lane: ConnectionSlot, now: float) -> None:
         """Nothing to read: a new connection stands, or it was a false alarm."""
         if lane.number == OPENING:
             self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
             self._set_free(lane, now)
 
-    def _go_down(self, lane: Lane) -> None:
+    def _go_down(self, lane: ConnectionSlot) -> None:
         self._drop(lane)
         self._down.append(lane)
 

@@ -23,7 +23,7 @@ LARGEST = 256 << 20
 def recorded(path: str) -> Floats:
     """Ascending instants in seconds from the first, shape (n,). Raises BadInputError naming the line."""
     if is_recording(Path(path)):
-        return ours(path)
+        return recorded_by_balancer(path)
     try:
         lines = checked_file(Path(path)).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # UnicodeDecodeError is one, and so is a NUL in the path
@@ -47,7 +47,7 @@ def checked_file(path: Path) -> Path:
     return path
 
 
-def ours(path: str) -> Floats:
+def recorded_by_balancer(path: str) -> Floats:
     """The same of a recording that a balancer has written. Raises BadInputError."""
     instants = read_recording([Path(path)]).instants
     instants.flags.writeable = False

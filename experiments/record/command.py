@@ -22,7 +22,7 @@ from experiments.live.command import table_in
 from experiments.record.fit import RegionFit, fit
 from experiments.record.reader import Recording, read_recording
 from experiments.record.what_if import Answer, Question, answer, in_words, name_of
-from experiments.terminal import console_here, must_be_writable, write_json
+from experiments.terminal import console_here, require_writable, write_json
 from policies.errors import PoliciesError
 from policies.routing import registry
 
@@ -76,7 +76,7 @@ def what_if(
     """Simulate the traffic of RECORDING with other regions or policies; files of several processes are merged."""
     from experiments.simulator.run import simulate
 
-    must_be_writable("--json", file)
+    require_writable("--json", file)
     console = console_here()
     read = read_recording(recording)
     regions = [region.with_slots(slots) for region in fit(read)]

@@ -14,7 +14,7 @@ from experiments.reproduce.keepalive import keepalive
 from experiments.reproduce.regions import regions
 from experiments.reproduce.reuse import reuse
 from experiments.reproduce.third_party import third_party
-from experiments.terminal import STOPPED, must_be_writable
+from experiments.terminal import STOPPED, require_writable
 
 EPILOG = """\b
 Examples:
@@ -51,7 +51,7 @@ reproduce.add_command(third_party)
 @click.pass_context
 def all_(context: click.Context, seed: int, quick: bool, check: bool, out: Path) -> int:
     """Run every reproduction in order; the exit code is the worst of theirs."""
-    must_be_writable("--out", out / "any")
+    require_writable("--out", out / "any")
     worst = 0
     for name, command in reproduce.commands.items():
         if command is context.command:

@@ -84,9 +84,9 @@ async def unit(
     return await ready(f"unit {name}", argv, stack)
 
 
-async def status_of(unit: Child) -> dict[str, Any]:
+async def balancer_status(unit: Child) -> dict[str, Any]:
     """Status reported by a balancer. Raises `FleetFailedError`."""
     try:
-        return await control.status_of(unit.address)
+        return await control.balancer_status(unit.address)
     except FleetFailedError as error:
         raise FleetFailedError(f"{unit.name} gives no status: {error}{unit.tail}") from None

@@ -15,7 +15,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from experiments.build import unit_in_words
+from experiments.build import describe_build
 from experiments.cpu_time import is_known_here
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
 from experiments.reproduce.header_share import Share, Turn, carry_out, shares_of
@@ -85,7 +85,7 @@ class HeadersSitting(Sitting):
         costs = costs_of(self._ways)
         least = least_of(costs)
         return {
-            "build": unit_in_words(),
+            "build": describe_build(),
             "ways": [asdict(one) for one in costs],
             "shares": [asdict(one) | {"met": standing(one, least)} for one in shares_of(self._turns)],
             "turns": [asdict(one) for one in self._turns],
@@ -98,7 +98,7 @@ def introduction() -> str:
     total = sum(map(len, sets))
     return (
         f"{len(INTERNAL)} internal names; {len(sets)} heads of {min(map(len, sets))} to {max(map(len, sets))} fields, "
-        f"{internal / total:.1%} of them internal.\nOurs: {unit_in_words()}.\n"
+        f"{internal / total:.1%} of them internal.\nOurs: {describe_build()}.\n"
     )
 
 

@@ -177,6 +177,6 @@ COUNTED = ("opened", "reused", "lost_idle", "died")
 
 async def connections_of(unit: Child) -> dict[str, int]:
     """Connection counters summed over all endpoints, and the number of retried requests."""
-    status = await crew.status_of(unit)
+    status = await crew.balancer_status(unit)
     found = [endpoint["connections"] for endpoint in status["endpoints"]]
     return {"repeated": status["retried"], **{name: sum(one[name] for one in found) for name in COUNTED}}

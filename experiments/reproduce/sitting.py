@@ -22,9 +22,9 @@ from experiments.terminal import (
     STOPPED,
     console_here,
     interruptible,
-    must_be_writable,
-    tell,
-    tell_stopped,
+    require_writable,
+    print_verdict,
+    print_stopped,
     write_json,
 )
 
@@ -108,13 +108,13 @@ class Sitting(ABC):
 
 def conduct(sitting: Sitting, choices: Choices) -> int:
     """Measure, present and write; returns the exit code. Raises `ExperimentError`."""
-    must_be_writable("--plots", choices.plots / "any")
-    must_be_writable("--json", choices.file)
+    require_writable("--plots", choices.plots / "any")
+    require_writable("--json", choices.file)
     was_stopped = measured(sitting, choices.seed)
     verdicts = sitting.present()
     draw(sitting, choices.plots)
     for verdict in verdicts:
-        tell(sitting.console, verdict.is_met, f"{STANDING[verdict.is_met]}: {verdict.words}")
+        print_verdict(sitting.console, verdict.is_met, f"{STANDING[verdict.is_met]}: {verdict.words}")
     if choices.file is not None:
         standing = [{"met": verdict.is_met, "words": verdict.words} for verdict in verdicts]
         write_json("--json", choices.file, sitting.content() | {"verdicts": standing})
@@ -130,7 +130,7 @@ def measured(sitting: Sitting, seed: int) -> bool:
         try:
             asyncio.run(interruptible(sitting.carry_out(seed, Path(name))))
         except (asyncio.CancelledError, KeyboardInterrupt):
-            tell_stopped(sitting.console, "Nothing was left running.")
+            print_stopped(sitting.console, "Nothing was left running.")
             return True
     return False
 

@@ -147,7 +147,7 @@ async def settled(place: Place) -> None:
     if not place.mode.warm:
         return
     for _ in range(round(WARM_WITHIN / LOOK)):
-        endpoints = (await crew.status_of(place.unit))["endpoints"]
+        endpoints = (await crew.balancer_status(place.unit))["endpoints"]
         if all(endpoint["connections"]["idle"] >= place.mode.warm for endpoint in endpoints):
             return
         await asyncio.sleep(LOOK)
@@ -156,7 +156,7 @@ async def settled(place: Place) -> None:
 
 async def stay(place: Place, setup: Setup, seed: int) -> Stay:
     """Make all calls of one mode. Raises `FleetFailedError`."""
-    before = account_of(await crew.status_of(place.unit))
+    before = account_of(await crew.balancer_status(place.unit))
     made: list[Made] = []
     began_at = time.monotonic()
 
@@ -169,7 +169,7 @@ async def stay(place: Place, setup: Setup, seed: int) -> Stay:
 
     await all_of(call(at) for at in instants(place.mode.group, setup, Random(f"{seed}:{place.mode.group}")))
     seconds = time.monotonic() - began_at
-    account = account_of(await crew.status_of(place.unit)).since(before)
+    account = account_of(await crew.balancer_status(place.unit)).since(before)
     rest = setup.rests.get(place.mode.group, setup.gap)
     return Stay(place.mode, tuple(made), seconds, rest, account)
 
@@ -216,7 +216,7 @@ async def detoured(setup: Setup, seed: int, folder: Path) -> Detour:
 async def until_usual(unit: Child) -> None:
     """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
     for _ in range(round(2 * WARM_WITHIN / LOOK)):
-        endpoint = (await crew.status_of(unit))["endpoints"][0]
+        endpoint = (await crew.balancer_status(unit))["endpoints"][0]
         if endpoint["route"]["tls"]["usual"] is not None:
             return
         await asyncio.sleep(LOOK)
@@ -226,7 +226,7 @@ async def until_usual(unit: Child) -> None:
 async def noticing(unit: Child, patience: float) -> Detour:
     began_at = time.monotonic()
     while (passed := time.monotonic() - began_at) < patience + 1:
-        for event in (await crew.status_of(unit))["events"]:
+        for event in (await crew.balancer_status(unit))["events"]:
             if event["what"].endswith("_departed"):
                 return Detour(DETOUR, passed, event["text"])
         await asyncio.sleep(LOOK)

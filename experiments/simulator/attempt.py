@@ -12,7 +12,7 @@ from experiments.simulator.clock import Event
 from policies.routing.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.simulator.post import Post
+    from experiments.simulator.post import WorkerConnections
     from policies.routing.assignment import Assignment
 
 ARRIVING: Final = 0
@@ -48,7 +48,7 @@ class Attempt(Event):
         "work",
     )
 
-    def __init__(self, post: Post, assignment: Assignment, number: int, is_first: bool, now: float) -> None:
+    def __init__(self, post: WorkerConnections, assignment: Assignment, number: int, is_first: bool, now: float) -> None:
         self.post = post
         self.assignment = assignment
         self.number = number

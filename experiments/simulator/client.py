@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.load.samples import Floats
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import Agenda, Event, VirtualClock
+from experiments.simulator.clock import EventQueue, Event, VirtualClock
 from experiments.simulator.columns import Columns, code_of
 from experiments.simulator.demand import BATCH, MASK, Demand
 
 if TYPE_CHECKING:
-    from experiments.simulator.unit import Unit
+    from experiments.simulator.unit import SimulatedBalancer
 
 TIMEOUT: Final = 3
 
@@ -51,11 +51,11 @@ class Client:
     """
 
     def __init__(
-        self, clock: VirtualClock, agenda: Agenda, demand: Demand, timeout: float, overhead: float
+        self, clock: VirtualClock, agenda: EventQueue, demand: Demand, timeout: float, overhead: float
     ) -> None:
         self.clock = clock
         self.timeout = timeout
-        self.units: list[Unit] = []
+        self.units: list[SimulatedBalancer] = []
         self._agenda = agenda
         self._demand = demand
         self._overhead = overhead

@@ -45,7 +45,7 @@ class Call(Event):
         self._what(now)
 
 
-class Agenda:
+class EventQueue:
     """What is to happen: a heap of instants, and the event of each.
 
     Instants alone are compared, which costs a fraction of comparing tuples. Events of one instant, which are rare,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from experiments.load.samples import Floats, Ints, Samples
 
-NOBODY: Final = -1
+NO_WORKER: Final = -1
 BATCH: Final = 8192
 """Ends that are put down before they are brought to their rows."""
 
@@ -48,7 +48,7 @@ class Columns:
         self.due: Floats = np.zeros(count) if instants is None else instants + start
         self.ended: Floats = np.zeros(count)
         self.codes: Codes = np.full(count, OK, dtype=np.int32)
-        self.workers: Codes = np.full(count, NOBODY, dtype=np.int32)
+        self.workers: Codes = np.full(count, NO_WORKER, dtype=np.int32)
         self._keys: list[int] = []
         self._ends: list[float] = []
         self._due: list[float] = []
@@ -59,7 +59,7 @@ class Columns:
         self._due.append(at)
 
     def put(self, number: int, at: float, worker: int) -> None:
-        """A request has ended; `worker` is whose answer it was, or `NOBODY`."""
+        """A request has ended; `worker` is whose answer it was, or `NO_WORKER`."""
         self._keys.append((number << SHIFT) + worker + 1)
         self._ends.append(at)
         if len(self._ends) == BATCH:
@@ -116,7 +116,7 @@ class Columns:
             status=status,
             kind=self.kinds,
             worker=worker,
-            region=np.array([*regions, NOBODY], dtype=np.int64)[worker],
+            region=np.array([*regions, NO_WORKER], dtype=np.int64)[worker],
             sequence=np.arange(self.count),
             attempts=self.attempts,
         )

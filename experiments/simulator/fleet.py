@@ -9,13 +9,13 @@ from math import ceil, inf
 from random import Random
 
 from experiments.simulator.client import Client
-from experiments.simulator.clock import Agenda, VirtualClock
+from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.demand import Demand, Keys
 from experiments.simulator.hedges import Hedges
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.oracles import make_policy
-from experiments.simulator.post import Post
-from experiments.simulator.unit import Unit
+from experiments.simulator.post import WorkerConnections
+from experiments.simulator.unit import SimulatedBalancer
 from experiments.simulator.worker import Worker
 from policies.health.health import Health
 from policies.health.panic import Panic
@@ -30,7 +30,7 @@ class Fleet:
     """`workers` by id, in the model's order; `units` are the balancers. `label` sets the randomness of what decides
     apart from that of another run under the same seed: of a twin, for one."""
 
-    def __init__(self, model: Model, seed: int, label: str, clock: VirtualClock, agenda: Agenda) -> None:
+    def __init__(self, model: Model, seed: int, label: str, clock: VirtualClock, agenda: EventQueue) -> None:
         self.model = model
         self._stream = f"{seed}:{label}"
         self._seed = seed
@@ -43,7 +43,7 @@ class Fleet:
         self._by_number = list(self.workers.values())
         self._present = {worker.id for worker in model.workers} - self._absent_at_first()
         self.units = [self._unit(number) for number in range(model.balancers)]
-        self._posts: dict[tuple[int, str], Post] = {}
+        self._posts: dict[tuple[int, str], WorkerConnections] = {}
         self.client.units = self.units
         self.began_at = 0.0
         self.connect()
@@ -76,7 +76,7 @@ class Fleet:
         """Requests that some router has not settled."""
         return sum(unit.router.in_flight for unit in self.units)
 
-    def every_post(self) -> list[Post]:
+    def all_connections(self) -> list[WorkerConnections]:
         """All there ever were."""
         return [post for worker in self.workers.values() for post in worker.posts]
 
@@ -88,7 +88,7 @@ class Fleet:
             if one.id in self._present
         ]
 
-    def _unit(self, number: int) -> Unit:
+    def _unit(self, number: int) -> SimulatedBalancer:
         model, rules = self.model, self.model.mechanisms
         rng = Random(f"{self._stream}:policy:{number}")
         fitness = Health(
@@ -107,7 +107,7 @@ class Fleet:
             in_flight_limit=rules.in_flight,
             fitness=fitness,
         )
-        unit = Unit(router, self._agenda, self.client, rules, model.home)
+        unit = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)
         if rules.hedging is not None:
             hedge = rules.hedging
             hedging = Hedging(hedge.quantile, hedge.share, hedge.least)
@@ -137,12 +137,12 @@ class Fleet:
         for number, unit in enumerate(self.units):
             unit.posts = [self._post(number, unit, state.id) for state in unit.router.states]
 
-    def _post(self, number: int, unit: Unit, worker_id: str) -> Post:
+    def _post(self, number: int, unit: SimulatedBalancer, worker_id: str) -> WorkerConnections:
         state = unit.router.find(worker_id)
         post = self._posts.get((number, worker_id))
         if post is None or post.state is not state:
             worker = self.workers[worker_id]
-            post = Post(unit, worker, state, self._agenda, self.model.mechanisms.pool)
+            post = WorkerConnections(unit, worker, state, self._agenda, self.model.mechanisms.pool)
             self._posts[number, worker_id] = post
             worker.posts.append(post)
         return post

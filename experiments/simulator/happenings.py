@@ -9,10 +9,10 @@ from __future__ import annotations
 from random import Random
 
 from experiments.campaign.timeline import Pause, Trouble
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import EventQueue, Event
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
-from experiments.simulator.unit import Unit
+from experiments.simulator.unit import SimulatedBalancer
 from experiments.simulator.worker import Worker
 from policies.health.active_checks import Verdict
 from policies.routing.endpoint_state import EndpointState
@@ -24,7 +24,7 @@ LOOK_EVERY = 2.0
 class Tick(Event):
     """Once a second each router does what is due, and looks whether who could not be reached can be again."""
 
-    def __init__(self, unit: Unit, workers: dict[str, Worker], agenda: Agenda) -> None:
+    def __init__(self, unit: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
         self._unit = unit
         self._workers = workers
         self._agenda = agenda
@@ -44,7 +44,7 @@ class Tick(Event):
 class Gossip(Event):
     """Every so often each balancer hears how many requests the others have at each worker."""
 
-    def __init__(self, units: list[Unit], every: float, agenda: Agenda) -> None:
+    def __init__(self, units: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
         self._units = units
         self._every = every
         self._agenda = agenda
@@ -61,7 +61,7 @@ class Check(Event):
     """A balancer's active checks of one worker: sent when due, judged when answered."""
 
     def __init__(
-        self, unit: Unit, state: EndpointState, worker: Worker, model: CheckModel, rng: Random, agenda: Agenda
+        self, unit: SimulatedBalancer, state: EndpointState, worker: Worker, model: CheckModel, rng: Random, agenda: EventQueue
     ) -> None:
         self._unit = unit
         self._id = state.id
@@ -100,7 +100,7 @@ class Check(Event):
 class Change(Event):
     """From now on something else is the matter with a worker."""
 
-    def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: Agenda) -> None:
+    def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: EventQueue) -> None:
         self._fleet = fleet
         self._worker = worker
         self._trouble = trouble
@@ -128,21 +128,21 @@ class Change(Event):
             pause = Paused(worker, trouble.pause, self._agenda)
             self._agenda.add(max(now, self._fleet.began_at + trouble.pause.since), pause)
         worker.judge()
-        worker.look_again(now)
+        worker.reevaluate_hung(now)
 
     def _go_or_return(self, now: float) -> None:
         if not self._trouble.is_gone:
             self._worker.is_down = False
-        elif self._trouble.is_gentle:
+        elif self._trouble.is_graceful:
             self._worker.leave()
         else:
-            self._worker.go_down(now)
+            self._worker.crash(now)
 
 
 class Paused(Event):
     """A worker stands still, once or again and again while that is the matter with it."""
 
-    def __init__(self, worker: Worker, pause: Pause, agenda: Agenda) -> None:
+    def __init__(self, worker: Worker, pause: Pause, agenda: EventQueue) -> None:
         self._worker = worker
         self._pause = pause
         self._agenda = agenda

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import EventQueue, Event
 from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
-    from experiments.simulator.unit import Unit
+    from experiments.simulator.unit import SimulatedBalancer
 
 TICK: Final = 0.005
 """Seconds of a bucket, as in the balancer."""
@@ -47,7 +47,7 @@ class Late(Event):
 class Hedges:
     """One balancer's. With `after` nothing is learned and nothing is bounded."""
 
-    def __init__(self, unit: Unit, agenda: Agenda, hedging: Hedging, after: float | None) -> None:
+    def __init__(self, unit: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None) -> None:
         self.hedging = hedging
         self._unit = unit
         self._agenda = agenda

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import EventQueue, Event
 from experiments.simulator.idle import Idle
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from experiments.simulator.model import PoolModel
-    from experiments.simulator.unit import Unit
+    from experiments.simulator.unit import SimulatedBalancer
     from experiments.simulator.worker import Worker
     from policies.routing.endpoint_state import EndpointState
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Opening(Event):
     """A connection that will stand; for `attempt`, or for whoever waits then."""
 
-    def __init__(self, post: Post, attempt: Attempt | None) -> None:
+    def __init__(self, post: WorkerConnections, attempt: Attempt | None) -> None:
         self._post = post
         self._attempt = attempt
 
@@ -34,7 +34,7 @@ class Opening(Event):
         self._post.opened(self._attempt, now)
 
 
-class Post:
+class WorkerConnections:
     """`is_linked`: connections cost something here. `setup` is how many seconds a new one takes, and `late` how many
     its first request takes longer than others. `opened_in_all` and `reused` count.
 
@@ -43,7 +43,7 @@ class Post:
     """
 
     def __init__(
-        self, unit: Unit, worker: Worker, state: EndpointState, agenda: Agenda, pool: PoolModel
+        self, unit: SimulatedBalancer, worker: Worker, state: EndpointState, agenda: EventQueue, pool: PoolModel
     ) -> None:
         self.unit = unit
         self.worker = worker

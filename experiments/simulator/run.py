@@ -82,16 +82,16 @@ def facts_of(
         time_scale=scale,
         places=places_of(scenario),
         invalid_reasons=faults(simulation, samples),
-        status=status_of(simulation),
+        status=balancer_status(simulation),
         versions=versions(),
     )
 
 
-def status_of(simulation: Simulation) -> dict[str, Any]:
+def balancer_status(simulation: Simulation) -> dict[str, Any]:
     """What the balancers would say of themselves, all of them together."""
     units = simulation.fleet.units
     routers = [unit.router for unit in units]
-    posts = simulation.fleet.every_post()
+    posts = simulation.fleet.all_connections()
     return {
         "policy": {
             "name": simulation.model.policy["name"],

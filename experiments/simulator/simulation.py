@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from experiments.load.samples import Floats
-from experiments.simulator.clock import Agenda, VirtualClock
+from experiments.simulator.clock import EventQueue, VirtualClock
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.fleet import Fleet
@@ -30,7 +30,7 @@ class Simulation:
 
     def __init__(self, model: Model, seed: int, label: str = "") -> None:
         self.clock = VirtualClock()
-        self.agenda = Agenda()
+        self.agenda = EventQueue()
         self.model = model
         self.fleet = Fleet(model, seed, label, self.clock, self.agenda)
         self.columns = Columns(0, None, 0.0)
@@ -93,7 +93,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def turn(clock: VirtualClock, agenda: Agenda, fleet: Fleet) -> None:
+def turn(clock: VirtualClock, agenda: EventQueue, fleet: Fleet) -> None:
     """The loop: the next event or the next request, whichever is sooner; of one instant, events come first."""
     client, instants = fleet.client, agenda.instants
     next_at = client.next_at()
@@ -122,7 +122,7 @@ def audit(fleet: Fleet) -> None:
         must(unit.router.in_flight == 0, f"{unit.router.in_flight} requests are in flight for ever")
         routed += unit.router.routed
     settled = 0
-    for post in fleet.every_post():
+    for post in fleet.all_connections():
         settled += post.settled
         must(
             post.routed == post.settled,

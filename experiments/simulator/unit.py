@@ -10,9 +10,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import EventQueue, Event
 from experiments.simulator.model import Mechanisms
-from experiments.simulator.post import Post
+from experiments.simulator.post import WorkerConnections
 from policies.errors import NoEndpointAvailable
 from policies.overload.retry_budget import RetryBudget
 from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
@@ -38,7 +38,7 @@ GATEWAY_TIMEOUT: Final = 504
 class Waiting(Event):
     """A request for which no endpoint has room. It happens when it has waited for too long."""
 
-    def __init__(self, unit: Unit, number: int, facts: RequestFacts, is_fresh: bool) -> None:
+    def __init__(self, unit: SimulatedBalancer, number: int, facts: RequestFacts, is_fresh: bool) -> None:
         self.number = number
         self.facts = facts
         self.is_fresh = is_fresh
@@ -47,7 +47,7 @@ class Waiting(Event):
 
     def happen(self, now: float) -> None:
         """It gives up, unless its turn has come."""
-        self._unit.gave_up(self, now)
+        self._unit.queue_timed_out(self, now)
 
 
 class Overdue(Event):
@@ -66,7 +66,7 @@ class Overdue(Event):
 class Probe(Event):
     """A question after a worker's load: there, and back."""
 
-    def __init__(self, post: Post, sent_at: float) -> None:
+    def __init__(self, post: WorkerConnections, sent_at: float) -> None:
         self._post = post
         self._sent_at = sent_at
         self._load: ReportedLoad | None = None
@@ -81,12 +81,12 @@ class Probe(Event):
             post.unit.router.probed(post.state, self._load, now - self._sent_at, now)
 
 
-class Unit:
+class SimulatedBalancer:
     """One balancer. `posts` are its connections to each worker, in the router's order; `requests`, `retried`, `hedged`
     and `hedges_won` count as in the balancer's status."""
 
     def __init__(
-        self, router: Router, agenda: Agenda, client: Client, mechanisms: Mechanisms, home: str | None
+        self, router: Router, agenda: EventQueue, client: Client, mechanisms: Mechanisms, home: str | None
     ) -> None:
         self.router = router
         self.clock = client.clock
@@ -97,7 +97,7 @@ class Unit:
         self._rules = mechanisms
         self._home = home
         self._plain = RequestFacts(region=home)
-        self.posts: list[Post] = []
+        self.posts: list[WorkerConnections] = []
         self.keys: Keys | None = None
         self.hedges: Hedges | None = None
         self._line: deque[Waiting] = deque()
@@ -142,7 +142,7 @@ class Unit:
             self.hedges.watch(attempt, now)
         self.dispatch(post, attempt, now, is_fresh)
 
-    def dispatch(self, post: Post, attempt: Attempt, now: float, is_fresh: bool) -> None:
+    def dispatch(self, post: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
         """Let an attempt set out for its worker."""
         if self._has_limits:
             self._limit(attempt, now)
@@ -329,7 +329,7 @@ class Unit:
         if self._rules.queue_timeout < self._client.timeout:
             self._agenda.add(now + self._rules.queue_timeout, waiting)
 
-    def gave_up(self, waiting: Waiting, now: float) -> None:
+    def queue_timed_out(self, waiting: Waiting, now: float) -> None:
         """It has waited for as long as anybody may."""
         if waiting.waits:
             waiting.waits = False

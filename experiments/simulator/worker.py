@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.campaign.timeline import WELL
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
-from experiments.simulator.clock import Agenda, Event
+from experiments.simulator.clock import EventQueue, Event
 from experiments.simulator.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.routing.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
-    from experiments.simulator.post import Post
+    from experiments.simulator.post import WorkerConnections
 
 AVERAGED_OVER: Final = 1.0
 """Seconds over which a worker tells its utilisation."""
@@ -47,7 +47,7 @@ class Worker:
         model: WorkerModel,
         number: int,
         profile: int,
-        agenda: Agenda,
+        agenda: EventQueue,
         demand: Demand,
         seed: int,
         *,
@@ -74,7 +74,7 @@ class Worker:
         self.is_tracked = is_tracked
         self.present: dict[Attempt, None] = {}
         self.hung: dict[Attempt, None] = {}
-        self.posts: list[Post] = []
+        self.posts: list[WorkerConnections] = []
         self.coming = self.arrived = self.done = self.refused = self.broken = 0
         self.slots = Slots(model.slots, model.queue)
         self.shared: Shared | None = (
@@ -228,7 +228,7 @@ class Worker:
         self.pace = self.slow / self.model.speed
         self.is_unwell = self.is_down or self.hang > 0 or self.fail > 0 or self.reset > 0
 
-    def look_again(self, now: float) -> None:
+    def reevaluate_hung(self, now: float) -> None:
         """The hung ones meet what is in force now."""
         hung, self.hung = self.hung, {}
         for attempt in hung:
@@ -251,7 +251,7 @@ class Worker:
         for attempt in self.present:
             attempt.due_at += until - now
 
-    def go_down(self, now: float) -> None:
+    def crash(self, now: float) -> None:
         """All that is here is lost, and every connection with it. Only where it is tracked."""
         self.is_down = True
         self.arrived += len(self.hung)

@@ -94,7 +94,7 @@ async def joined(scheduler: str | None, workers: int | None) -> AsyncIterator[Cl
     Raises BadInputError without Dask, FleetFailedError when nobody answers at the address.
     """
     dask()
-    hush()
+    silence_dask()
     if scheduler is None:
         async with of_processes(workers or os.cpu_count() or 1) as cluster:
             yield cluster
@@ -113,7 +113,7 @@ def dask() -> Any:
         ) from None
 
 
-def hush() -> None:
+def silence_dask() -> None:
     """What goes wrong, we say in one line; Dask gives each of its loggers a level of its own."""
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from experiments.campaign.comparison import AdminState, Interval, holm, paired, standing
+from experiments.campaign.comparison import Standing, Interval, holm, paired, standing
 from experiments.campaign.estimates import paired_student
 from experiments.campaign.verdict import show
 from experiments.errors import BadInputError
@@ -20,7 +20,7 @@ from experiments.sweep.matrix import believable, policy_name, scenario_name
 Place = tuple[str, str]
 """Scenario and policy, knobs included."""
 
-MARKS: dict[AdminState, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
+MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Change:
     scenario: str
     policy: str
     ratio: Interval
-    standing: AdminState
+    standing: Standing
 
 
 def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:

@@ -22,7 +22,7 @@ from experiments.sweep.grid import Grid
 from experiments.sweep.lock import only_driver
 from experiments.sweep.outcome import Simulate
 from experiments.sweep.progress import Progress
-from experiments.terminal import STOPPED, interruptible, tell_stopped
+from experiments.terminal import STOPPED, interruptible, print_stopped
 
 FAILED = 1
 
@@ -52,7 +52,7 @@ def conduct(grid: Grid, sitting: Sitting, simulate: Simulate, console: Console) 
             asyncio.run(interruptible(carried_out(missing, catalogue, sitting, simulate, progress)))
         except (asyncio.CancelledError, KeyboardInterrupt):
             left = len(missing_of(cells, catalogue, sitting.keep_samples))
-            tell_stopped(console, f"{left} cells are missing; the same command goes on with them.")
+            print_stopped(console, f"{left} cells are missing; the same command goes on with them.")
             return STOPPED
     return farewell(progress, sitting.out, console)
 

@@ -51,12 +51,12 @@ class Progress(LivePanel):
         self._size_done += cell.size
         self._size_left -= cell.size
         if outcome.message is not None:
-            self._tell_of_failure(cell, outcome.message)
+            self._print_failure(cell, outcome.message)
         if not self._console.is_terminal and time.monotonic() - self._said_at >= LINE_EVERY:
             self._said_at = time.monotonic()
             self._console.print(self.line(), highlight=False, soft_wrap=True)
 
-    def _tell_of_failure(self, cell: Cell, message: str) -> None:
+    def _print_failure(self, cell: Cell, message: str) -> None:
         self._failed += 1
         if self._failed <= SHOWN_FAILURES:
             words = f" {cell.scenario.name}, {cell.entry.label}, seed {cell.seed}: {message}"

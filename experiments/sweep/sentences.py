@@ -74,10 +74,10 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
         f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
         f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
     )
-    return [first, *drowned(matrix), *(of_loss(matrix, square) for square in told if not square.is_as_good)]
+    return [first, *overloaded_scenarios(matrix), *(loss_sentence(matrix, square) for square in told if not square.is_as_good)]
 
 
-def drowned(matrix: Matrix) -> list[str]:
+def overloaded_scenarios(matrix: Matrix) -> list[str]:
     """Where even the best loses so many requests that the measure says nothing any more."""
     columns = {scenario: matrix.column(scenario) for scenario in matrix.scenarios}
     lost = [
@@ -92,7 +92,7 @@ def drowned(matrix: Matrix) -> list[str]:
     ]
 
 
-def of_loss(matrix: Matrix, ours: Square) -> str:
+def loss_sentence(matrix: Matrix, ours: Square) -> str:
     """`cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17]. It …`"""
     best = matrix.best(ours.scenario)
     assert best is not None

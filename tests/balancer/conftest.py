@@ -445,7 +445,7 @@ class Stage:
         """Let time pass without a look at deadlines. Requests are dated by the last look, so it is moved, too: else the
         server's own sweep, four times a second, might find one that has just come to be as old as the jump."""
         self.clock.at += seconds
-        self.proxy.coarse_now = self.clock.at
+        self.proxy.cached_time = self.clock.at
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and look at every deadline."""

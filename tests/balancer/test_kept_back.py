@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from balancer.exchange.exchange import KEPT_BACK
+from balancer.exchange.exchange import BUFFERED_RESPONSE
 from tests.balancer.conftest import Script, Stage, Wire, answering, get, post, response
 
 SMALL = response(b"x" * 1000, b"X-From: first")
@@ -117,7 +117,7 @@ async def test_a_request_that_has_had_its_time_is_504(stage: Stage) -> None:
 
 NOT_KEPT = {
     "a POST": (post(b"body"), HEAD),
-    "a long one": (get(), response(b"x" * (KEPT_BACK + 1))[:-KEPT_BACK]),
+    "a long one": (get(), response(b"x" * (BUFFERED_RESPONSE + 1))[:-BUFFERED_RESPONSE]),
     "chunks": (get(), b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"),
     "server-sent events": (get(), b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"),
 }

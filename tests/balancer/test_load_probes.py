@@ -231,7 +231,7 @@ async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) 
             heard.append(outcome.reported_load)
 
     registry.TABLE["curious"] = Observing
-    stage.proxy.use_policy(PolicySpec(name="curious"))
+    stage.proxy.apply_policy(PolicySpec(name="curious"))
     client = await stage.client()
     for _ in range(3):
         await client.ask(get())

@@ -6,14 +6,14 @@ import pytest
 
 from balancer.errors import MalformedResponse
 from balancer.http1.body import ChunkedBody, SizedBody
-from balancer.http1.field_list import head_of, outline_of, trailers_of
+from balancer.http1.field_list import head_of, parse_head, trailers_of
 
 HEAD = b"POST /a?b c HTTP/1.1\r\nX-A: 1\r\nHost: example.org\r\nx-a:\r\nConnection: Upgrade\r\nUpgrade: x\r\n"
 
 
 def test_a_request() -> None:
     """Host stands apart, what concerns one connection is gone, the rest is as it came."""
-    outline = outline_of(HEAD + b"\r\n")
+    outline = parse_head(HEAD + b"\r\n")
     assert (outline.method, outline.target, outline.authority) == (b"POST", b"/a?b c", b"example.org")
     assert outline.fields == [(b"X-A", b"1"), (b"x-a", b"")]
     assert (outline.length, outline.framed()) == (0, None)
@@ -25,7 +25,7 @@ def test_a_request() -> None:
 )
 def test_a_body(field: bytes, length: int, kind: type) -> None:
     """How it is framed is known before it comes."""
-    outline = outline_of(HEAD + field + b"\r\n\r\n")
+    outline = parse_head(HEAD + field + b"\r\n\r\n")
     assert outline.length == length
     assert isinstance(outline.framed(), kind)
     assert b"transfer-encoding" not in [name for name, _ in outline.fields]

@@ -80,7 +80,7 @@ async def test_the_sweep_comes_by_itself(stage: Stage) -> None:
     """A server looks at its deadlines without being told to, and lets the policy tick."""
     await stage.serve(await stage.worker(response()))
     stage.clock.at += 5
-    await stage.eventually(lambda: stage.proxy.coarse_now == stage.clock.at)
+    await stage.eventually(lambda: stage.proxy.cached_time == stage.clock.at)
     for _ in range(4):
         stage.advance(0.25)
 

@@ -558,7 +558,7 @@ async def test_a_crowd_leaves_tunnels_alone(stage: Stage, party: Party) -> None:
     client, worker = await party.meet()
     stage.advance(1000)
     (downstream,) = stage.proxy.downstreams
-    assert not downstream.close_if_quiet(stage.clock.at, longer_than=1)
+    assert not downstream.close_if_idle(stage.clock.at, longer_than=1)
     await worker.send(b"here")
     assert await client.exactly(4) == b"here"
     await client.close()

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from experiments.build import interpreter_in_words, optimisation_in_words, unit_in_words
+from experiments.build import interpreter_in_words, optimisation_in_words, describe_build
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_a_plain_build_is_said_to_be_unfair(arguments: str) -> None:
 
 def test_this_interpreter_and_unit_are_named() -> None:
     assert platform.python_version() in interpreter_in_words()
-    assert "build" in unit_in_words() or "pure source" in unit_in_words()
+    assert "build" in describe_build() or "pure source" in describe_build()

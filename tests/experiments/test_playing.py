@@ -11,10 +11,10 @@ import pytest
 
 from experiments.campaign.blocks import plan_block
 from experiments.campaign.fleet import returns_of
-from experiments.campaign.playable import require_playable
+from experiments.campaign.playable import require_live
 from experiments.campaign.playing import faults_of, listening, same
 from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, Pause, Trouble, timeline
+from experiments.campaign.timeline import WELL, Pause, FaultState, timeline
 from experiments.campaign.trial import run_trial
 from experiments.errors import BadInputError
 from experiments.load.samples import Kind
@@ -41,14 +41,14 @@ RAW: dict[str, Any] = {
 
 def test_only_what_is_the_matter_is_said() -> None:
     assert faults_of(WELL) == {}
-    assert faults_of(Trouble(slow=2.0, is_unhealthy=True)) == {"slow": 2.0, "unhealthy": True}
-    assert faults_of(Trouble(rtt=0.0)) == {"rtt": 0.0}
-    assert faults_of(Trouble(is_draining=True, is_absent=True)) == {}
+    assert faults_of(FaultState(slow=2.0, is_unhealthy=True)) == {"slow": 2.0, "unhealthy": True}
+    assert faults_of(FaultState(rtt=0.0)) == {"rtt": 0.0}
+    assert faults_of(FaultState(is_draining=True, is_absent=True)) == {}
 
 
 def test_a_pause_is_said_with_its_phase_and_keeps_it() -> None:
     """0.3 s after the event begins; said again later it is the same to the worker."""
-    trouble = Trouble(pause=Pause(length=0.1, every=2.0, since=10.3))
+    trouble = FaultState(pause=Pause(length=0.1, every=2.0, since=10.3))
     assert faults_of(trouble, now=10.0) == {"pause": 0.1, "every": 2.0, "after": pytest.approx(0.3)}
     assert same(faults_of(trouble, now=10.0), faults_of(trouble, now=50.0))
     assert not same(faults_of(trouble), {})
@@ -71,10 +71,10 @@ async def test_nobody_listening_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_worker_without_a_link_cannot_be_moved_away() -> None:
     raw = {**RAW, "regions": [{**RAW["regions"][0], "rtt": 0}]}
-    require_playable(Scenario.model_validate(raw))
+    require_live(Scenario.model_validate(raw))
     raw["events"] = [{"at": 1.0, "kind": "rtt", "value": 0.1}]
     with pytest.raises(BadInputError, match=r"events\.0: rtt cannot change where a region's rtt is 0"):
-        require_playable(Scenario.model_validate(raw))
+        require_live(Scenario.model_validate(raw))
 
 
 async def test_workers_come_go_and_fail_in_one_run() -> None:

@@ -215,7 +215,7 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     scenario = overridden(Scenario.model_validate(raw), Overrides())
     entry = scenario.entries[0]
     told = {"retries": 0, "ejection": {"failures": 0, "time": 5.0}}
-    assert scenario.told_to(entry) == told
+    assert scenario.balancer_settings(entry) == told
     assert scenario.mechanisms_of(entry).ejection.window == 30.0
     assert scenario.mechanisms_of(scenario.entries[1]).ejection.failures == 3
     parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))

@@ -118,8 +118,8 @@ def _disable(simulation: Simulation, fault: Fault) -> Callable[[], None]:
 
 def _policy(simulation: Simulation, fault: Fault) -> Callable[[], None]:
     before = simulation.policy
-    simulation.use_policy(PolicySpec(**fault.detail))
-    return lambda: simulation.use_policy(before)
+    simulation.apply_policy(PolicySpec(**fault.detail))
+    return lambda: simulation.apply_policy(before)
 
 
 KINDS: dict[str, Callable[[Simulation, Fault], Callable[[], None]]] = {

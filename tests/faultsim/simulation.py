@@ -126,10 +126,10 @@ class Simulation:
         self.proxy.replace_endpoints(endpoints)
         self._know()
 
-    def use_policy(self, spec: PolicySpec) -> None:
+    def apply_policy(self, spec: PolicySpec) -> None:
         """Another policy."""
         self.policy = spec
-        self.proxy.use_policy(spec)
+        self.proxy.apply_policy(spec)
 
     def _know(self) -> None:
         for state in self.proxy.router.states:
@@ -190,7 +190,7 @@ class Simulation:
         proxy = self.proxy
         proxy.drain()
         for downstream in list(proxy.downstreams):
-            downstream.close_if_quiet(proxy.now(), -1.0)
+            downstream.close_if_idle(proxy.now(), -1.0)
         self.timeline.after(2.0, self._end_grace)
 
     def _end_grace(self) -> None:

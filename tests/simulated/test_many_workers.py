@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from matplotlib.patches import Rectangle
 
 from experiments.__main__ import cli
-from experiments.campaign.playable import MOST_PROCESSES, require_playable
+from experiments.campaign.playable import MOST_PROCESSES, require_live
 from experiments.campaign.results import load_results
 from experiments.campaign.shelf import load_scenario, packaged
 from experiments.errors import BadInputError
@@ -133,9 +133,9 @@ def test_a_machine_does_not_start_hundreds(hundreds: Path) -> None:
     with pytest.raises(
         BadInputError, match=r"regions\.0\.workers = 100: more than 64 processes; only the simul"
     ):
-        require_playable(scenario)
+        require_live(scenario)
     near = scenario.regions[0].model_copy(update={"workers": MOST_PROCESSES})
-    require_playable(scenario.model_copy(update={"regions": (near,)}))
+    require_live(scenario.model_copy(update={"regions": (near,)}))
 
 
 @pytest.mark.parametrize("name", sorted(packaged()))

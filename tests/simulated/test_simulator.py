@@ -11,7 +11,7 @@ import pytest
 
 from experiments.campaign.timeline import Pause, Step, Trouble
 from experiments.load.samples import Kind
-from experiments.simulator.clock import Agenda, Call
+from experiments.simulator.clock import EventQueue, Call
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.model import (
@@ -22,7 +22,7 @@ from experiments.simulator.model import (
     RetryModel,
     WorkerModel,
 )
-from experiments.simulator.post import Post
+from experiments.simulator.post import WorkerConnections
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
 from policies.health.active_checks import CheckRules
@@ -53,7 +53,7 @@ def run(wanted: Model, *instants: float) -> Columns:
 
 def test_events_of_one_instant_happen_in_the_order_in_which_they_were_put_down() -> None:
     """The agenda breaks ties by age, whatever the heap does."""
-    agenda, happened = Agenda(), list[str]()
+    agenda, happened = EventQueue(), list[str]()
     for name, at in (("late", 2.0), ("a", 1.0), ("b", 1.0), ("c", 1.0), ("early", 0.5)):
         agenda.add(at, Call(lambda now, name=name: happened.append(f"{name} at {now:g}")))  # type: ignore[misc]
     while agenda.instants:
@@ -126,11 +126,11 @@ def test_on_loopback_the_first_request_pays_for_the_handshake() -> None:
     assert [post.state.latency.mean for post in posts] == pytest.approx([0.3, 0.5])
 
 
-def told(wanted: Model, *instants: float) -> Post:
+def told(wanted: Model, *instants: float) -> WorkerConnections:
     """The only post, after these requests."""
     simulation = Simulation(wanted, 1)
     simulation.open(np.array(instants))
-    (post,) = simulation.fleet.every_post()
+    (post,) = simulation.fleet.all_connections()
     return post
 
 
@@ -330,7 +330,7 @@ def test_a_request_that_gets_lost_is_found() -> None:
     """The audit adds up what every run must add up to, and fails loudly."""
     simulation = Simulation(model(), 1)
     simulation.open(np.array([0.0, 1.0]))
-    simulation.fleet.every_post()[0].routed += 1
+    simulation.fleet.all_connections()[0].routed += 1
     with pytest.raises(AuditError, match="went there"):
         audit(simulation.fleet)
 
@@ -346,7 +346,7 @@ def test_time_that_does_not_add_up_is_found() -> None:
 
 
 def spoil_area(simulation: Simulation) -> None:
-    simulation.fleet.every_post()[0].area += 0.01
+    simulation.fleet.all_connections()[0].area += 0.01
 
 
 def spoil_whole(simulation: Simulation) -> None:
