@@ -1,4 +1,4 @@
-"""The command line of the forwarding unit."""
+"""Command line of the balancer: `serve`, `check` and the operator commands."""
 
 from __future__ import annotations
 
@@ -86,20 +86,20 @@ def serve_command(config: Path | None, **options: Any) -> None:
     if settings.processes == 1:
         sys.exit(run(settings, read))
     if settings.log.access != "off":
-        LogOutput(settings.log.path).close()  # what is wrong with it is said once, and not by each process
+        LogOutput(settings.log.path).close()  # reports a problem once, and not in each process
     gc.collect()
-    gc.freeze()  # what is shared with the children stays shared
+    gc.freeze()  # keeps memory shared with the child processes
     sys.exit(Supervisor(settings, lambda member: run_as(member, settings, read), say).run())
 
 
 def run(settings: Settings, read: Callable[[], Settings], member: Member | None = None) -> int:
-    """Serve; returns the exit code. `read` gives the configuration as it stands by then."""
+    """Run the server and return the exit code. `read` loads the current configuration."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return 0 if runner.run(serve(settings, read, say, member)) else 1
 
 
 def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> int:
-    """Serve as one of several; what goes wrong is told here, for the supervisor does not hear it."""
+    """Run as one of several processes. Errors are printed here, because the supervisor does not see them."""
     try:
         return run(member.part_of(settings), lambda: member.part_of(read()), member)
     except (ConfigError, ListenFailed, LogFailed) as error:
@@ -122,7 +122,7 @@ cli.add_command(status)
 @cli.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 def check_command(file: Path) -> None:
-    """Read a configuration and say what it means, or what is wrong with it.
+    """Validate a configuration file and print its policy, listening address and endpoints.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def overrides(
     seed: int | None,
     processes: int | None = None,
 ) -> dict[str, Any]:
-    """What the command line says, as keys of the configuration."""
+    """Return the command-line options as configuration keys."""
     given: dict[str, Any] = {"policy": policy, "home_region": home_region, "seed": seed}
     given["processes"] = processes
     given = {key: value for key, value in given.items() if value is not None}
@@ -171,13 +171,13 @@ def _listen(host: str | None, port: int | None) -> str:
 
 
 def say(line: str) -> None:
-    """To people and to whoever waits for the ready line."""
+    """Print a line and flush, because a caller may wait for the ready line."""
     click.echo(line)
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Entry point: every mistake of the caller is one line on stderr and exit code 2."""
+    """Entry point: every user error is one line on stderr and exit code 2."""
     try:
         cli.main(standalone_mode=False, prog_name="balancer")
     except click.ClickException as error:

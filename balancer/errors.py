@@ -1,7 +1,7 @@
-"""What can go wrong while forwarding, and what the client is told.
+"""Errors of the data path, and how they are reported to the client.
 
-Rule of this file: every error knows its HTTP status and its machine-readable reason; foreign exceptions
-are translated into one of these where they appear, in `upstream.py`, so that nothing else has to know them.
+Every error has an HTTP status and a machine-readable reason. Exceptions of libraries are translated into one of these
+where they are raised, in `balancer/upstream` and `balancer/http2`, so that no other module handles them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from policies.routing.facts import OutcomeKind
 
 
 class ForwardingError(Exception):
-    """Root of this room. `status`, `reason` and `retry_after` (seconds) are told to the client."""
+    """Base of the errors answered to the client with `status`, `reason` and `retry_after` (seconds)."""
 
     status = 502
     reason = "bad_gateway"
@@ -18,7 +18,7 @@ class ForwardingError(Exception):
 
 
 class ListenFailed(Exception):
-    """The address to listen on cannot be had. Ends the command."""
+    """The listening address is not available. Ends the command."""
 
     exit_code = 2
 
@@ -30,14 +30,14 @@ class LogFailed(Exception):
 
 
 class RecordingRefused(Exception):
-    """A recording that cannot be begun. Ends the command."""
+    """A recording cannot be started. Ends the command."""
 
     exit_code = 2
     status = 409
 
 
 class EndpointConflict(Exception):
-    """A command that does not go with the endpoints that there are."""
+    """An endpoint command conflicts with the current endpoints."""
 
     status = 409
 
@@ -52,15 +52,15 @@ class RequestRejected(ForwardingError):
 
 
 class MalformedBody(Exception):
-    """Bytes that are no body as the head announced it; whose fault it is, the reader knows."""
+    """The body does not match the framing announced in the head. The caller knows which side sent it."""
 
 
 class BodyTooLarge(MalformedBody):
-    """A body beyond the limit."""
+    """The body exceeds the size limit."""
 
 
 class NoEndpoint(ForwardingError):
-    """No endpoint is able to take the request."""
+    """No endpoint can take the request."""
 
     status = 503
     reason = "no_endpoint_available"
@@ -68,7 +68,7 @@ class NoEndpoint(ForwardingError):
 
 
 class Unserved(ForwardingError):
-    """Nobody had room for the request in its time. `retry_after` is worked out anew each time."""
+    """No endpoint had capacity for the request in time. `retry_after` is computed for each error."""
 
     status = 503
 
@@ -84,25 +84,25 @@ class QueueFull(Unserved):
 
 
 class QueueTimeout(Unserved):
-    """Every endpoint stayed full for as long as a request may wait."""
+    """Every endpoint stayed full for the maximum time in the wait queue."""
 
     reason = "queue_timeout"
 
 
 class DeadlinePassed(Unserved):
-    """Whoever asked has said how long it waits, and no answer would be there by then."""
+    """The client's deadline would pass before a response."""
 
     reason = "deadline_passed"
 
 
 class Shed(Unserved):
-    """There is more to do than can be done, and others are more important."""
+    """The request was shed in favour of higher priority levels."""
 
     reason = "shed"
 
 
 class ShuttingDown(ForwardingError):
-    """The unit is stopping and this request had not been sent to anyone."""
+    """The balancer is shutting down, and the request had not been sent to an endpoint."""
 
     status = 503
     reason = "shutting_down"
@@ -110,7 +110,7 @@ class ShuttingDown(ForwardingError):
 
 
 class ClientLeft(ForwardingError):
-    """The client left before it had its answer. Nobody is told; the status is the one that nginx logs."""
+    """The client disconnected before its response. No response is sent; the status is the one that nginx logs."""
 
     status = 499
     reason = "client_left"
@@ -120,21 +120,23 @@ CLIENT_LEFT = ClientLeft("the client left")
 
 
 class UpstreamError(ForwardingError):
-    """An attempt at an endpoint failed. `outcome` is how the endpoint is charged for it."""
+    """An attempt at an endpoint failed. `outcome` is the outcome charged to the endpoint."""
 
     outcome = OutcomeKind.RESET
 
 
 class ConnectFailed(UpstreamError):
-    """No connection could be made: nothing was sent, so any request may be tried elsewhere. `kind` is what such
-    failures are counted by."""
+    """No upstream connection could be opened: nothing was sent, so any request may be retried elsewhere.
+
+    `kind` is the label under which such failures are counted.
+    """
 
     reason = "connect_failed"
     outcome = OutcomeKind.REFUSED
     kind = "other"
 
     def __init__(self, detail: str, inside: str = "", kind: str | None = None) -> None:
-        """`detail` is told to the client, `inside` where it says more to whoever runs the unit."""
+        """`detail` is reported to the client, `inside` to the operator if it contains more."""
         super().__init__(detail)
         self.inside = inside or detail
         if kind is not None:
@@ -142,14 +144,14 @@ class ConnectFailed(UpstreamError):
 
 
 class NameUnresolved(ConnectFailed):
-    """The worker's name has no addresses, or nobody could say which."""
+    """The worker's name has no addresses, or its resolution failed."""
 
     reason = "name_unresolved"
     kind = "name"
 
 
 class WorkerUntrusted(ConnectFailed):
-    """The TLS handshake failed, the worker's certificate for one: nothing was sent."""
+    """The TLS handshake failed, for example for the worker's certificate: nothing was sent."""
 
     reason = "tls_failed"
     kind = "tls"
@@ -170,7 +172,7 @@ class ConnectionBroken(UpstreamError):
 
 
 class StreamRefused(ConnectFailed):
-    """The worker has said that it has done nothing with the request (RFC 9113 § 8.7): any may be sent again."""
+    """The worker has not processed the request (RFC 9113 § 8.7): any request may be retried."""
 
     reason = "stream_refused"
     outcome = OutcomeKind.RESET
@@ -185,13 +187,13 @@ class UnsupportedByTransport(UpstreamError):
 
 
 class MalformedResponse(UpstreamError):
-    """What the worker sent is not an HTTP response to this request."""
+    """The worker's response is not a valid HTTP response to the request."""
 
     reason = "malformed_response"
 
 
 class ResponseTimeout(UpstreamError):
-    """The first byte, or the next one, did not come in time."""
+    """The first byte of the response, or the next one, did not arrive in time."""
 
     status = 504
     reason = "response_timeout"
@@ -199,6 +201,6 @@ class ResponseTimeout(UpstreamError):
 
 
 class RequestOverdue(ResponseTimeout):
-    """The whole of it took longer than a request may."""
+    """The request exceeded its total timeout."""
 
     reason = "request_timeout"

@@ -1,10 +1,10 @@
-"""Whether the unit of this machine is well: for the health checks of places that have no curl.
+"""Health check of the balancer on this machine, for environments without curl.
 
     python -m balancer.healthcheck                                  0: it takes requests, 1: it does not
     python -m balancer.healthcheck --alive                          0: it answers at all
     python -m balancer.healthcheck http://127.0.0.1:9000/healthz    of another program on this machine
 
-Rule of this file: an interpreter starts for every look, so it imports the least that will do, and nothing of ours.
+Each check starts an interpreter, so this module imports as little as possible, and nothing of the project.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from contextlib import closing
 from urllib.parse import SplitResult, urlsplit
 
 PATIENCE = 4.0
-"""Seconds for each step, below the 5 s that who asks should wait for the answer."""
+"""Timeout of each step in seconds, below the 5 s recommended for the caller's timeout."""
 
 STATUS_LINE_LIMIT = 256
 USAGE = "must be: python -m balancer.healthcheck [--alive] [http://host:port/path]"
 
 
 def own_url(environment: Mapping[str, str]) -> str:
-    """Where the unit of this machine says how it is, on $PORT or 8080."""
+    """Return the health URL of the balancer on this machine, on $PORT or 8080."""
     return f"http://127.0.0.1:{environment.get('PORT') or 8080}/-/health"
 
 
 def status_at(url: str) -> int:
-    """The status of a GET. Raises OSError where nobody answers, ValueError where what comes is not HTTP."""
+    """Return the status of a GET. Raises OSError if the connection fails, ValueError if the response is not HTTP."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{USAGE}, got '{url}'")
@@ -46,12 +46,12 @@ def status_at(url: str) -> int:
 
 
 def connection(parts: SplitResult) -> socket.socket:
-    """To whoever listens there; its certificate is for names that clients use, and so not looked at."""
+    """Open a connection. The certificate is not verified: it is for the names that clients use."""
     is_tls = parts.scheme == "https"
     sock = socket.create_connection((parts.hostname, parts.port or (443 if is_tls else 80)), PATIENCE)
     if not is_tls:
         return sock
-    import ssl  # three times the rest of what is imported, for those who need it
+    import ssl  # costs three times all other imports, so only for https
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -63,7 +63,7 @@ def connection(parts: SplitResult) -> socket.socket:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit code for this command line; what is not well is one line on standard error."""
+    """Run the check and return the exit code; a problem is one line on stderr."""
     is_any_answer_good = "--alive" in words
     urls = [word for word in words if word != "--alive"]
     if len(urls) > 1 or any(url.startswith("-") for url in urls):
@@ -79,7 +79,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def told(problem: str, code: int) -> int:
-    """`code`, after the problem is said."""
+    """Print the problem to stderr and return `code`."""
     print(f"probe: {problem}", file=sys.stderr)
     return code
 

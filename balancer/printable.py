@@ -1,29 +1,29 @@
-"""Text from elsewhere, made fit to be shown on a terminal. Pure."""
+"""Escape untrusted text for a terminal. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 KEPT: Final = frozenset("\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}")
-"""Not printable for Python, and harmless."""
+"""Characters that Python does not count as printable, but that are harmless."""
 
 LONGEST: Final = 2000
-"""Characters of a message: some name every policy."""
+"""Maximum characters of a message: some list every policy."""
 
 
 def printable(text: str) -> str:
-    """The text with control characters, direction marks and lone surrogates written out, ESC as `\\x1b`."""
+    """Return the text with control characters, direction marks and lone surrogates escaped, ESC as `\\x1b`."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter in KEPT else escaped(letter) for letter in text)
 
 
 def escaped(letter: str) -> str:
-    """`\\x1b`, `\\u202e`."""
+    """Return a character's escape sequence, such as `\\x1b` or `\\u202e`."""
     return letter.encode("unicode_escape").decode("ascii")
 
 
 def one_line(message: str) -> str:
-    """A message for a person: one line, whatever it holds."""
+    """Return a message as one printable line of bounded length."""
     line = printable(" ".join(message.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

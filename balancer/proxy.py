@@ -1,7 +1,7 @@
-"""The forwarding unit: what all connections of one process share.
+"""The proxy: state that all connections of one process share.
 
-Rule of this file: state and its owners, no protocol. Whoever needs the router, the pools or the time takes it
-from here; nothing in the room is global.
+It owns state and implements no protocol. Other modules get the router, the pools and the time from it; nothing in the
+package is global.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ CLOSE_ALL_IDLE: Final = -1.0
 
 @dataclass(slots=True)
 class Counts:
-    """Totals since the start. `retried` and `hedged` are further attempts, after another or beside it. `errors` counts
-    the answers of our own by reason, `failed_arrivals` the connections that never spoke HTTP: a TLS handshake or PROXY
-    header that came to nothing."""
+    """Totals since the start.
+
+    `retried` and `hedged` count further attempts, after another or beside it. `errors` counts error responses by
+    reason; `failed_arrivals` counts connections that never reached HTTP because a TLS handshake or PROXY header failed.
+    """
 
     connections: int = 0
     requests: int = 0
@@ -69,14 +71,16 @@ class Counts:
     errors: Counter[str] = field(default_factory=Counter)
 
     def count_error(self, error: ForwardingError) -> None:
-        """One more request that no worker's answer was passed on for."""
         self.errors[error.reason] += 1
 
 
 @dataclass(slots=True)
 class ReloadCounts:
-    """Since the start. `problem` is what was wrong the last time, None if it was good; `waiting` are the keys that
-    have other values now, which only the next start takes up."""
+    """Reload totals since the start.
+
+    `problem` is the error of the last reload, None if it succeeded; `waiting` are the changed keys that take effect
+    only at the next start.
+    """
 
     done: int = 0
     refused: int = 0
@@ -132,7 +136,7 @@ class Proxy:
         self.sticky_counts = StickyCounts()
         self.downstreams: dict[
             DownstreamConnection, None
-        ] = {}  # in order of arrival: a set's is that of addresses
+        ] = {}  # in order of arrival; a set would be in order of addresses
         self.on_client_left: Callable[[], None] | None = None
         self.tunnels = Tunnels(self.cached_time, terms.timeouts.tunnel_idle, terms.timeouts.body_idle)
         self.queue = RequestQueue(router, clock.now, terms.limits.queue, terms.timeouts.queue)
@@ -153,7 +157,7 @@ class Proxy:
         self.load_probes = LoadProbes(router, self.pools, clock.now)
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
-        """A request id that no other process or run will give; without a frame of Python."""
+        """Return a request id that is unique across processes and runs; runs no Python frame."""
         self.roster = EndpointRegistry(self, terms)
         self.discovery = Discovery(self.roster)
         self.recording = Recording(self, clock)
@@ -192,7 +196,7 @@ class Proxy:
         if terms.sticky != self._sticky:
             self._sticky = terms.sticky
             self._use(self._inner)
-        self.router.limit(terms.limits.in_flight)  # last: whoever waited may go at once
+        self.router.limit(terms.limits.in_flight)  # last: waiting requests may be sent at once
 
     def _apply_hedging(self, hedging: Hedging | None) -> None:
         if self.hedges is not None and hedging is None:
@@ -241,7 +245,7 @@ class Proxy:
 
     @property
     def access_log(self) -> AccessLog | None:
-        """Where requests are logged, if they are."""
+        """The access log, None if it is off."""
         return self._access_log
 
     @access_log.setter
@@ -251,7 +255,7 @@ class Proxy:
 
     @property
     def recorder(self) -> Recorder | None:
-        """Where requests are recorded, while they are."""
+        """The recorder, None unless a recording runs."""
         return self._recorder
 
     @recorder.setter
@@ -270,30 +274,30 @@ class Proxy:
         self.reads_load = self._recorder is not None or hasattr(self._inner, "observe")
 
     def trusts(self, address: str) -> bool:
-        """Whether forwarding fields from this peer are believed."""
+        """Return whether forwarding fields from this peer are believed."""
         return is_within(address, self._trusted)
 
     def client_left(self) -> None:
-        """A descriptor has become free."""
+        """Report that a client's descriptor has become free."""
         if self.on_client_left is not None:
             self.on_client_left()
 
     def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
-        """Route among these from now on; what is in flight elsewhere finishes there."""
-        self.pools.replace(endpoints)  # first: the router lets those who wait go at once
+        """Replace the endpoints; requests in flight at removed ones finish."""
+        self.pools.replace(endpoints)  # first: the router sends waiting requests at once
         self.router.replace(endpoints)
         self._link_pools()
         self.checks.follow()
 
     def put_endpoint(self, endpoint: Endpoint) -> None:
-        """Add one endpoint, or change it; the others are not looked at."""
-        self.pools.put(endpoint)  # first: the router lets those who wait go at once
+        """Add or change one endpoint, without a scan of the others."""
+        self.pools.put(endpoint)  # first: the router sends waiting requests at once
         self.router.put(endpoint)
         self.router.find(endpoint.id).connections = self.pools.by_id[endpoint.id]
         self.checks.follow_one(endpoint.id, endpoint.address)
 
     def drop_endpoint(self, endpoint_id: str) -> None:
-        """Remove one endpoint; what is in flight there finishes."""
+        """Remove one endpoint; its requests in flight finish."""
         self.pools.drop(endpoint_id)
         self.router.drop(endpoint_id)
         self.checks.follow_one(endpoint_id, None)
@@ -304,5 +308,5 @@ class Proxy:
 
     @property
     def in_flight(self) -> int:
-        """Requests that have an answer coming."""
+        """Number of downstream connections with a request in progress."""
         return sum(downstream.is_answering for downstream in self.downstreams)

@@ -1,6 +1,6 @@
-"""The forwarding unit as a server: build, listen, reload, drain.
+"""Server of one process: build, listen, reload, drain.
 
-Rule of this file: readable aloud. What each part does stands in its own file.
+It only assembles; each part is implemented in its own module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ with Connection: close; the others find out while nothing is on its way."""
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Proxy:
-    """The unit that `settings` describe."""
+    """Build the proxy that `settings` describe."""
     rng = Random(settings.seed)
     terms = terms_of(settings)
     endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
@@ -55,7 +55,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
-    """An access log such as `log` asks for, to an output that is open."""
+    """Return an access log as configured by `log`, writing to an open output."""
     return AccessLog(
         output,
         FORMATS[log.access],
@@ -69,8 +69,10 @@ def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: 
 
 
 class Server:
-    """A unit with its socket, its control plane and its sweep. `read` gives the configuration as it stands when the
-    server is told to reload; `member` says which of several processes it is."""
+    """A proxy with its listening socket, admin interface and sweep.
+
+    `read` loads the current configuration for a reload; `member` identifies the process among several.
+    """
 
     def __init__(
         self,
@@ -105,11 +107,10 @@ class Server:
 
     @property
     def address(self) -> ListenAddress:
-        """Where it listens, with the port that it got."""
+        """The listening address, with the actual port."""
         return self.listening.address
 
     async def start(self) -> None:
-        """Listen and serve."""
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
         await self.proxy.discovery.start(self.proxy.now())
@@ -124,7 +125,7 @@ class Server:
         self._acceptor.start()
 
     def _look(self, now: float) -> None:
-        """With every sweep."""
+        """Run periodic work; called with every sweep."""
         if self._acceptor is not None:
             self._acceptor.sweep(now)
         if self._siblings is not None:
@@ -148,14 +149,16 @@ class Server:
 
     @property
     def _client_limit(self) -> int:
-        """Clients that may be connected at once: as many as descriptors allow, or fewer."""
+        """Maximum concurrent clients: the configured limit, or as many as descriptors allow if fewer."""
         return min(self.proxy.limits.clients or self._allowed.clients, self._allowed.clients)
 
-    # --- other terms
+    # --- reload
 
     async def reload(self) -> None:
-        """Read the configuration and all files that it names again, and go by it. Raises `ConfigError`, and then goes
-        on by what it has. What is in flight ends as it began."""
+        """Reload the configuration and all files that it names. Requests in flight finish under the old one.
+
+        Raises `ConfigError`, and then keeps the current configuration.
+        """
         await self.reloads.run()
 
     async def _apply(self, prepared: Prepared) -> None:
@@ -210,10 +213,10 @@ class Server:
                 await asyncio.sleep(0)
 
     async def stop(self, *, is_patient: bool = False) -> bool:
-        """Accept nobody, finish what is in flight within the grace period, close the rest.
+        """Stop accepting, finish requests in flight within the grace period, close the rest.
 
-        Who is idle leaves at once; where others serve already, `is_patient`, after a time in which one more request is
-        answered. Returns whether all was finished.
+        Idle connections close at once; with `is_patient`, while another server accepts already, after a time in which
+        one more request is answered. Returns whether all requests finished.
         """
         proxy = self.proxy
         grace = proxy.timeouts.shutdown
@@ -229,7 +232,7 @@ class Server:
             self.arrivals.stop()
         is_finished = await self._drained(grace)
         self.arrivals.stop()
-        proxy.queue.close()  # first: whoever ends makes room, and the next in line would be sent to a worker
+        proxy.queue.close()  # first: an exchange that ends would make room for the next waiting request
         proxy.tunnels.abort()
         for downstream in list(proxy.downstreams):
             downstream.abort()
@@ -248,7 +251,7 @@ class Server:
         return is_finished
 
     async def _drained(self, grace: float) -> bool:
-        """Close who is idle, wait for the others to leave; False where `grace` seconds were not enough."""
+        """Close idle connections and wait for the others. Returns False if `grace` seconds were not enough."""
         proxy = self.proxy
         everybody_left = asyncio.Event()
         proxy.on_client_left = lambda: everybody_left.set() if self._is_empty else None
@@ -273,7 +276,7 @@ class Server:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one."""
+    """Return uvloop's event loop if uvloop is installed, else asyncio's."""
     try:
         import uvloop
     except ImportError:

@@ -48,7 +48,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Console script: run the `experiments` command group."""
     run_command_line(cli, "experiments")
 
 

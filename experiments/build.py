@@ -1,7 +1,7 @@
-"""What runs here: which form of the forwarding unit, and how its interpreter was built.
+"""Describe the build under test: the form of the proxy (pure or compiled) and how the interpreter was built.
 
-Rule of this file: it says what can be read, and where that is nothing, that it is nothing. The same source costs a
-third more on an interpreter that was built without profile-guided optimisation.
+The same source costs a third more on an interpreter built without profile-guided optimisation. What cannot be read from
+the build configuration is reported as absent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sysconfig
 from importlib.util import find_spec
 
 DEBIAN = "/usr/share/python-wheels"
-"""In the configuration of Debian's and Ubuntu's packages, which are built with PGO but by rules of their own."""
+"""Marker in `CONFIG_ARGS` of Debian's and Ubuntu's packages, which are built with PGO by rules of their own."""
 
 
 def describe_build() -> str:
@@ -23,14 +23,14 @@ def describe_build() -> str:
 
 
 def interpreter_in_words() -> str:
-    """Python 3.13.1, built with PGO and LTO."""
+    """Interpreter in words: name, version, path and optimisation, for example `CPython 3.13.1 (…), built with PGO`."""
     name = f"{platform.python_implementation()} {platform.python_version()}"
     built = optimisation_in_words(str(sysconfig.get_config_var("CONFIG_ARGS") or ""))
     return f"{name} ({sys.executable}), {built}"
 
 
 def optimisation_in_words(arguments: str) -> str:
-    """What the arguments of its `configure` say of an interpreter."""
+    """Describe the optimisation that an interpreter's `configure` arguments request."""
     found = [
         name for name, mark in (("PGO", "--enable-optimizations"), ("LTO", "--with-lto")) if mark in arguments
     ]

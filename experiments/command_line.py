@@ -1,4 +1,4 @@
-"""Command groups that import a command when it is used, and one-line errors for all of them."""
+"""Command groups that import a command lazily, and one-line error messages for all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control requests to units and workers that an experiment runs on this machine; nothing is tried twice."""
+"""Control requests to the balancers and workers that an experiment runs on this machine, without retries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def url_of(address: tuple[str, int], path: str) -> str:
 async def request_balancer(
     address: tuple[str, int], method: str, path: str, body: dict[str, Any] | None = None
 ) -> Any:
-    """The answer of the unit that serves `address`. Raises `FleetFailedError`, for a refusal too."""
+    """Send a request to the admin interface of the balancer at `address` and return its answer.
+
+    Raises `FleetFailedError`, also when the balancer refuses the request.
+    """
     client = AdminClient(url_of(address, ""), timeout=CONTROL_WITHIN)
     try:
         return await asyncio.to_thread(client.document, method, path, body)

@@ -1,8 +1,8 @@
-"""Processor time of a process tree, and on which core it is spent. Linux only.
+"""Processor time of a process tree, and of each core. Linux only.
 
-Rule of this file: it reads what the kernel accounts and samples nothing itself. The total is the process's CPU clock,
-exact to the nanosecond and counting threads that have ended; user and system time are kept in ticks of 10 ms, so
-they only say how the total divides.
+Only kernel accounting is read; nothing is sampled here. The total is the process's CPU clock, exact to the nanosecond
+and including threads that have ended. User and system time are kept in ticks of 10 ms, so they only show how the total
+divides.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from experiments.errors import BadInputError
 
 PROC = Path("/proc")
 CPUCLOCK_SCHED = 2
-"""Kind of clock in the id that clock_getcpuclockid(3) makes of a process id."""
+"""Clock kind in the clock id that `clock_getcpuclockid(3)` derives from a process id."""
 
 PARENT, USER, SYSTEM = 1, 11, 12
-"""Fields of /proc/PID/stat (proc(5)), counted from the state, which follows the name in brackets."""
+"""Fields of `/proc/PID/stat` (proc(5)), counted from the state, which follows the name in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,51 +41,51 @@ class Cpu:
 
     @property
     def user_share(self) -> float:
-        """Part of the total that was spent outside the kernel; 0 when not a tick was counted."""
+        """Fraction (0..1) of the total spent outside the kernel; 0 when no tick was counted."""
         ticks = self.user + self.system
         return self.user / ticks if ticks else 0.0
 
 
 def is_known_here() -> bool:
-    """Whether this system accounts as we read it."""
+    """Whether this system provides the accounting that this module reads."""
     return sys.platform == "linux" and (PROC / "self" / "stat").exists()
 
 
 def cpu_of(pid: int) -> Cpu:
-    """What a process and all that descend from it have used. Raises OSError when `pid` is gone."""
+    """Processor time of a process and all its descendants. Raises `OSError` when `pid` is gone."""
     return sum(cpu_of_each(pid).values(), Cpu(0.0, 0, 0))
 
 
 def cpu_of_each(pid: int) -> dict[int, Cpu]:
-    """What each of them has used, by process id. Raises OSError when `pid` is gone."""
+    """Processor time of a process and of each descendant, by process id. Raises `OSError` when `pid` is gone."""
     spent = {pid: _cpu_of_one(pid)}
     for child in descendants(pid):
         try:
             spent[child] = _cpu_of_one(child)
-        except OSError:  # it ended between the two looks
+        except OSError:  # it ended between the listing and this read
             continue
     return spent
 
 
 def cpu_of_ended_children() -> float:
-    """Seconds that processes have used that we had started, and that have ended."""
+    """Seconds of processor time used by child processes of this one that have ended."""
     used = os.times()
     return used.children_user + used.children_system
 
 
 def busy_seconds(core: int) -> float:
-    """Seconds for which a core was not there for whoever came: in use, or taken away by the host."""
+    """Seconds for which a core was unavailable: in use, or stolen by the host."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = _ticks_of(core)
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def stolen_seconds(cores: Sequence[int]) -> float:
-    """Seconds for which the host took any of these cores away, all together; nothing where it accounts for nothing."""
+    """Seconds of steal time on these cores, added up; 0 where the host does not account for it."""
     return sum(_ticks_of(core)[7] for core in cores) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks_of(core: int) -> list[int]:
-    """What /proc/stat (proc(5)) says of a core: user to steal. Raises OSError when there is no such core."""
+    """Ticks of a core in `/proc/stat` (proc(5)), from user to steal. Raises `OSError` when there is no such core."""
     for line in (PROC / "stat").read_text(encoding="ascii").splitlines():
         name, *ticks = line.split()
         if name == f"cpu{core}":
@@ -94,7 +94,7 @@ def _ticks_of(core: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids of the children, their children, and so on."""
+    """Process ids of all descendants of a process."""
     parents = dict(_parents())
     found, waiting = [], [pid]
     while waiting:
@@ -106,13 +106,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def cores() -> list[int]:
-    """The cores that this process may use, in order."""
+    """Cores that this process may use, in ascending order; empty outside Linux."""
     return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 
 @contextmanager
 def pinned_to(core: int) -> Iterator[None]:
-    """Processes that are started inside inherit this core and keep it; we ourselves go back to ours."""
+    """Pin child processes started in the block to `core`; they keep it, and this process returns to its own cores."""
     if sys.platform != "linux":
         raise BadInputError("processes can be pinned on Linux only")
     own = os.sched_getaffinity(0)
@@ -129,15 +129,15 @@ def _cpu_of_one(pid: int) -> Cpu:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """(process, its parent) of everything that runs."""
+    """Yield (process id, parent process id) for every running process."""
     for folder in PROC.iterdir():
         if folder.name.isdigit():
             try:
                 yield int(folder.name), int(_stat(folder)[PARENT])
-            except OSError:  # gone
+            except OSError:  # it has ended
                 continue
 
 
 def _stat(folder: Path) -> list[str]:
-    """The fields from the state on; the name before them may hold blanks and brackets."""
+    """Fields of a `stat` file from the state on; the name before them may hold blanks and brackets."""
     return (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()

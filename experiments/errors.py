@@ -1,20 +1,20 @@
-"""The one tree of errors of this room; each knows the exit code of the command that it ends.
+"""Exceptions of the experiments; each carries the exit code of the command that it ends.
 
-Exit codes follow k6's habit: 0 all well, 1 a threshold failed, 2 the input was bad, 3 the fleet failed us,
-130 the user stopped the campaign.
+Exit codes follow k6: 0 success, 1 a threshold failed, 2 bad input, 3 a process of the fleet failed, 130 interrupted by
+the user.
 """
 
 from __future__ import annotations
 
 
 class ExperimentError(Exception):
-    """Anything that ends a command with one line on standard error."""
+    """Base of the errors that end a command with one line on standard error."""
 
     exit_code = 3
 
 
 class BadInputError(ExperimentError):
-    """A scenario, option or directory that cannot be used; it names the field and what is allowed."""
+    """A scenario, option or directory that cannot be used; the message names the field and the allowed values."""
 
     exit_code = 2
 

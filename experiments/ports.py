@@ -1,4 +1,4 @@
-"""Free ports of the loopback for the processes of a run."""
+"""Free loopback ports for the processes of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> Iterator[int]:
-    """Ports of the loopback that are free now, all different."""
+    """Yield `count` different loopback ports that are free now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [found.getsockname()[1] for found in sockets]
     for found in sockets:
@@ -21,9 +21,9 @@ def free_ports(count: int) -> Iterator[int]:
 
 
 def lasting_ports(count: int) -> Iterator[int]:
-    """Ports of the loopback that stay ours while nobody listens on them: the kernel gives them to no connection.
+    """Yield `count` loopback ports below the ephemeral range, which the kernel assigns to no outgoing connection.
 
-    A worker that is killed and started again would now and then find the port of `free_ports` taken by a client.
+    A worker that is killed and restarted may find its port from `free_ports` taken by a client connection.
     """
     taken = set[int]()
     while len(taken) < count:
@@ -34,7 +34,7 @@ def lasting_ports(count: int) -> Iterator[int]:
 
 
 def lowest_ephemeral() -> int:
-    """Where the ports begin that connections are made from (ip(7)); 32768 where the kernel does not say."""
+    """Lowest ephemeral port (ip(7)); 32768 where the kernel does not report it."""
     try:
         return int(EPHEMERAL.read_text(encoding="ascii").split()[0])
     except OSError:

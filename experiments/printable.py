@@ -1,4 +1,4 @@
-"""Names from elsewhere, made fit to be shown: on terminals, in figures and in pages."""
+"""Validation of external names before they are shown on terminals, in figures and in pages."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from balancer.printable import one_line as one_line
 from balancer.printable import printable as printable
 
 LONGEST_NAME = 100
-"""Characters of a name that a figure has room for; the balancer allows 64 for an endpoint's."""
+"""Maximum length of a name in characters, for which a figure has room; the balancer allows 64 for an endpoint's."""
 
 
 def checked_line(text: str) -> str:
-    """Text on one line. Raises ValueError."""
+    """Return `text` if it is one line of printable characters. Raises `ValueError`."""
     if printable(text) != text or "\n" in text:
         raise ValueError(f"must have printable characters only, got {text[:40]!r}")
     return text
 
 
 def checked_name(text: str) -> str:
-    """A name on one line. Raises ValueError."""
+    """Return `text` if it is one printable line of at most `LONGEST_NAME` characters. Raises `ValueError`."""
     checked_line(text)
     if len(text) > LONGEST_NAME:
         raise ValueError(f"must have at most {LONGEST_NAME} characters, got {len(text)}")

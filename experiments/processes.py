@@ -1,8 +1,7 @@
-"""Child processes that say when they are ready, and are gone when their time is over.
+"""Child processes with a ready line, stopped when their run ends.
 
-Rules of this file: only processes started here are ended here, by their own id, SIGTERM first and SIGKILL
-after a grace. Each stands in a session of its own, so a Ctrl-C on the terminal reaches only us and the order
-of stopping stays ours.
+Only processes started here are ended here, by their own id, with SIGTERM first and SIGKILL after a grace period. Each
+child runs in its own session, so Ctrl-C on the terminal reaches only this process, which decides the order of stopping.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from experiments.errors import FleetFailedError
 
 READY = re.compile(rb" ready on (https?://\S+)")
 READY_WITHIN = 20.0
-"""Seconds for an interpreter on a busy machine to import everything and listen."""
+"""Seconds within which a process must print its ready line, long enough to import everything on a busy machine."""
 
 GRACE = 3.0
 TAIL_LINES = 8
 
 
 def program(module: str) -> list[str]:
-    """The command that runs a module of the distribution that this process runs, whatever the current directory holds.
+    """Command line that runs a module of the installed distribution, whatever the current directory holds.
 
-    Without -P a checkout that one stands in would be measured instead of what is installed.
+    Without `-P`, a checkout in the current directory would be measured instead of the installed package.
     """
     return [sys.executable, "-P", "-m", module]
 
@@ -55,7 +54,7 @@ class Child:
         return self._process.pid
 
     async def ready(self) -> None:
-        """Wait for its ready line. Raises FleetFailedError with the end of what it wrote instead."""
+        """Wait for the ready line. Raises `FleetFailedError` with the tail of standard error."""
         try:
             async with asyncio.timeout(READY_WITHIN):
                 found = await self._ready_address()
@@ -71,19 +70,19 @@ class Child:
 
     @property
     def tail(self) -> str:
-        """The last lines of its standard error, for a message; empty when it wrote none."""
+        """Last lines of standard error, for a message; empty when there are none."""
         return f": {' | '.join(self._tail)}" if self._tail else ""
 
     async def gone(self) -> None:
-        """Wait until it has ended, whoever ended it."""
+        """Wait until the process has ended, for whatever reason."""
         await self._process.wait()
 
     def pause(self) -> None:
-        """Let it do nothing until it is resumed; what comes for it waits in the kernel."""
+        """Suspend the process with SIGSTOP until `resume`; incoming data waits in the kernel."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """After a pause."""
+        """Let the process continue after `pause`, with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def start_listening(self) -> None:
@@ -91,15 +90,15 @@ class Child:
         self._signal(signal.SIGHUP)
 
     async def kill(self) -> None:
-        """SIGKILL: what it was doing ends in the middle."""
+        """Kill the process with SIGKILL and wait for its end."""
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, a grace, SIGKILL; returns when the process is gone."""
+        """Send SIGTERM, then SIGKILL after the grace period; return when the process is gone."""
         if self.is_running:
             self._signal(signal.SIGTERM)
-            self.resume()  # or it would hear of it when its pause is over
+            self.resume()  # a suspended process handles SIGTERM only when it is resumed
             try:
                 async with asyncio.timeout(GRACE):
                     await self._process.wait()
@@ -109,13 +108,16 @@ class Child:
         await asyncio.gather(*self._readers, return_exceptions=True)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Not by `Process.send_signal`: that looks first whether it has ended, and whoever sees that takes the exit
-        code away from asyncio, which waits for it in a thread, finds nobody, and says so on standard error."""
+        """Send a signal with `os.kill`.
+
+        `Process.send_signal` polls for the exit first and thereby takes the exit code from asyncio, whose waiting
+        thread then logs an unknown child process on standard error.
+        """
         if not self.is_running:
             return
         try:
             os.kill(self.pid, number)
-        except ProcessLookupError:  # it went by itself, in between
+        except ProcessLookupError:  # it ended in between
             return
 
     async def _ready_address(self) -> tuple[str, int] | None:
@@ -138,9 +140,9 @@ class Child:
 
 
 async def start(name: str, argv: Sequence[str]) -> Child:
-    """Start a process; it is not ready yet. Raises FleetFailedError when it cannot be started at all.
+    """Start a process without waiting for its ready line. Raises `FleetFailedError` when it cannot be started.
 
-    Cancelled while it starts, it is ended first: nobody else knows of it yet.
+    When cancelled during the start, the process is stopped first, because no caller holds it yet.
     """
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(*argv, stdout=PIPE, stderr=PIPE, start_new_session=True)

@@ -1,6 +1,6 @@
-"""What all commands of this room have in common at the terminal: exit codes, verdicts in colour, files, stopping.
+"""Terminal output shared by all commands: exit codes, coloured verdicts, output files, interruption.
 
-Rule of this file: nothing here knows what is measured.
+Independent of what is measured.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from workers.durations import parse_duration
 
 STOPPED = 130
 BOUND_MISSED = 1
-"""Exit codes."""
+"""Exit codes: `STOPPED` after an interruption, `BOUND_MISSED` when a threshold failed."""
 
 FRAMES_PER_SECOND = 3
 FULL_WIDTH = 120
-"""Columns of a terminal that shows every table whole."""
+"""Columns of a terminal that shows every table in full."""
 
 STANDING = {True: "met", False: "MISSED", None: "not judged"}
 STYLES = {True: "green", False: "bold red", None: "yellow"}
-"""Whether a bound is met; None where it cannot be said."""
+"""Word and style of a bound that is met (True), missed (False) or not judged (None)."""
 
 
 class PlainConsole(Console):
-    """A console that shows names from elsewhere as they are: nothing in a string is markup, and control characters,
-    which a terminal would obey, are written out."""
+    """Console that prints strings literally: no markup is interpreted, and control characters are escaped."""
 
     def __init__(self, width: int | None = None) -> None:
         super().__init__(width=width, markup=False, emoji=False)
@@ -55,7 +54,7 @@ class PlainConsole(Console):
 
 
 def console_here() -> Console:
-    """A file has room for every column, whatever the terminal."""
+    """Console on standard output; when it is redirected, at least `FULL_WIDTH` columns wide."""
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(max(console.width, FULL_WIDTH))
 
@@ -66,7 +65,7 @@ def print_stopped(console: Console, rest: str) -> None:
 
 
 class LivePanel(ABC):
-    """What is seen of a long work while it goes on, where somebody watches: `panel` is asked for it again and again.
+    """Live panel for long work, shown only on a terminal; `panel` is called for every frame.
 
     Drawn a few times per second only, because drawing costs processor time that belongs to the measurement.
     """
@@ -90,11 +89,11 @@ class LivePanel(ABC):
 
     @abstractmethod
     def panel(self) -> RenderableType:
-        """How things stand now."""
+        """Return the current content of the panel."""
 
 
 def path_line(what: str, path: Path) -> Text:
-    """`Report: results/…/report.html`, without colours in it."""
+    """Line such as `Report: results/…/report.html`, without colours."""
     return Text(f"{what} {path}")
 
 
@@ -104,12 +103,12 @@ def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
 
 
 def times(ratio: float | None) -> str:
-    """A ratio, for people."""
+    """Format a ratio as `1.25 ×`; a dash for None."""
     return "–" if ratio is None else f"{ratio:.2f} ×"
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds, more than 0. Raises BadInputError."""
+    """Parse a duration option into seconds, more than 0. Raises `BadInputError`."""
     try:
         seconds = parse_duration(text)
     except ValueError:
@@ -126,7 +125,7 @@ def require_writable(option: str, file: Path | None) -> None:
 
 
 def write_json(option: str, file: Path, content: Any) -> None:
-    """Raises BadInputError when the file cannot be written."""
+    """Write `content` as JSON. Raises `BadInputError` when the file cannot be written."""
     try:
         text = json.dumps(without_nan(content), indent=1, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
@@ -135,7 +134,7 @@ def write_json(option: str, file: Path, content: Any) -> None:
 
 
 def without_nan(content: Any) -> Any:
-    """The same with null for what is no number: JSON has no word for it (RFC 8259 § 6)."""
+    """Copy of `content` with null for non-finite numbers, which JSON cannot express (RFC 8259 § 6)."""
     if isinstance(content, dict):
         return {key: without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -144,7 +143,7 @@ def without_nan(content: Any) -> Any:
 
 
 async def interruptible(work: Awaitable[None]) -> None:
-    """The work as a task that the first SIGTERM or Ctrl-C cancels; later ones wait until all has been ended."""
+    """Run `work` as a task that the first SIGTERM or Ctrl-C cancels; later signals are ignored during its clean-up."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
 
     def stop() -> None:

@@ -1,7 +1,7 @@
-"""The listening socket: takes a client only while there is a descriptor for it.
+"""Acceptor: accept client connections from the listening socket while descriptors are available.
 
-Rule of this file: who cannot be served yet waits in the kernel's backlog, where waiting costs us nothing and the
-client sees a connection. While somebody waits, those served end after their response, so that turns go round.
+Other clients wait in the kernel's backlog, where waiting costs nothing and the client sees a connection. Meanwhile each
+downstream connection closes after its response, so that descriptors are shared in turn.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from balancer.process.connection_balance import PAUSE, ConnectionBalance
 from balancer.proxy import Proxy
 
 BACKLOG = 4096
-"""Connections that may wait in the kernel; net.core.somaxconn caps it."""
+"""Maximum connections in the kernel's accept queue; net.core.somaxconn caps it."""
 
 BATCH = 16
-"""Accepted per turn of the loop: each costs some 40 µs, and a thousand that come back at once should hold nobody up."""
+"""Connections accepted per loop iteration: each costs some 40 µs, and a thousand reconnecting at once should delay no
+other work."""
 
 QUIET_BEFORE_CLOSE = 1.0
-"""Seconds a client connection must have been idle before another client may have its descriptor."""
+"""Minimum idle seconds before a downstream connection may be closed in favour of a waiting client."""
 
 
 def bind(host: str, port: int, key: str = "listen") -> socket.socket:
-    """A listening socket. Raises `ListenFailed`, which names the configuration's `key`."""
+    """Return a listening socket. Raises `ListenFailed`, whose message names the configuration's `key`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -45,17 +46,17 @@ def bind(host: str, port: int, key: str = "listen") -> socket.socket:
 
 
 def bound_unsent(sock: socket.socket, size: int) -> None:
-    """Let the kernel hold at most about `size` bytes that a client has no room for; for all that `sock` accepts.
+    """Limit the unsent bytes that the kernel buffers to about `size` for each connection accepted from `sock`.
 
-    Send buffers grow to megabytes each. Before a thousand slow readers they fill the memory that all sockets of the
-    machine share (tcp_mem in tcp(7)); then segments of everybody are dropped, and come again after 200 ms.
+    Send buffers grow to megabytes each. With a thousand slow readers they fill the memory shared by all sockets of the
+    machine (tcp_mem in tcp(7)); then the kernel drops segments of all connections, and they are resent after 200 ms.
     """
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
 
 class Acceptor:
-    """Hands new connections to the protocols of `arrivals`, at most `limit` at a time."""
+    """Accepts connections and gives them the protocols of `arrivals`, at most `limit` at a time."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Acceptor:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more client can be served."""
+        """Return whether one more client can be served."""
         return self._clients < self.limit
 
     @property
@@ -87,13 +88,12 @@ class Acceptor:
         return len(self._proxy.downstreams) + len(self._arrivals) + len(self._arriving)
 
     def start(self) -> None:
-        """Begin to accept."""
         self._note()
         self._listen()
 
     async def stop(self) -> None:
-        """Accept nobody any more; connections still in the backlog are closed by the kernel, unless another process
-        has the socket as well."""
+        """Stop accepting. The kernel closes connections still in the backlog unless another process shares the
+        socket."""
         self._pause()
         if self._waiting is not None:
             self._waiting.cancel()
@@ -105,9 +105,10 @@ class Acceptor:
             await asyncio.wait(self._arriving)
 
     def sweep(self, now: float) -> None:
-        """While others wait for a descriptor, idle keep-alive connections give theirs up, longest idle first.
+        """Close idle keep-alive connections, longest idle first, while clients wait for a descriptor; called by the
+        sweep.
 
-        Where there is room after all, because an arrival came to nothing, accept again.
+        Resumes accepting if there is room, which a failed arrival may have made.
         """
         self._arrivals.sweep(now)
         if self._is_listening or self._waiting is not None or self._sock.fileno() < 0:
@@ -165,7 +166,7 @@ class Acceptor:
                 return
 
     def _accept(self) -> bool:
-        """Take a client; whether there was one, and there may be more."""
+        """Accept one client. Returns whether one was accepted, so that more may wait."""
         if not self.has_room:
             self._pause()
             self._proxy.set_crowded(self._has_backlog())
@@ -174,7 +175,7 @@ class Acceptor:
             client, address = self._sock.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return False
-        except OSError:  # a descriptor short after all: somebody else's; try again when one of ours is free
+        except OSError:  # descriptors are exhausted outside this process; try again when one of ours is free
             self._pause()
             return False
         client.setblocking(False)
@@ -187,7 +188,7 @@ class Acceptor:
     async def _arrive(self, client: socket.socket, address: str) -> None:
         try:
             await self._loop.connect_accepted_socket(lambda: self._arrivals.protocol(address), client)
-        except OSError:  # it left before it was here
+        except OSError:  # the client disconnected before the accept completed
             client.close()
 
     def _has_backlog(self) -> bool:

@@ -1,6 +1,6 @@
-"""Whose requests these are: what is the same for all of one connection.
+"""Client of a downstream connection: attributes that all requests of one connection share.
 
-All but `read_size` is worked out once, when the connection begins.
+All but `read_size` are computed once, when the connection opens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ NO_METHODS: Final[frozenset[bytes]] = frozenset()
 
 
 class Client:
-    """What is the same for all requests of one connection.
+    """Attributes that all requests of one downstream connection share.
 
-    `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted` says
-    whether its forwarding fields are believed. `fields` is what we add to its requests, up to the host's name.
-    `internal` are names that are ours alone and taken from nobody; `says_forwarded` adds RFC 7239's field; `allowed`
-    are those of the methods otherwise refused that it may use; `stated` finds what its requests say of themselves,
-    where that is asked. `read_size` is the number of bytes read at once of a long response to it (`next_size`).
+    `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted`: its
+    forwarding fields are believed. `fields` are the fields added to its requests, up to the host's name. `internal` are
+    field names that are removed from its requests; `says_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
+    the methods it may use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are
+    enabled. `read_size` is the number of bytes per read of a long response to it (`next_size`).
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Client:
         self.stated = stated
         self.fields = forwarding(address, proto)
         self.host_found = (
-            b"\r"  # the host last asked for, in lower case, as a search finds it; at first what none is
+            b"\r"  # last Host seen, lower-cased as in a search; initially a value no request can have
         )
         self.read_size = READ
-        self.host = b""  # and as it was written
+        self.host = b""  # the same host as written
 
     def forwarded(self, host: bytes) -> bytes:
-        """RFC 7239 § 4: one element of Forwarded, as a line."""
+        """Return the Forwarded line with one element (RFC 7239 § 4)."""
         node = b'"[%b]"' % self.address if b":" in self.address else self.address
         return b'Forwarded: for=%b;proto=%b;host="%b"\r\n' % (node, self.proto, host)
 

@@ -1,6 +1,6 @@
-"""What a turn needs of its client's connection: errors as answers, back-pressure, and an end that is no good order.
+"""Base of a downstream connection: error responses, back-pressure, and abort.
 
-Several reasons may hold at a time for not reading; reading resumes when the last of them is gone.
+Reading may be paused for several reasons at a time; it resumes when the last of them is gone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ HELD_BY_UPGRADE: Final = 4
 
 
 class ClientConnection(asyncio.Protocol):
-    """A client's connection. `is_held`: the reasons why it is not read from, 0 if there is none. `is_write_paused`:
-    the client takes less than it is sent."""
+    """A downstream connection.
+
+    `is_held` holds the reasons why reading is paused, 0 if there is none. `is_write_paused`: the transport's write
+    buffer is above its high-water mark.
+    """
 
     __slots__ = ("_proxy", "is_held", "is_write_paused", "transport", "write")
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
-    """Send bytes to the client: the transport's own method, to save a call."""
+    """Write to the client: the transport's own method, to save a call."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -42,11 +45,11 @@ class ClientConnection(asyncio.Protocol):
         self.is_write_paused = False
 
     def count_error(self, error: ForwardingError) -> None:
-        """One more answer of our own."""
+        """Count an error response sent by the balancer itself."""
         self._proxy.counts.count_error(error)
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
-        """Answer with an error of our own."""
+        """Send an error response; `stays`: the connection is kept alive, `is_head`: the request was HEAD."""
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
     def hold(self, reason: int = HELD_BY_BODY) -> None:
@@ -62,5 +65,6 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abort(self) -> None:
-        """End it so that the client sees that something is missing: by RST, for a FIN may be how a body ends."""
+        """Close the connection by RST, so that the client sees a truncated response: a FIN may be the regular end of a
+        body."""
         reset(self.transport)

@@ -1,9 +1,9 @@
-"""A client's connection: requests in, turns in order, and the end of it.
+"""Downstream connection (HTTP/1.1): parse requests, answer them in order, close.
 
-Rule of this file: each request becomes a turn, and turns are answered in the order in which they came, however
-many a client sends ahead (RFC 9112 § 9.3.2). What comes behind a request is parsed when that has been answered and the
-client takes the answers. Until then it is kept as bytes (`ahead.py`) and reading stops, so a client can make us hold
-one read. Whatever is not HTTP is answered once, and the connection closed.
+Each request becomes a turn, and turns are answered in the order of their requests, even if pipelined (RFC 9112
+§ 9.3.2). Data behind a request is parsed when that request has been answered and the client has taken the response.
+Until then it is kept as bytes (`pipelined.py`) and reading pauses, so a client can occupy the memory of one read.
+Malformed input is answered once, then the connection closes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ADMIN_PREFIX: Final = b"/-/"
 
 
 class DownstreamConnection(ClientConnection):
-    """One client connection."""
+    """Downstream connection; the protocol of its transport."""
 
     __slots__ = (
         "_pipelined",
@@ -44,6 +44,7 @@ class DownstreamConnection(ClientConnection):
         "_control",
         "_ignores_input",
         "_linger_until",
+        "_pipelined",
         "_reader",
         "_keeps_alive",
         "_unsent",
@@ -51,6 +52,7 @@ class DownstreamConnection(ClientConnection):
         "came_at",
         "client",
         "head_at",
+        "idle_since",
         "offer",
         "idle_since",
     )
@@ -58,8 +60,8 @@ class DownstreamConnection(ClientConnection):
     def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
         super().__init__(proxy)
         self._control = control
-        self._reader: RequestReader | None = None  # none: nothing more is read
-        self._body: Body | None = None  # of the request that is coming, after its head
+        self._reader: RequestReader | None = None  # None: nothing more is read
+        self._body: Body | None = None  # body reader of the request being received, once its head is complete
         self._answering: Turn | None = None
         self._unstarted: Turn | None = None  # being answered as soon as the read is through
         self._pipelined: PipelinedBytes | None = None  # made for those who pipeline
@@ -70,16 +72,16 @@ class DownstreamConnection(ClientConnection):
         self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
         self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
-        self.offer: PendingUpgrade | None = None  # to go on in another protocol, until it is answered
+        self.offer: PendingUpgrade | None = None  # pending upgrade, None if there is none
 
     @property
     def is_answering(self) -> bool:
-        """Whether a request is on its way."""
+        """Return whether a request is being answered."""
         return self._answering is not None
 
     @property
     def entrance(self) -> Entrance:
-        """Where its control requests come in."""
+        """Entrance at which admin requests on this connection arrive."""
         return Entrance.TRAFFIC
 
     # --- asyncio.Protocol
@@ -119,7 +121,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.set_write_buffer_limits(high=limits.high_water)
 
     def data_received(self, data: bytes) -> None:
-        if self._reader is None:  # we linger: what comes is dropped
+        if self._reader is None:  # lingering close: input is dropped
             return
         if self._body is None:
             if self._answering is not None or self.is_write_paused or self._pipelined is not None:
@@ -148,7 +150,8 @@ class DownstreamConnection(ClientConnection):
             self._go_on_soon()
 
     def _go_on_soon(self) -> None:
-        """Not at once: requests that are answered on the spot would nest as deep as the client pipelines."""
+        """Schedule `_read_ahead` for the next loop iteration: called directly, immediate answers would nest as deep as
+        the client pipelines."""
         if self._may_begin:
             asyncio.get_running_loop().call_soon(self._read_ahead)
 
@@ -172,7 +175,7 @@ class DownstreamConnection(ClientConnection):
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
         if request is None:
-            if self._reader is not None and not ahead.is_empty:  # a head has begun, but not ended
+            if self._reader is not None and not ahead.is_empty:  # an incomplete head
                 ahead.add(self._read_head(ahead.take_all()))
         elif request.fields.is_offer:
             self._hold_for_upgrade(reader, b"")
@@ -189,7 +192,7 @@ class DownstreamConnection(ClientConnection):
             self._go_on_soon()
 
     def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
-        """Nothing is left that came ahead, or nothing more is read, but the rest by another protocol."""
+        """Finish reading pipelined data: resume reading, or give the rest to a pending upgrade."""
         if self.offer is not None:
             self.offer.take_over(ahead)
         self.unhold(HELD_BY_PIPELINE)
@@ -197,7 +200,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.close()
 
     def _read_head(self, data: bytes) -> bytes:
-        """Returns what follows the head."""
+        """Parse a request head. Returns the bytes that follow it."""
         reader = cast(RequestReader, self._reader)
         has_begun = reader.has_begun
         request = None
@@ -231,7 +234,7 @@ class DownstreamConnection(ClientConnection):
             self._keep(early)
 
     def _read_body(self, data: bytes) -> bytes:
-        """Returns what follows the body."""
+        """Feed the request body. Returns the bytes that follow it."""
         body = cast(Body, self._body)
         self.idle_since = self._proxy.cached_time
         try:
@@ -285,7 +288,7 @@ class DownstreamConnection(ClientConnection):
     # --- turns
 
     def _begin(self, request: Request, reader: RequestReader) -> None:
-        """A whole head has come, and with it the whole request unless it has a body."""
+        """Begin a request whose head is complete; a request without a body is complete."""
         proxy = self._proxy
         proxy.counts.requests += 1
         has_body = request.fields.has_body
@@ -319,7 +322,7 @@ class DownstreamConnection(ClientConnection):
     # --- ends
 
     def check(self, now: float) -> None:
-        """The sweep: has the client, or the worker, had its time? `now` is coarse."""
+        """Enforce the timeouts of the client and of its exchange; `now` is the cached time."""
         timeouts = self._proxy.timeouts
         quiet = now - self.idle_since
         if self._linger_until is not None:
@@ -339,7 +342,7 @@ class DownstreamConnection(ClientConnection):
             self._answering.check(now)
 
     def _check_linger(self, now: float, quiet: float, until: float) -> None:
-        """It begins when our answer is out: one who reads slowly gets all of it, or a reset."""
+        """Enforce the linger timeout, which starts when the response has been sent; a stalled reader is reset."""
         if self.transport.get_write_buffer_size():
             self._linger_until = now + self._proxy.timeouts.linger
             self._check_reader(now, quiet)
@@ -347,7 +350,7 @@ class DownstreamConnection(ClientConnection):
             self.transport.abort()
 
     def _check_reader(self, now: float, quiet: float) -> None:
-        """A client that reads slowly is served slowly; one that takes nothing at all has its time."""
+        """Abort a client that has read nothing for the idle timeout; a slow reader is served at its pace."""
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
             self._unsent, self.idle_since = unsent, now
@@ -362,15 +365,18 @@ class DownstreamConnection(ClientConnection):
         return is_idle and now - self.idle_since > longer_than and self._close_idle()
 
     def _close_idle(self) -> bool:
-        """Between requests. One that has come already is read and answered first: closed under it, a client would see
-        an error, and could not know whether what it asked was done (RFC 9112 § 9.6)."""
+        """Close an idle connection, unless a request has arrived. Returns whether it was closed.
+
+        Closing with an unread request would give the client an error, without knowledge of whether the request was
+        processed (RFC 9112 § 9.6).
+        """
         if has_unread(self.transport):
             return False
         self.transport.close()
         return True
 
     def detach(self) -> asyncio.Transport:
-        """Hand the connection over to another protocol."""
+        """Detach the transport, to be used with another protocol."""
         self._proxy.downstreams.pop(self, None)
         self._answering = self._reader = self._pipelined = None
         self.is_held = 0
@@ -390,14 +396,14 @@ class DownstreamConnection(ClientConnection):
             self.transport.write_eof()
 
     def _refuse(self, error: RequestRejected, head: bytes) -> None:
-        """What comes is not to be read any further: answer, then close."""
+        """Refuse unparsable or unacceptable input: respond with an error, then close."""
         self._reader = self._body = None
         self._ignores_input = True
         self._answering = refusal = Refusal(self._proxy, self, error, head)
         refusal.start()
 
     def _reject(self, error: RequestRejected) -> None:
-        """The request that is being received will never be whole."""
+        """Reject the request being received because its body is malformed or overdue."""
         self._reader = self._body = self._unstarted = None
         self._ignores_input = True
         if self._answering is not None:

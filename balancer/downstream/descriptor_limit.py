@@ -1,7 +1,7 @@
-"""How many connections this process may hold.
+"""Connection limits derived from the process's limit of file descriptors.
 
-Rule of this file: at the descriptor limit the event loop accepts a connection and closes it at once, and the
-client sees an error. So the limit is known beforehand and split: each client may need one connection to a worker.
+At the descriptor limit the event loop would accept a connection and close it at once, and the client would see an
+error. So the limit is computed beforehand and split: each client may need one upstream connection.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import os
 from dataclasses import dataclass
 
 RESERVE = 16
-"""Descriptors kept free for the control plane, name lookups and connections that are just closing."""
+"""Descriptors kept free for the admin interface, name lookups and connections that are closing."""
 
 FALLBACK_LIMIT = 512
-"""Where the system does not tell: Windows' select() ends there."""
+"""Limit where the system reports none: that of select() on Windows."""
 
 MOST_CLIENTS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class DescriptorLimit:
-    """Connections to clients and to workers, each at most."""
+    """Maximum number of downstream and of upstream connections."""
 
     clients: int
     upstreams: int
 
 
 def allowance(limit: int, in_use: int) -> DescriptorLimit:
-    """Split what `limit` leaves beyond `in_use`. Never less than one each: a unit that serves nobody is no unit."""
+    """Split the descriptors that `limit` leaves beyond `in_use`; at least one each."""
     each = max(1, (limit - in_use - RESERVE) // 2)
     return DescriptorLimit(min(each, MOST_CLIENTS), each)
 
 
 def descriptor_limit() -> int:
-    """The soft limit, raised to the hard one first as far as it is finite."""
+    """Return the soft limit of descriptors, after raising it to the hard limit if that is finite."""
     try:
         import resource
     except ImportError:  # Windows
@@ -46,7 +46,7 @@ def descriptor_limit() -> int:
 
 
 def descriptors_in_use() -> int:
-    """Open right now; a guess where the system does not tell."""
+    """Return the number of open descriptors; 32 where the system does not report it."""
     try:
         return len(os.listdir("/dev/fd"))
     except OSError:

@@ -1,8 +1,8 @@
-"""Clients that have left while we were not reading from them.
+"""Detection of clients that disconnect while reading from them is paused.
 
-Rule of this file: it asks the kernel, and only of connections whose reading is paused: a loop that watches for bytes
-hears of a reset by itself. One system call for all of them, once in a sweep. A FIN is no departure: a client may close
-its sending side and still read (RFC 9112 § 9.6), and the loop will find it where it stands, behind the bytes before it.
+Asks the kernel, in one system call per sweep, about paused connections only: the event loop reports a reset of the
+others. A FIN is not a disconnect: a client may half-close and still read (RFC 9112 § 9.6), and the loop finds the FIN
+in order, after the bytes before it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A client's connection while its offer to go on in another protocol is out.
+"""Downstream connection with a pending upgrade.
 
-Rule of this file: nobody knows yet whose the bytes are that come behind such a request: the other protocol's, if the
-worker takes the offer up, and HTTP's, if it declines. So they are kept, one read at most, and then not read.
+Until the worker answers the upgrade offer, it is unknown whether the bytes behind such a request are the other
+protocol's or HTTP. They are kept, one read at most, and then reading pauses.
 
-    Downstream ── Offer ──┬── declined: Downstream again, and what came is fed to it
-                          └── taken up: a Relay (`tunnel.py`), and what came is passed on
+    DownstreamConnection ── PendingUpgrade ──┬── declined: DownstreamConnection again, fed with what came
+                                             └── accepted: a Relay (`tunnel.py`), which passes on what came
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class PendingUpgrade(asyncio.Protocol):
-    """The protocol of such a connection. `early` came behind the request; `has_ended`: nothing more will."""
+    """Protocol of a connection with a pending upgrade.
+
+    `early` holds the bytes that followed the request; `has_ended`: the client has sent its FIN.
+    """
 
     __slots__ = ("_reader", "downstream", "early", "has_ended")
 
@@ -35,24 +38,24 @@ class PendingUpgrade(asyncio.Protocol):
             self.data_received(early)
 
     def take_over(self, ahead: PipelinedBytes) -> None:
-        """Keep what came ahead and was not parsed: nobody knows whose it is either."""
+        """Take over pipelined data that was not parsed: it may belong to either protocol."""
         rest = ahead.take_all()
         if rest:
             self.data_received(rest)
         self.has_ended = ahead.has_ended
 
     def withdraw(self, stays: bool) -> bool:
-        """The answer was HTTP. Returns whether the connection goes on with what came behind the offer."""
+        """End the pending upgrade after an HTTP response. Returns whether the connection stays open (`stays`)."""
         self.downstream.offer = None
         if stays:
-            # Not at once: offers that are declined on the spot would nest as deep as the client pipelines.
+            # Deferred: offers declined at once would nest as deep as the client pipelines.
             asyncio.get_running_loop().call_soon(self._go_on)
         else:
             self.downstream.transport.set_protocol(self.downstream)
         return stays
 
     def release(self) -> None:
-        """Read the client again."""
+        """Discard the kept bytes and resume reading."""
         self.early = b""
         self.downstream.unhold(HELD_BY_UPGRADE)
 

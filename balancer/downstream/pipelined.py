@@ -1,7 +1,7 @@
-"""What a client sends before its last request is answered.
+"""Pipelined requests: data that a client sends before its last request is answered.
 
-It is kept as the bytes that came. Only a few requests at a time are parsed, in one go: that costs less than parsing
-each when its turn comes, while thousands of parsed ones would take several times the memory of their bytes.
+It is kept as received bytes. A few requests at a time are parsed in one go: that costs less than parsing each when its
+turn comes, while thousands of parsed requests would take several times the memory of their bytes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from balancer.http1.request_reader import RequestReader
 
 BATCH: Final = 16
 BATCH_SIZE: Final = 4_096
-"""Requests, and bytes of their heads, that are parsed in one go; the last head may end beyond that."""
+"""Maximum requests, and bytes of their heads, parsed in one go; the last head may exceed the latter."""
 
 WINDOW: Final = 4_096
-"""Bytes of a body that are taken at a time. What follows the body in them is copied, so without a bound the cost of a
+"""Bytes of a body taken at a time. The data that follows the body in them is copied, so without a limit the cost of a
 read full of small requests would grow with its square."""
 
 
 class PipelinedBytes:
-    """What came ahead. `since` is when it came; `has_ended`: the client has closed its side behind it."""
+    """Pipelined data. `since` is when it came; `has_ended`: the client has sent its FIN after it."""
 
     __slots__ = ("_at", "_data", "_fault", "_requests", "has_ended", "since")
 
     def __init__(self, data: bytes, since: float) -> None:
         self._data = data
-        self._at = 0  # up to here it has been parsed or taken
-        self._requests: list[Request] = []  # parsed and not begun, in reverse
-        self._fault: RequestRejected | None = None  # of what follows them
+        self._at = 0  # offset up to which the data has been parsed or taken
+        self._requests: list[Request] = []  # parsed and not yet begun, in reverse order
+        self._fault: RequestRejected | None = None  # the error of what follows `_requests`
         self.since = since
         self.has_ended = False
 
@@ -40,12 +40,11 @@ class PipelinedBytes:
         return self._at == len(self._data) and not self._requests and self._fault is None
 
     def add(self, data: bytes) -> None:
-        """More has come."""
         self._data = self._data[self._at :] + data
         self._at = 0
 
     def next(self, reader: RequestReader) -> Request | None:
-        """The next request, None if no whole head is left to begin with. Raises `RequestRejected`."""
+        """Return the next request, None if no complete head is left. Raises `RequestRejected`."""
         if not self._requests and self._fault is None and not reader.has_begun:
             self._parse(reader)
         if self._requests:
@@ -83,10 +82,9 @@ class PipelinedBytes:
         return self._data[at : self._at]
 
     def take_all(self) -> bytes:
-        """Remove and return all bytes."""
         data, self._data, self._at = self._data[self._at :], b"", 0
         return data
 
     def put_back(self, size: int) -> None:
-        """The last `size` bytes that were taken belong to what follows."""
+        """Return the last `size` bytes taken, which belong to the next request."""
         self._at -= size

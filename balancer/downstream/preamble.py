@@ -1,8 +1,8 @@
-"""What happens on a connection before HTTP: who the client is (PROXY protocol), and in what it speaks (TLS).
+"""Start of a downstream connection: PROXY protocol header and TLS handshake, before HTTP.
 
-Rule of this file: an arrival holds a descriptor and nothing else yet. So arrivals count among the clients, are bounded
-in time by the sweep, from the connection on, and leave without a word when the unit stops. Where neither is asked
-for there is no arrival: the client's connection is a `DownstreamConnection` from the start.
+An arrival, a connection in this phase, holds a descriptor and nothing else. Arrivals count as clients, the sweep
+enforces their timeout from the accept on, and they are aborted at shutdown. Where neither PROXY nor TLS is configured,
+a connection is a `DownstreamConnection` from the start.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from balancer.tls.transport import TlsTransport
 class HandshakingConnections:
     """The connections of one listening socket that do not speak HTTP yet.
 
-    `make` gives the protocol of a client that does. From `proxies` every connection must begin with a PROXY header,
-    from others none may.
+    `make` returns the protocol for HTTP. Connections from `proxies` must begin with a PROXY header; others must not.
     """
 
     def __init__(
@@ -46,20 +45,20 @@ class HandshakingConnections:
         return len(self._present)
 
     def protocol(self, address: str) -> asyncio.Protocol:
-        """What a connection from this peer begins with."""
+        """Return the first protocol of a connection from this peer."""
         is_introduced = is_within(address, self.proxies)
         if self.tls is None and not is_introduced:
             return self.make()
         return HandshakingConnection(self, is_introduced)
 
     def sweep(self, now: float) -> None:
-        """Who has had its time leaves; `now` is coarse."""
+        """Abort arrivals that exceed the head timeout; `now` is the cached time."""
         limit = self.proxy.timeouts.head
         for arrival in [arrival for arrival in self._present if now - arrival.since > limit]:
             arrival.abort()
 
     def stop(self) -> None:
-        """Everybody leaves."""
+        """Abort all connections that have not reached HTTP."""
         for arrival in list(self._present):
             arrival.abort()
 
@@ -91,7 +90,7 @@ class HandshakingConnection(asyncio.Protocol):
         self.since = arrivals.proxy.cached_time
 
     def abort(self) -> None:
-        """No more of it."""
+        """Abort the connection and count it as failed."""
         self._transport.abort()
         self._arrivals.left(self, is_failed=True)
 

@@ -1,7 +1,6 @@
-"""A connection whose addresses a proxy has told: everything else is the plain transport's own.
+"""Transport that reports the addresses given by the PROXY protocol.
 
-Rule of this file: only `get_extra_info` differs. Whoever asks for the peer, the data path or the control plane, is told
-of the client and not of the proxy, and nobody has to know that there was one.
+Only `get_extra_info` differs from the plain transport: it returns the client's addresses instead of the proxy's.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from balancer.downstream.proxy_protocol import Address
 
 
 class ProxiedTransport(asyncio.Transport):
-    """`transport` with the addresses `source` and `destination`."""
+    """Wraps `transport` with the addresses `source` and `destination`."""
 
     __slots__ = ("_destination", "_source", "_transport", "write")
 

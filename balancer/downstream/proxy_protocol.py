@@ -1,8 +1,8 @@
-"""The PROXY protocol, versions 1 and 2: what stands before a connection's own bytes, and says whose they are.
+"""PROXY protocol, versions 1 and 2: the header before a connection's data that carries the client's addresses.
 
-Rule of this file: pure. Bytes go in; out comes a header, None while there may be more of it, or `BadProxyHeader`.
-Strict, as the specification demands (haproxy's proxy-protocol.txt §§ 2.1, 2.2): who must send a header and sends
-something else is not to be guessed at. Of what may follow the addresses (TLVs) nothing is used.
+Pure: bytes in; a header, None while it is incomplete, or `BadProxyHeader` out. Strict, as the specification demands
+(haproxy's proxy-protocol.txt §§ 2.1, 2.2): a header that is required and malformed is never guessed at. What follows
+the addresses (TLVs) is ignored.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-"""What version 2 begins with; no other protocol does."""
+"""Signature of version 2; no other protocol begins with it."""
 
 LONGEST_LINE = 107
-"""Bytes of a line of version 1, its CRLF included (§ 2.1)."""
+"""Maximum bytes of a version 1 line, its CRLF included (§ 2.1)."""
 
 _FIXED = 16  # bytes of version 2 before the addresses
 _FAMILIES: dict[bytes, type[IPv4Address] | type[IPv6Address]] = {b"TCP4": IPv4Address, b"TCP6": IPv6Address}
@@ -24,13 +24,16 @@ Address = tuple[str, int]
 
 
 class BadProxyHeader(Exception):
-    """These bytes are no PROXY header, and no more of them will make them one."""
+    """The bytes are not a PROXY header, and no more bytes will make them one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeader:
-    """What a header says: `size` is its own, in bytes. Without `source` the connection's own addresses hold: the
-    proxy speaks for itself, or for somebody without an address."""
+    """A parsed PROXY header. `size` is its own, in bytes.
+
+    Without `source` the connection's own addresses hold: the proxy speaks for itself (LOCAL), or for a client without
+    an address.
+    """
 
     size: int
     source: Address | None = None
@@ -38,7 +41,7 @@ class ProxyHeader:
 
 
 def parse(data: bytes) -> ProxyHeader | None:
-    """The header that `data` begins with, None if it is not whole yet. Raises `BadProxyHeader`."""
+    """Parse the header that `data` begins with; None if it is incomplete. Raises `BadProxyHeader`."""
     if data.startswith(b"PROXY"[: len(data)]):
         return _line(data)
     if data.startswith(SIGNATURE[: len(data)]):
@@ -46,7 +49,7 @@ def parse(data: bytes) -> ProxyHeader | None:
     raise BadProxyHeader("neither version 1 nor version 2")
 
 
-# --- version 1: a line for people
+# --- version 1: text
 
 
 def _line(data: bytes) -> ProxyHeader | None:
@@ -58,7 +61,7 @@ def _line(data: bytes) -> ProxyHeader | None:
     if data[end - 1 : end] != b"\r":
         raise BadProxyHeader("a bare LF")
     words = data[: end - 1].split(b" ")
-    if words[:2] == [b"PROXY", b"UNKNOWN"]:  # whatever follows is to be ignored
+    if words[:2] == [b"PROXY", b"UNKNOWN"]:  # the rest of the line is to be ignored
         return ProxyHeader(end + 1)
     if len(words) != 6 or words[0] != b"PROXY" or words[1] not in _FAMILIES:
         raise BadProxyHeader("not PROXY, TCP4 or TCP6, two addresses and two ports")
@@ -83,7 +86,7 @@ def _port(word: bytes) -> int:
     return int(word)
 
 
-# --- version 2: a block for machines
+# --- version 2: binary
 
 
 def _block(data: bytes) -> ProxyHeader | None:

@@ -1,7 +1,7 @@
-"""All timeouts of the data path, kept by one coarse sweep.
+"""Sweep: enforces all timeouts of the data path periodically.
 
-Rule of this file: no timer per request. A deadline of seconds may be late by one `PERIOD`; setting and cancelling
-a timer for each of ten thousand requests a second would cost more than forwarding some of them.
+There is no timer per request. A timeout of seconds may fire one `PERIOD` late; setting and cancelling a timer for each
+of ten thousand requests a second would cost more than forwarding some of them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ PERIOD = 0.25
 """Seconds between sweeps: a tenth of the shortest default timeout."""
 
 SLICE = 20
-"""Connections that are looked at in one turn of the loop: half a millisecond, if all of them have to be refused."""
+"""Connections checked per loop iteration: half a millisecond, if all of them have to be refused."""
 
 TICKS_PER_SECOND = round(1 / PERIOD)
 
 
 def http_date() -> str:
-    """Now, as the field Date says it (RFC 9110 § 5.6.7)."""
+    """Return the current time in the format of the Date field (RFC 9110 § 5.6.7)."""
     return formatdate(usegmt=True)
 
 
 class Sweep:
-    """Looks at every connection and pool each `PERIOD`; `also` is called with the time at the end of each, `date`
-    says what date it is."""
+    """Checks every connection and pool each `PERIOD`.
+
+    `also` is called with the time at the end of each sweep; `date` returns the value of the Date field.
+    """
 
     def __init__(
         self, proxy: Proxy, also: Callable[[float], None], date: Callable[[], str] = http_date
@@ -39,27 +41,25 @@ class Sweep:
         self._date = date
         self._handle: asyncio.TimerHandle | None = None
         self._ticks = 0
-        self._looking: Iterator[None] | None = None  # a look that is under way
+        self._looking: Iterator[None] | None = None  # a sweep in progress
 
     def start(self) -> None:
-        """Sweep from now on."""
         self._handle = asyncio.get_running_loop().call_later(PERIOD, self.run)
 
     def stop(self) -> None:
-        """Sweep no more."""
         self._looking = None
         if self._handle is not None:
             self._handle.cancel()
 
     def run(self) -> None:
-        """Look at all, some in each turn of the loop, and again in a `PERIOD`."""
+        """Start a sweep in slices, and schedule the next one in a `PERIOD`."""
         self.start()
         if self._looking is None:
             self._looking = self._look(self._proxy.now())
             self._look_on()
 
     def _look_on(self) -> None:
-        """Some connections further; the next ones after whatever else is due."""
+        """Run one slice; the next one is deferred to the next loop iteration."""
         if self._looking is None:
             return
         for _ in self._looking:
@@ -68,19 +68,20 @@ class Sweep:
         self._looking = None
 
     def sweep(self, now: float) -> None:
-        """Look once, as if it were `now`, and at all in one go."""
+        """Run a whole sweep at once, at the time `now`."""
         for _ in self._look(now):
             pass
 
     def _look(self, now: float) -> Iterator[None]:
-        """Pauses every `SLICE` connections: a thousand refusals in one go would hold everybody up for 20 ms."""
+        """Sweep; yields after every `SLICE` connections: a thousand refusals in one go would block the loop for 20
+        ms."""
         proxy = self._proxy
         proxy.cached_time = now
         proxy.date_line = b"Date: %b\r\n" % self._date().encode()
         for downstream in disconnected(proxy.downstreams):
             downstream.abort()
         for number, downstream in enumerate(list(proxy.downstreams), 1):
-            if downstream in proxy.downstreams:  # it may have gone in a pause
+            if downstream in proxy.downstreams:  # it may have closed during a pause
                 downstream.check(now)
             if number % SLICE == 0:
                 yield

@@ -1,7 +1,7 @@
-"""What a request becomes on its connection: a turn, answered when all before it have been.
+"""Turn: a request on its downstream connection, answered when all requests before it have been.
 
-Rule of this file: a forwarded request (`exchange.py`), a control request (`control.py`) and a refusal look alike to the
-connection. A refusal waits for its turn like any other, and ends the connection.
+A forwarded request (`exchange/exchange.py`), an admin request (`admin/exchange.py`) and a refusal have the same
+interface. A refusal waits for its turn like any other, and closes the connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOST_LIMIT = 256
 
 
 class Turn(Protocol):
-    """A request and whatever answers it; `head` is the request's, as far as it is known."""
+    """A request and its handler. `head` is the request head, as far as it has come."""
 
     @property
     def head(self) -> bytes: ...
@@ -35,7 +35,7 @@ class Turn(Protocol):
 
 
 class Refusal:
-    """A turn that is answered with an error as soon as it comes up; the connection closes after it."""
+    """A turn answered with an error when it starts; the connection closes after it."""
 
     def __init__(
         self, proxy: Proxy, downstream: DownstreamConnection, error: RequestRejected, head: bytes
@@ -43,7 +43,7 @@ class Refusal:
         self._proxy = proxy
         self._downstream = downstream
         self._error = error
-        self.head = head  # as far as it came
+        self.head = head  # possibly incomplete
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()
 
     def start(self) -> None:
@@ -54,7 +54,7 @@ class Refusal:
         self._downstream.exchange_ended(stays=False)
 
     def _log(self) -> None:
-        """An entry for the access log, of what can be told from a head that nobody vouches for."""
+        """Add an access log entry with what an unvalidated head shows."""
         log = self._proxy.access_log
         if log is not None:
             method, target = requested(self.head)
@@ -66,22 +66,22 @@ class Refusal:
             ))  # fmt: skip
 
     def request_body(self, data: bytes) -> None:
-        """Read and dropped."""
+        """Ignored: the body of a refused request is dropped."""
 
     def request_ended(self, trailers: bytes) -> None:
-        """No matter."""
+        """Ignored: the body of a refused request is dropped."""
 
     def pause_response(self) -> None:
-        """It is a few hundred bytes."""
+        """Ignored: an error response is a few hundred bytes."""
 
     def resume_response(self) -> None:
-        """It is a few hundred bytes."""
+        """Ignored: an error response is a few hundred bytes."""
 
     def abandon(self) -> None:
-        """Nothing was begun."""
+        """Ignored: there is nothing to cancel."""
 
     def reject(self, error: RequestRejected) -> None:
-        """It is rejected already."""
+        """Ignored: the request is rejected already."""
 
     def check(self, now: float) -> None:
-        """It does not wait for anything but its turn."""
+        """Ignored: a refusal has no timeout."""

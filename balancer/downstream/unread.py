@@ -1,7 +1,4 @@
-"""What a client has sent and nobody has read yet.
-
-Rule of this file: it asks the kernel, about one connection that is about to be closed.
-"""
+"""Check for unread data on a connection that is about to be closed, by asking the kernel."""
 
 from __future__ import annotations
 
@@ -10,8 +7,10 @@ import select
 
 
 def has_unread(transport: asyncio.Transport) -> bool:
-    """Whether bytes, or the end of them, wait to be read and will be. Not of a transport without a socket, nor of one
-    that is paused: what waits there may wait for ever."""
+    """Return whether received bytes or a FIN wait to be read and will be.
+
+    False for a transport without a socket, and for a paused one, whose data may never be read.
+    """
     sock = transport.get_extra_info("socket")
     if sock is None or not transport.is_reading() or not hasattr(select, "poll") or sock.fileno() < 0:
         return False

@@ -1,6 +1,6 @@
-"""Who may come in: the question that is asked of every request before it is routed, where it is asked at all.
+"""Admission control: decide before routing whether a request is accepted.
 
-Rule of this file: what depends on the number of endpoints is worked out by the sweep; a request costs two comparisons.
+The sweep computes everything that depends on the number of endpoints; a request costs two comparisons.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from policies.routing.router import Router
 from policies.stats.load import WindowedMinimum
 
 BASE_WINDOW: Final = 60.0
-"""Seconds of one bucket of the least delay between a stated start and the gate, as in LEDBAT (RFC 6817 § 3.4.2)."""
+"""Seconds of one bucket of the windowed minimum of the start-to-admission delay, as in LEDBAT (RFC 6817 § 3.4.2)."""
 
 ONLY_LEVEL: Final = (Level("all"),)
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What is asked. `levels` stand highest first, and `default` is the one of requests that say none; `patience` is
-    how many seconds after a stated start an answer is of no use. The fields that are read are those of trusted proxies,
-    or of everybody else."""
+    """Configuration of admission control.
+
+    `levels` are the priority levels, highest first; `default` is the index of the level for requests without one.
+    `patience` is the number of seconds after a request's stated start at which its response becomes useless.
+    `of_trusted` and `of_others` are the hint fields read from trusted proxies and from all other clients.
+    """
 
     of_trusted: HintFields | None
     of_others: HintFields | None
@@ -37,7 +40,7 @@ class AdmissionRules:
 
 
 class Admission:
-    """The gate of a unit."""
+    """Admission control in front of one router and its wait queue."""
 
     def __init__(
         self, rules: AdmissionRules, router: Router, queue: RequestQueue, now: Callable[[], float]
@@ -52,12 +55,14 @@ class Admission:
         self.sweep()
 
     def fields(self, is_trusted: bool) -> HintFields | None:
-        """What is read of the requests of one client."""
+        """Return the hint fields to read from a client's requests."""
         return self.rules.of_trusted if is_trusted else self.rules.of_others
 
     def admit(self, stated: RequestHints | None) -> tuple[int, float]:
-        """The level of a request, and the instant by which it must be on its way to a worker. Raises `Shed`,
-        `DeadlinePassed`."""
+        """Return a request's priority level and the deadline for sending it to a worker.
+
+        Raises `Shed`, `DeadlinePassed`.
+        """
         now, rules = self._now(), self.rules
         level, deadline = rules.default, inf
         if stated is not None:
@@ -72,29 +77,29 @@ class Admission:
         return level, deadline
 
     def sweep(self) -> None:
-        """Look at the endpoints: what they may hold, and the least time that an answer takes."""
+        """Update the capacity of the eligible endpoints and the lowest response latency."""
         fit = [state for state in self._router.states if state.is_fit]
         self._capacity = min(sum(state.limit for state in fit) or inf, self._router.in_flight_limit)
         floor = min((state.latency.floor for state in fit), default=inf)
         self._fastest = floor if floor < inf else 0.0
 
     def pressure(self) -> Pressure:
-        """How full everything is."""
+        """Return the occupancy of the wait queue and of the endpoints."""
         line = self._queue.line
         return Pressure(len(line), line.limit, self._router.in_flight, self._capacity)
 
     def _deadline(self, stated: RequestHints, now: float) -> float:
-        """When it is too late to begin: the fastest worker would not answer in time."""
+        """Return the latest instant to send the request so that the fastest worker still responds in time."""
         deadline = inf if stated.limit is None else now + stated.limit
         if stated.started_at is not None:
             deadline = min(deadline, now - self._age(stated.started_at, now) + self.rules.patience)
         return deadline - self._fastest
 
     def _age(self, started_at: float, now: float) -> float:
-        """Seconds since a request started, beyond what the quickest of the last minutes took to come.
+        """Return the seconds since a request started, less the minimum start-to-arrival delay of the last minutes.
 
-        The clock that it was read from is not ours: only differences to other requests mean anything, so a clock that
-        is wrong by an hour costs nobody an answer, if all proxies go by the same.
+        The start comes from another machine's clock. Only differences between requests count, so a constant clock
+        offset cancels out as long as all proxies use the same clock.
         """
         delay = now - started_at
         self._least_delay.add(delay, now)

@@ -1,7 +1,7 @@
-"""How a request shows whom it belongs to, and how a client is told: a cookie of ours, or a field of the client's.
+"""Session affinity (sticky sessions): read the affinity key from a request, set the affinity cookie on a response.
 
-Rule of this file: made only where it is asked for; without it nobody pays more than the question. The cookie says
-nothing of the endpoint to who does not have the key, and what it says cannot be made up: a wrong one is no one's.
+The objects here exist only while the configuration enables stickiness. The cookie holds a keyed hash of the endpoint's
+id: without the key it reveals no endpoint and cannot be forged; an unknown token matches no endpoint.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Find = Callable[[bytes], "re.Match[bytes] | None"]
 
 TOKEN_BYTES = 12
-"""Of the keyed hash in a cookie: two endpoints have the same once in 10^14 pairs, and nobody guesses one."""
+"""Bytes of the keyed hash in a cookie: two endpoints collide once in 10^14 pairs, and it cannot be guessed."""
 
 
 class Stickiness:
-    """As the configuration asks for it."""
+    """Session affinity by cookie or by request field, as configured."""
 
     def __init__(self, config: StickyConfig) -> None:
         self._config = config
@@ -39,26 +39,26 @@ class Stickiness:
         self._attributes = _attributes(config)
 
     def around(self, policy: Policy, counts: StickyCounts) -> Policy:
-        """The same policy, for what does not belong anywhere."""
+        """Wrap `policy` in a sticky one; requests without an affinity key are still placed by `policy`."""
         placement: Placement = ByToken(self._token) if self._config.cookie else ByRendezvous()
         return Sticky(policy, placement, counts)
 
     def key(self, request: Request) -> str | None:
-        """What `RequestFacts.key` is of it."""
+        """Return the affinity key for `RequestFacts.key`, None if the request has none."""
         key = self.key_in(request.raw)
         return key.decode("latin-1") if key is not None else None
 
     def key_in(self, head: bytes) -> bytes | None:
-        """The same, of a head."""
+        """Return the affinity key in the bytes of a request head, None if there is none."""
         match = self._find(head)
         return match[1] if match is not None else None
 
     def key_of(self, request: Request, client: Client) -> str | None:
-        """The same, where the client matters."""
+        """Return the affinity key of a request; has the signature of `KeyOf`."""
         return self.key(request)
 
     def cookie(self, request: Request, client: Client, endpoint_id: str) -> bytes:
-        """The line that the client is to get with an answer of this endpoint; nothing if it has it."""
+        """Return the Set-Cookie line for a response of this endpoint, b"" if the client has that cookie already."""
         if self._config.cookie is None:
             return b""
         token = self._token(endpoint_id)
@@ -69,12 +69,14 @@ class Stickiness:
         return line.encode()
 
     def _token(self, endpoint_id: str) -> str:
-        key = blake2b(self._secret, digest_size=32).digest()  # a secret of any length
+        key = blake2b(
+            self._secret, digest_size=32
+        ).digest()  # hashed, because BLAKE2b limits the length of its key
         return blake2b(endpoint_id.encode(), key=key, digest_size=TOKEN_BYTES).hexdigest()
 
 
 class ResponseEdits:
-    """What is taken out of a response's fields and put into them, if anything is."""
+    """Edits of response fields: remove internal fields, add the affinity cookie."""
 
     def __init__(self, internal: InternalFields | None, stickiness: Stickiness | None) -> None:
         self._internal = internal
@@ -83,14 +85,14 @@ class ResponseEdits:
     def of(
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> Response:
-        """The response as the client gets it."""
+        """Return the response with its fields edited."""
         block = self.block_of(response, request, client, assignment)
         return response if block is response.block else response.with_block(block)
 
     def block_of(
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> bytes:
-        """Its fields as the client gets them."""
+        """Return the edited block of fields."""
         internal, stickiness = self._internal, self._stickiness
         block = response.block if internal is None else response.block_without(internal)
         if stickiness is None or assignment is None:
@@ -107,7 +109,7 @@ def _attributes(config: StickyConfig) -> str:
 
 
 def _cookie(name: bytes) -> Find:
-    """Finds our token among a request's cookies (RFC 6265 § 4.2.1)."""
+    """Return a search for the affinity token among a request's cookies (RFC 6265 § 4.2.1)."""
     token = rb"[0-9a-f]{%d}" % (2 * TOKEN_BYTES)
     return re.compile(
         rb"\n(?i:cookie):(?:[^\r\n]*;)?[ \t]*%b=(%b)[ \t]*[;\r]" % (re.escape(name), token)

@@ -1,7 +1,7 @@
-"""A request until it has an endpoint: it comes in, waits, is let through or sent away.
+"""A request before it has an endpoint: admission control and the wait queue.
 
-Rule of this file: what is off costs an attribute test. It is the part of an exchange that stands before the router;
-what becomes of the request behind it, `exchange.py` says.
+A disabled feature costs one attribute test. This is the part of an exchange before the router; `forwarding.py` and
+`exchange.py` hold the rest.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class WaitingExchange:
             self._answer(error)
 
     def decline(self, error: Unserved) -> None:
-        """Waiter: it has waited in vain."""
+        """Reject the request after it waited in vain (`Waiter`)."""
         self._answer(error)
 
     def _check_wait(self, now: float) -> None:
-        """The sweep, for who waits; `now` is coarse."""
+        """Enforce the deadline of a waiting request; `now` is the cached time."""
         if self.place is not None:
             self._proxy.queue.check(self, now)
 
     def _leave_queue(self) -> None:
-        """Nothing is waited for any more."""
+        """Leave the wait queue, if the request is in it."""
         if self.place is not None:
             self._proxy.queue.leave(self)

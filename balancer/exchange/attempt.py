@@ -1,8 +1,7 @@
-"""One try of a request at one endpoint: its place there, its connection and its times.
+"""An attempt to have a request answered by one endpoint: its assignment, upstream connection and times.
 
-Rule of this file: an attempt is settled exactly once and parts from its connection exactly once, whatever happens, in
-whatever order. Settled, it knows its exchange no more: a connection that comes for it then goes back to the pool, and
-whoever still holds the attempt holds nothing else.
+An attempt is settled exactly once and gives up its connection exactly once, in any order of events. A settled attempt
+has no reference to its exchange: a connection that becomes ready for it later returns to the pool.
 """
 
 from __future__ import annotations
@@ -24,15 +23,19 @@ OK: Final = OutcomeKind.OK
 
 
 class Attempt:
-    """A `LeaseWaiter`. `exchange` is None once nobody waits for it, `upstream` before it has a connection, and after.
+    """An attempt at one endpoint; a `LeaseWaiter`.
 
-    Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when a
-    head came, if one has. `has_failed`: it is settled, and not as OK. `connection` is for the access log. `load` is
-    what the worker said of itself, where that is read; `why` a line that tells the client why this one was asked, where
-    that is to be told, and `arm` which of two policies has placed it, where there are two.
+    `exchange` is None once no exchange waits for the attempt. `upstream` is None before the attempt has a connection
+    and after it has released it.
+
+    Instants in seconds: `sent_at` is when it had a connection, before that when it was routed; `first_byte_at` when the
+    response head came, None before. `has_failed`: it is settled with an outcome other than OK. `connection` is for the
+    access log. `load` is the load that the worker reported, where load reports are read. `why` is a response line that
+    explains the pick, where explanations are enabled. `arm` is the canary's arm that picked the endpoint, if there is a
+    canary.
     """
 
-    # Not slots: what is not set costs nothing.
+    # Not slots: an attribute that keeps its class default costs nothing.
     upstream: UpstreamConnection | None = None
     first_byte_at: float | None = None
     has_failed = False
@@ -46,10 +49,10 @@ class Attempt:
         self.assignment = assignment
         self.sent_at = assignment.routed_at
 
-    # --- Lessee
+    # --- LeaseWaiter
 
     def connected(self, upstream: UpstreamConnection) -> None:
-        """Here is the connection that was waited for."""
+        """Take the upstream connection that was waited for."""
         exchange = self.exchange
         if exchange is None:
             upstream.release()
@@ -57,7 +60,7 @@ class Attempt:
             exchange.connected(self, upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
-        """There will be no connection."""
+        """Report that no upstream connection could be opened."""
         exchange = self.exchange
         if exchange is not None:
             exchange.connect_failed(self, error)
@@ -65,7 +68,7 @@ class Attempt:
     # --- ends
 
     def release(self, is_clean: bool) -> None:
-        """Part from the connection: back to its pool, or closed."""
+        """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
         upstream, self.upstream = self.upstream, None
         if upstream is None:
             return
@@ -83,7 +86,7 @@ class Attempt:
         bytes_in: int = 0,
         bytes_out: int = 0,
     ) -> None:
-        """Tell the router how it ended; the second time is none."""
+        """Report the outcome to the router. A repeated call does nothing."""
         if self.assignment.is_settled:
             return
         self.exchange = None

@@ -1,16 +1,17 @@
-"""What is kept of a request's body, so that it can be sent again.
+"""Buffer of a request body for retries.
 
-Rule of this file: a body is kept whole or not at all. It is kept while nobody takes it, because it cannot go anywhere
-else, and beyond that up to a limit: a longer one is streamed, and can then be sent to nobody but who has begun it.
+A body is kept whole or not at all. Until an endpoint takes it, all of it is kept; after that only up to a limit. A
+longer body is streamed, and the request cannot be retried.
 """
 
 from __future__ import annotations
 
 
 class BodyBuffer:
-    """Pieces of a body as they are sent, framing included.
+    """A request body as it is sent, framing included.
 
-    `size` is in bytes; `limit` is how many may be kept of what has been sent. `is_spent`: some of it is gone.
+    `size` is in bytes; `limit` is how many bytes may stay buffered once they have been sent. `is_spent`: the body has
+    been discarded, so the request cannot be repeated.
     """
 
     def __init__(self, limit: int) -> None:
@@ -20,21 +21,22 @@ class BodyBuffer:
         self.is_spent = False
 
     def add(self, data: bytes) -> None:
-        """It has come."""
+        """Append received data, unless the body is spent."""
         if not self.is_spent:
             self._pieces.append(data)
             self.size += len(data)
 
     def behind(self, head: bytes) -> bytes:
-        """The head and all that is kept: one write, as two would be two packets, and two wake-ups of the worker."""
+        """Return the head followed by the buffered body. One write: two would be two packets and two wake-ups of the
+        worker."""
         return b"".join([head, *self._pieces])
 
     def sent(self) -> None:
-        """Somebody has taken what there is: now the limit holds."""
+        """Note that the buffered data was sent to an endpoint; discard it if it exceeds the limit."""
         if self.size > self._limit:
             self.spend()
 
     def spend(self) -> None:
-        """Nobody else will get it."""
+        """Discard the buffered data: the request will not be repeated."""
         self._pieces = []
         self.is_spent = True

@@ -1,7 +1,7 @@
-"""One client request, whatever it takes: what comes back for it, and how it ends.
+"""Request/response exchange: pass the response to the client, and end the exchange.
 
-Rule of this file: nothing here awaits. Every step is called by the event that makes it possible, and every end passes
-one of the methods below `ends`. How the request gets to an endpoint, or to several, is `forwarding.py`'s.
+Nothing here awaits: every step is called by the event that makes it possible, and every end passes one of the methods
+below `ends`. `forwarding.py` routes and sends the request.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 BUFFERED_RESPONSE: Final = 16_384
 """Bytes of a body up to which a response of known length waits for its end, to go down in one piece.
 
-Many workers write head and body apart, and one that dies in between has said nothing yet that anybody has seen: the
-request can go elsewhere. A longer one is worth streaming, and is memory. It waits for the next sweep at most, so the
-head of a worker that dribbles is late by a quarter of a second, once.
+Many workers write head and body separately, and one may fail in between. As long as the client has seen nothing, the
+request can be retried elsewhere. A longer body is worth streaming, and would cost memory. A response is buffered until
+the next sweep at most, so the head of a slow worker is delayed by a quarter of a second, once.
 """
 
 
@@ -52,7 +52,7 @@ class Exchange(ForwardedExchange):
     _waits_for_worker = False  # nobody else may be asked: a slow worker has all the time there is
     _unsent = 0  # of the body, at the last look
     _to_client: Framing
-    _out: list[bytes]  # of a response that has started, from one read: one write, one system call
+    _out: list[bytes]  # response data of one read: one write, one system call
     _client_stays = True
     _is_buffered = (
         False  # a response that has started: none of it has gone down, and it may still come from elsewhere
@@ -70,7 +70,7 @@ class Exchange(ForwardedExchange):
             self.response_body(body)
             self.response_ended(b"")
             return
-        # What follows comes to the same, with half the work and one look at the clock.
+        # Fast path: same result as the general path, at half the work and with one clock read.
         block = response.block
         attempt = cast(Attempt, self._attempt)
         if proxy.reads_load:
@@ -99,9 +99,9 @@ class Exchange(ForwardedExchange):
             self._pass_on(response)
 
     def _is_refused(self, status: int, *, is_whole: bool) -> bool:
-        """Whether a status says "not here, not now" and the request goes elsewhere: the client sees nothing of it.
+        """Retry a response whose status is in `retries.statuses`; return whether the request goes elsewhere.
 
-        Nothing but a head has to be dropped, or a response that is here already.
+        The client sees nothing of the response: only a head, or a whole response already received, is discarded.
         """
         attempt = cast(Attempt, self._attempt)
         if status not in self._proxy.retries.statuses or not self._may_repeat(attempt, needs_other=True):
@@ -112,7 +112,7 @@ class Exchange(ForwardedExchange):
         return True
 
     def _pass_on(self, response: Response) -> None:
-        """A head for the client, the last one or an interim one."""
+        """Send a response head, interim or final, to the client."""
         status, request = response.status, self._request
         proxy, fields = self._proxy, request.fields
         self._client_stays = fields.keep_alive and self._is_complete and proxy.keeps_alive
@@ -152,7 +152,7 @@ class Exchange(ForwardedExchange):
             self._body_buffer.spend()
 
     def _switch(self, response: Response) -> None:
-        """From here on there are bytes, not messages: leave them to a tunnel."""
+        """Switch protocols: hand both connections to a tunnel."""
         offer, attempt = self._downstream.offer, cast(Attempt, self._attempt)
         upstream = attempt.upstream
         if offer is None or upstream is None or not is_taken(self._request, response):
@@ -163,7 +163,7 @@ class Exchange(ForwardedExchange):
         Tunnel(self._proxy.tunnels, offer, upstream, self.tunnel_ended).begin(response)
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
-        """What the request became is over, and this many bytes passed from and to the client."""
+        """Settle the exchange of a tunnel that has closed; arguments are the bytes from and to the client."""
         self._bytes_in, self._bytes_out = bytes_in, bytes_out
         self._settle(TUNNELLED, self._proxy.now())
 
@@ -227,7 +227,7 @@ class Exchange(ForwardedExchange):
     # --- ends
 
     def abandon(self) -> None:
-        """The client left. Not the endpoint's fault, and nothing for the next request to inherit."""
+        """Abandon the exchange because the client disconnected; the endpoint is not charged with a failure."""
         if self.is_finished:
             return
         self.is_finished = True
@@ -239,11 +239,11 @@ class Exchange(ForwardedExchange):
         self._settle(ABANDONED, self._proxy.now())
 
     def reject(self, error: RequestRejected) -> None:
-        """The client's message will never be whole: the worker must not take it for one."""
+        """Reject a request whose body is malformed or incomplete; the worker must not take it for complete."""
         self._end_with(error, ABANDONED)
 
     def check(self, now: float) -> None:
-        """The sweep: has the worker, or the queue, had its time? `now` is coarse."""
+        """Enforce the timeouts of the worker and of the wait queue; `now` is the cached time."""
         timeouts = self._proxy.timeouts
         waited = now - self._active_at
         if timeouts.total is not None and not self.is_finished and now - self._started_at > timeouts.total:
@@ -276,7 +276,7 @@ class Exchange(ForwardedExchange):
             self._retry(attempt, needs_fresh=False)
 
     def _check_worker_reads(self, now: float) -> None:
-        """Of a worker that is slow to take a body, something must have been taken within its time."""
+        """Fail the response if the worker has taken none of the request body within the idle timeout."""
         upstream, body_idle = self._upstream, self._proxy.timeouts.body_idle
         unsent = upstream.unsent if upstream is not None else 0
         if unsent != self._unsent:
@@ -285,7 +285,7 @@ class Exchange(ForwardedExchange):
             self.response_failed(ResponseTimeout(f"the worker took nothing of the body for {body_idle:g} s"))
 
     def _overdue(self, total: float) -> None:
-        """The request has had its time, wherever it was spent."""
+        """End the exchange after its total timeout."""
         error = RequestOverdue(f"not answered in full within {total:g} s")
         self._end_with(error, error.outcome)
 
@@ -300,18 +300,20 @@ class Exchange(ForwardedExchange):
             self._answer(error)
 
     def _answer(self, error: ForwardingError) -> None:
-        """Nothing of a response went down yet: say what happened in our own words."""
+        """Send an error response; nothing of a response has been sent to the client."""
         self._leave_queue()
         self._proxy.counts.count_error(error)
         stays = self._request.fields.keep_alive and self._is_complete and self._proxy.keeps_alive
         is_head = self._request.method == b"HEAD"
         self._downstream.write_error(error, self._request.id, stays=stays, is_head=is_head)
-        if stays and self._downstream.is_held:  # by a body that was whole before anybody was to take it
+        if (
+            stays and self._downstream.is_held
+        ):  # held by a body that was complete before an endpoint could take it
             self._downstream.unhold()
         self._finish(stays)
 
     def _cut(self, error: ForwardingError) -> None:
-        """A response that began and cannot end: the client must see that it is not whole (RFC 9112 § 8)."""
+        """Abort a response that has started: the client must see that it is incomplete (RFC 9112 § 8)."""
         self._proxy.counts.count_error(error)
         self.is_finished = True
         self._downstream.abort()

@@ -1,7 +1,7 @@
-"""Why requests go where they go, for operators who ask for a while and for single requests that ask.
+"""Explanations of routing decisions: for all requests for a limited time, or for single requests that ask in a field.
 
-Rule of this file: off, it is one attribute test per attempt. What is told of a request never holds its key, its path or
-its client: only who was considered, and the scores.
+Disabled, it costs one attribute test per attempt. An explanation never contains a request's key, path or client: only
+the endpoints considered and their scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from policies.routing.router import Router
 
 LINE_LIMIT: Final = 1024
-"""Characters of an explanation in a response: who considers hundreds of endpoints says no more than its beginning."""
+"""Characters of an explanation in a response; a longer one, for hundreds of endpoints, is truncated."""
 
 KEPT: Final = 100
 
@@ -31,12 +31,12 @@ _UNFIT: Final = re.compile(r"[^ -~]")
 
 
 class Explanations:
-    """A unit's. `reasons` counts those of all explained picks since the start."""
+    """Explanations of the picks of one proxy. `reasons` counts the reasons of all explained picks since the start."""
 
     def __init__(self, router: Router, now: Callable[[], float]) -> None:
         self._router = router
         self._now = now
-        self._is_standing = False  # the configuration asks for it
+        self._is_standing = False  # explanations are enabled in the configuration
         self._until = -inf
         self.reasons: Counter[str] = Counter()
         self.trace = self._fresh(KEPT)
@@ -48,7 +48,7 @@ class Explanations:
 
     @property
     def is_on(self) -> bool:
-        """Whether every pick is explained."""
+        """Return whether every pick is explained."""
         return self._router.trace is self.trace
 
     def apply(self, config: ExplainConfig) -> Explaining | None:
@@ -58,18 +58,18 @@ class Explanations:
         return Explaining(self._router, config, self) if config.header is not None else None
 
     def start(self, seconds: float, keep: int) -> None:
-        """Explain every pick for so long, and keep the last so many."""
+        """Explain every pick for `seconds`, and keep the last `keep` of them."""
         self.trace = self._fresh(keep)
         self._until = self._now() + seconds
         self._router.explain(self.trace)
 
     def stop(self) -> None:
-        """No more, unless the configuration asks for it; what was kept can still be read."""
+        """End the period of `start`. The configuration may keep explanations on; the picks kept can still be read."""
         self._until = -inf
         self._settle(self._now())
 
     def tick(self, now: float) -> None:
-        """The sweep: it has lasted as long as was asked for."""
+        """End the period once its time has passed; called by the sweep."""
         if now >= self._until > -inf:
             self.stop()
 
@@ -79,7 +79,7 @@ class Explanations:
             self._router.explain(self.trace if is_wanted else None)
 
     def status(self) -> dict[str, Any]:
-        """Whether it is on, for how long, and how often each reason was given."""
+        """Return whether explanations are on, the seconds left, and how often each reason was given."""
         left = max(0.0, self._until - self._now()) if self._until > -inf else None
         return {
             "on": self.is_on,
@@ -89,7 +89,7 @@ class Explanations:
         }
 
     def told(self) -> dict[str, Any]:
-        """The same with the last picks, the newest first; `age` in seconds."""
+        """Return the status and the last picks, newest first; `age` in seconds."""
         now = self._now()
         recent = [pick.as_dict() for pick in reversed(self.trace.recent)]
         for pick in recent:
@@ -98,7 +98,7 @@ class Explanations:
 
 
 class Explaining:
-    """Explains the requests that ask for it in a field, where that counts."""
+    """Explain single requests that ask for it in a request field, if the client may."""
 
     def __init__(self, router: Router, config: ExplainConfig, explanations: Explanations) -> None:
         self._router = router
@@ -107,10 +107,10 @@ class Explaining:
         self._trusts_all = config.trust == "everybody"
         self._answer = config.answer
         self.line = b""
-        """What the client of the last pick is told: a line, or nothing."""
+        """Response line that explains the last pick, b"" if it was not explained."""
 
     def route(self, facts: RequestFacts, request: Request, client: Client) -> Assignment:
-        """As the router does it. Raises `NoEndpointAvailable`."""
+        """Route a request, explaining the pick if the request asks for it. Raises `NoEndpointAvailable`."""
         self.line = b""
         router, explanations = self._router, self._explanations
         if not (self._trusts_all or client.is_trusted) or self._asks(request.raw) is None:

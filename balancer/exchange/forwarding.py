@@ -1,8 +1,7 @@
-"""A request on its way: route, lease, send, and once more where that is safe.
+"""Forwarding of a request: route, lease an upstream connection, send, retry or hedge.
 
-Rule of this file: every step is called by the event that makes it possible. What an attempt holds, a place at an
-endpoint and a connection, stands in `attempt.py`, what is kept of a body in `kept_body.py`, and what may be repeated in
-`retries.py`. What comes back, and how a request ends, is `exchange.py`'s.
+Every step is called by the event that makes it possible. `attempt.py` holds an attempt's assignment and connection,
+`body_buffer.py` the buffered body, `retries.py` the retry rules. `exchange.py` handles the response and the end.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ if TYPE_CHECKING:
 
 CHUNKED: Final = Framing.CHUNKED
 REPEATABLE: Final = IDEMPOTENT
-"""A constant of this module: what is imported is looked up anew each time."""
+"""A module constant, because an imported name is looked up anew each time."""
 
 
 class ForwardedExchange(WaitingExchange):
     """A request, and one attempt at a time to have it answered; two while they race.
 
-    `is_finished`: nothing more will happen to it.
+    `is_finished`: the exchange is over.
     """
 
-    # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
+    # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
     is_finished = False
-    _attempt: Attempt | None = None  # the last one; none while it waits for an endpoint
-    _attempts = 0  # so far
-    _race: HedgeRace | None = None  # while another runs beside `_attempt`
-    _needs_fresh = False  # a connection: the next attempt must not meet a second stale one
+    _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
+    _attempts = 0  # attempts so far
+    _race: HedgeRace | None = None  # while a hedged attempt runs beside `_attempt`
+    _needs_fresh = False  # the next attempt opens a new connection, so as not to meet a second stale one
     _started_at = 0.0
     _active_at = 0.0
     _body_buffer: BodyBuffer | None = None
@@ -56,7 +55,7 @@ class ForwardedExchange(WaitingExchange):
         self._proxy = proxy
         self._downstream = downstream
         self._request = request
-        self._is_complete = True  # the request has come in whole
+        self._is_complete = True  # the whole request has been received
         self._tried = NOBODY
         if request.fields.has_body:
             self._is_complete = False
@@ -66,17 +65,17 @@ class ForwardedExchange(WaitingExchange):
 
     @property
     def head(self) -> bytes:
-        """Turn: the request's, as it came."""
+        """Return the request head as received (`Turn`)."""
         return self._request.raw
 
     def request_body(self, data: bytes) -> None:
-        """Bytes of the body, without framing."""
+        """Forward bytes of the request body, without framing."""
         self._bytes_in += len(data)
         self._active_at = self._proxy.cached_time
         self._send_body(chunk(data) if self._request.fields.framing is CHUNKED else data)
 
     def request_ended(self, trailers: bytes) -> None:
-        """The request has come in whole."""
+        """End the request; `trailers` is a block of fields or b""."""
         self._is_complete = True
         if self._request.fields.framing is CHUNKED:
             self._send_body(last_chunk(trailers))
@@ -101,12 +100,12 @@ class ForwardedExchange(WaitingExchange):
             self.attempt()
 
     def attempt(self) -> None:
-        """Choose an endpoint and a connection to it."""
+        """Pick an endpoint and lease an upstream connection, or join the wait queue."""
         proxy, request = self._proxy, self._request
         method, target = request.method, request.target
         name = (
             "GET" if method == b"GET" else method.decode()
-        )  # most are, and decoding costs more than looking
+        )  # the common case; decoding costs more than comparing
         key = None if proxy.key_of is None else proxy.key_of(request, self._downstream.client)
         facts = RequestFacts(
             name, target.decode("latin-1"), proxy.home_region, key, self._attempts, self._tried
@@ -141,12 +140,12 @@ class ForwardedExchange(WaitingExchange):
             self._send(attempt, upstream)
 
     def connected(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
-        """Here is the connection that the attempt has waited for."""
+        """Send the request on the upstream connection that the attempt has waited for."""
         attempt.sent_at = self._proxy.now()
         self._send(attempt, upstream)
 
     def connect_failed(self, attempt: Attempt, error: ConnectFailed) -> None:
-        """There will be no connection."""
+        """Handle a failure to open an upstream connection."""
         if self._race is not None:
             self._race.failed(self._race.runner(attempt), error)
         else:
@@ -162,7 +161,7 @@ class ForwardedExchange(WaitingExchange):
         if kept is None:
             upstream.send(request.head, sink, request.method)
         else:
-            downstream.unhold()  # before it is written: what the transport says of that must stand
+            downstream.unhold()  # before the write, whose back-pressure must take precedence
             upstream.send(kept.behind(request.head), sink, request.method)
             kept.sent()
         if downstream.is_write_paused:
@@ -171,7 +170,7 @@ class ForwardedExchange(WaitingExchange):
     # --- two attempts
 
     def hedge(self, late: Attempt, hedging: Hedging) -> None:
-        """The attempt is late: ask somebody else too, if that is allowed, and take whoever answers first."""
+        """Start a hedged attempt at another endpoint, if one is allowed; the first response wins."""
         proxy, available = self._proxy, self._proxy.router.available
         others = hedging.others(late.assignment.state, available) if self._may_hedge(late) else []
         if not others or not proxy.router.has_room or not hedging.take(proxy.now()):
@@ -219,13 +218,13 @@ class ForwardedExchange(WaitingExchange):
     # --- flow
 
     def pause_response(self) -> None:
-        """The client cannot keep up: let the worker wait."""
+        """Apply the client's back-pressure: stop reading from the worker."""
         upstream = self._upstream
         if upstream is not None:
             upstream.pause_reading()
 
     def resume_response(self) -> None:
-        """The client has caught up."""
+        """Resume reading from the worker after the client has caught up."""
         upstream = self._upstream
         if upstream is not None:
             self._active_at = self._proxy.cached_time
@@ -238,11 +237,11 @@ class ForwardedExchange(WaitingExchange):
     # --- ends of an attempt
 
     def _attempt_failed(self, attempt: Attempt, error: UpstreamError) -> None:
-        """Try once more where that is safe (RFC 9110 § 9.2.2), else tell the client."""
+        """Retry a failed attempt where that is safe (RFC 9110 § 9.2.2), else send an error response."""
         self._settle(error.outcome, self._proxy.now())
         if isinstance(error, ConnectFailed):
             may_retry = self._has_another_try(attempt, needs_other=False)
-        elif isinstance(error, MalformedResponse):  # it would say the same again
+        elif isinstance(error, MalformedResponse):  # the same endpoint would send the same
             may_retry = self._may_repeat(attempt, needs_other=True)
         else:
             may_retry = isinstance(error, ConnectionBroken) and self._may_repeat(attempt, needs_other=False)
@@ -267,7 +266,7 @@ class ForwardedExchange(WaitingExchange):
         return (self._attempts == 1 and not needs_other) or has_other(self._proxy.router.available, tried)
 
     def _may_repeat(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Whether a request may be sent again that a worker may have received."""
+        """Return whether a request that a worker may have received can be retried; draws on the retry budget."""
         proxy = self._proxy
         return (
             self._has_another_try(attempt, needs_other=needs_other)
@@ -276,7 +275,7 @@ class ForwardedExchange(WaitingExchange):
         )
 
     def _release(self, *, is_clean: bool) -> None:
-        """Part from the connection: back to its pool, or closed."""
+        """Give up the upstream connection: return it to its pool if `is_clean`, else close it."""
         if self._upstream is None:
             return
         cast(Attempt, self._attempt).release(is_clean)

@@ -1,12 +1,12 @@
-"""Two attempts at one request, until the first of them answers.
+"""Hedged attempts: two attempts at one request, until the first response.
 
-The first response head wins, and nothing of the other attempt reaches the client. While both run, each answers to a
-`HedgedAttempt` of its own; then the exchange listens to the one that is left.
+The first response head wins; nothing of the other attempt reaches the client. While both run, each delivers to its own
+`HedgedAttempt`; then the exchange receives from the remaining one directly.
 
-The loser runs on unheard. Closing its connection would not stop its worker, which hears of that when it writes, if
-ever; it would only hide that somebody is slow: no latency would be learned, and the endpoint would seem to have nothing
-to do, which attracts requests. So it stays in flight until its own first byte, and what it took is what is learned. A
-worker that hangs is charged a timeout, as it would be without a race.
+The losing attempt runs on. Closing its connection would not stop the worker, which notices only when it writes, if at
+all. It would also hide that the endpoint is slow: no latency would be measured, and the endpoint would seem idle and
+attract requests. So the attempt counts as in flight until its first byte, and its latency is recorded. A worker that
+hangs is charged with a timeout, as without hedging.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class HedgedExchange(ResponseSink, Protocol):
 
 
 class HedgeRace:
-    """An exchange's attempts while there are two."""
+    """The two attempts of a hedged exchange."""
 
     def __init__(self, proxy: Proxy, exchange: HedgedExchange, first: Attempt, second: Attempt) -> None:
         self.proxy = proxy
@@ -41,7 +41,7 @@ class HedgeRace:
             first.upstream.hand_over(self._first)
 
     def runner(self, attempt: Attempt) -> HedgedAttempt:
-        """Whom the attempt's response is for."""
+        """Return the `HedgedAttempt` that receives the attempt's response."""
         return self._first if self._first.attempt is attempt else self._second
 
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
@@ -59,7 +59,7 @@ class HedgeRace:
         return self._decided(runner)
 
     def failed(self, runner: HedgedAttempt, error: UpstreamError) -> None:
-        """The other has to do it alone."""
+        """Drop a failed attempt; the other continues alone."""
         runner.end(error.outcome, None, is_clean=False)
         self._continue_with(self._other(runner))
 
@@ -82,7 +82,7 @@ class HedgeRace:
 
 
 class HedgedAttempt:
-    """A `ResponseSink`: one of two attempts, and, once it has lost, the one who sees it to its end."""
+    """A `ResponseSink` for one of two attempts; a losing attempt keeps it until its end."""
 
     def __init__(self, race: HedgeRace, attempt: Attempt) -> None:
         self._proxy = race.proxy
@@ -111,13 +111,13 @@ class HedgedAttempt:
             exchange.response_started(response)
 
     def response_body(self, data: bytes) -> None:
-        """Nobody comes so far as a runner."""
+        """Not called: the response is handed over or dropped at its head."""
 
     def response_paused(self) -> None:
-        """Nobody comes so far as a runner."""
+        """Not called: the response is handed over or dropped at its head."""
 
     def response_ended(self, trailers: bytes) -> None:
-        """Nobody comes so far as a runner."""
+        """Not called: the response is handed over or dropped at its head."""
 
     def response_failed(self, error: UpstreamError) -> None:
         if self.race is None:
@@ -126,35 +126,35 @@ class HedgedAttempt:
             self.race.failed(self, error)
 
     def upstream_paused(self) -> None:
-        """The request is whole, and as small as what is kept: the transport holds it."""
+        """Ignored: the request is complete and as small as its buffer; the transport holds it."""
 
     def upstream_resumed(self) -> None:
-        """It went out."""
+        """Ignored: `upstream_paused` has paused nothing."""
 
-    # --- after the race
+    # --- after hedging
 
     def lose(self) -> None:
-        """The other was first. Where nothing was sent, there is nothing to wait for."""
+        """Mark this attempt as the loser. It ends now if it was not sent; otherwise it runs on for its latency."""
         self.race = None
         self.attempt.exchange = None
         hedges = self._proxy.hedges
-        if self.attempt.upstream is None or hedges is None:  # None: a reload has turned them off
+        if self.attempt.upstream is None or hedges is None:  # None if a reload has turned hedging off
             self.end(OutcomeKind.ABANDONED, None, is_clean=False)
         else:
             hedges.losers[self] = None
 
     def check(self, now: float) -> None:
-        """The sweep: a loser has the time that anybody has."""
+        """Enforce the first-byte timeout on a losing attempt; called by the sweep."""
         if now - self.attempt.sent_at > self._proxy.timeouts.first_byte:
             self.end(ResponseTimeout.outcome, None, is_clean=False)
 
     def _learn(self, status: int, *, is_clean: bool) -> None:
-        """Its head has come, and a body that is whole or is not waited for."""
+        """Settle a losing attempt at its response head; the body is not awaited."""
         self.attempt.first_byte_at = self._proxy.now()
         self.end(OutcomeKind.OK if status < 500 else OutcomeKind.ERROR_STATUS, status, is_clean=is_clean)
 
     def end(self, kind: OutcomeKind, status: int | None, *, is_clean: bool) -> None:
-        """It is over."""
+        """Release the connection and settle the attempt."""
         self.race = None
         if self._proxy.hedges is not None:
             self._proxy.hedges.losers.pop(self, None)

@@ -1,8 +1,8 @@
-"""Who is late: one coarse wheel for all requests that may be hedged.
+"""Timer wheel for hedging: finds attempts that are late.
 
-Rule of this file: no timer per request. Requests that will be late at about the same instant stand in one bucket of
-`TICK` seconds, and one timer waits for the first bucket. A hedge goes out up to a `TICK` after its instant, and one
-more millisecond where the event loop's timers are coarse. While hedging is off, nothing of this exists.
+There is no timer per request. Requests that become late at about the same instant share a bucket of `TICK` seconds, and
+one timer waits for the first bucket. A hedge starts up to one `TICK` after its instant, plus one millisecond where the
+event loop's timers are coarse. While hedging is off, none of this exists.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 TICK = 0.005
-"""Seconds: half of the least wait."""
+"""Seconds per bucket: half of the smallest hedging delay."""
 
 SOONEST = 0.001
-"""Seconds from one look to the next, at least: what event loops can tell apart."""
+"""Minimum seconds between two runs of the timer: the resolution of event loops."""
 
 
 class Hedges:
-    """Attempts that are waited for, and `losers`, who are still on their way though another has answered."""
+    """The timer wheel of attempts, and `losers`, the losing attempts that are still in flight."""
 
     def __init__(self, proxy: Proxy, hedging: Hedging) -> None:
         self._proxy = proxy
@@ -38,7 +38,7 @@ class Hedges:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt) -> None:
-        """It has just been routed: look at it when it is late."""
+        """Schedule a check of a newly routed attempt for the instant at which it is late."""
         routed_at = attempt.assignment.routed_at
         tick = int((routed_at + self.hedging.wait(attempt.assignment.state.region)) / TICK) + 1
         bucket = self._wheel.get(tick)
@@ -51,20 +51,20 @@ class Hedges:
             self._set_timer(routed_at)
 
     def check(self, now: float) -> None:
-        """The sweep: whoever is due, and losers who have had their time."""
+        """Run due buckets, and enforce timeouts on losing attempts; called by the sweep."""
         self.turn(now)
         for loser in list(self.losers):
             loser.check(now)
 
     def turn(self, now: float) -> None:
-        """Look at all who are due."""
+        """Run all buckets that are due."""
         while self._ticks and self._ticks[0] * TICK <= now:
             for attempt in self._wheel.pop(heappop(self._ticks)):
                 self._look(attempt, now)
         self._set_timer(now)
 
     def close(self) -> None:
-        """Wait for nobody."""
+        """Drop all scheduled checks, and end losing attempts as abandoned."""
         self._wheel.clear()
         self._ticks.clear()
         self._set_timer(0.0)
@@ -72,7 +72,7 @@ class Hedges:
             loser.end(OutcomeKind.ABANDONED, None, is_clean=False)
 
     def _look(self, attempt: Attempt, now: float) -> None:
-        """In time, late, or neither: one that has failed says nothing of how long answers take."""
+        """Judge one attempt as on time or late, and hedge a late one. A failed attempt says nothing about latency."""
         state, first_byte_at = attempt.assignment.state, attempt.first_byte_at
         if attempt.has_failed:
             return

@@ -1,8 +1,7 @@
-"""An exchange that leaves an entry in a journal, the access log or a recording: made instead of the plain one while
-there is one.
+"""Exchange that adds an entry to a journal (access log or recording); used instead of `Exchange` while there is one.
 
-Rule of this file: it watches and changes nothing. Each way in which a request can end passes one of these methods, and
-leaves one entry. Without a log nobody pays for it, not even with a question.
+It only observes. Every end of a request passes one of these methods and leaves one entry. Without a journal it costs
+nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LoggedExchange(Exchange):
-    """A request and its response, and their line in `log`."""
+    """An exchange with one entry in `log`."""
 
     def __init__(
         self, proxy: Proxy, downstream: DownstreamConnection, request: Request, log: Journal
@@ -34,7 +33,7 @@ class LoggedExchange(Exchange):
         self._arrived = downstream.head_at, downstream.came_at or proxy.now()
         self._is_logged = False
 
-    # --- what is noted on the way
+    # --- recorded on the way
 
     def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
         attempt.connection = REUSED if upstream.idle_since else NEW
@@ -70,7 +69,7 @@ class LoggedExchange(Exchange):
         self._note(error)
 
     def _note(self, error: ForwardingError | None) -> None:
-        """The entry; `error` is what ended the request, if it did not end by itself."""
+        """Add the entry; `error` is what ended the request, None for a normal end."""
         log, attempt, request = self._log, self._attempt, self._request
         was_logged, self._is_logged = self._is_logged, True
         if was_logged or not log.takes(self._status, error):

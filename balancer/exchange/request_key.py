@@ -1,6 +1,6 @@
-"""What a request's key is: a field, a cookie, the path, or whose request it is.
+"""Request key for hashing and affinity: a field, a cookie, the path, or the client's address.
 
-Rule of this file: made only where the configuration asks for it; without it nobody pays more than the question.
+Made only where the configuration asks for a key; otherwise a request pays one attribute test.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from balancer.http1.request_head import Request
 
 KeyOf = Callable[["Request", "Client"], "str | None"]
-"""What `RequestFacts.key` is of a request; None: it has none."""
+"""Returns `RequestFacts.key` of a request, None if it has none."""
 
 _FORWARDED_FOR = re.compile(rb"\n(?i:x-forwarded-for):[ \t]*([^\r, \t]+(?:[ \t]+[^\r, \t]+)*)").search
-"""The first address, which is the client's as the first proxy saw it."""
+"""The first address of X-Forwarded-For: the client as the first proxy saw it."""
 
 
 def key_of(config: KeyConfig) -> KeyOf | None:
-    """As the configuration asks for it; None: requests have no key."""
+    """Return the key function for a configuration, None if requests have no key."""
     if config.by == "path":
         return _path
     if config.by == "client":
@@ -54,6 +54,6 @@ def _path(request: Request, client: Client) -> str | None:
 
 
 def _client(request: Request, client: Client) -> str | None:
-    """The peer's address, or what a trusted proxy says of its own."""
+    """Return the peer's address, or the first X-Forwarded-For address from a trusted proxy."""
     match = _FORWARDED_FOR(request.raw) if client.is_trusted else None
     return (match[1] if match is not None else client.address).decode("latin-1")

@@ -1,8 +1,8 @@
-"""When a request may be sent once more: the rules of all requests, in one place.
+"""Retry rules: when a request may be sent again.
 
-Rule of this file: nothing is done twice that does not come to the same (RFC 9110 § 9.2.2). A request that no worker can
-have received may go elsewhere whatever it is, and draws on no budget: nobody has worked on it. One that a worker may
-have received goes elsewhere only if it is idempotent, and within the budget.
+Only requests whose repetition has the same effect are repeated (RFC 9110 § 9.2.2). A request that no worker can have
+received may be retried whatever its method, outside the retry budget, because it has caused no work. One that a worker
+may have received is retried only if it is idempotent, and within the budget.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ class Retries:
     budget: RetryBudget = field(default_factory=RetryBudget)
 
     def is_repeatable(self, request: Request) -> bool:
-        """Whether doing it twice comes to the same. Only asked when something has failed."""
+        """Return whether repeating the request has the same effect. Called only after a failure."""
         if request.method in IDEMPOTENT:
             return True
         return self.trusts_idempotency_key and KEY_FIELD in request.head.lower()
 
 
 def has_other(available: Iterable[EndpointState], tried: frozenset[str]) -> bool:
-    """Whether somebody is there who was not tried: found after one look more than there were tries."""
+    """Return whether an endpoint is available that was not tried. Looks at one endpoint more than there were tries, at
+    most."""
     return any(state.id not in tried for state in available)

@@ -1,8 +1,7 @@
-"""Two connections as one pipe of bytes, after an upgrade (RFC 9110 § 7.8) or CONNECT (§ 9.3.6).
+"""Tunnel: relay bytes between two connections after an upgrade (RFC 9110 § 7.8) or CONNECT (§ 9.3.6).
 
-Rule of this file: bytes are opaque here, so nothing can be put in between, not even a farewell. What comes in on one
-side goes out on the other, and no faster than that takes it; an end is passed on as an end, a reset as a reset. A
-connection that was one side of a tunnel is never used for anything else.
+Bytes are opaque, so nothing can be inserted, not even a closing message. Data passes at the pace of the slower side; a
+FIN is passed on as a FIN, a reset as a reset. The connections are not reused afterwards.
 
     client ── Relay ── Tunnel ── Relay ── worker
 """
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from balancer.upstream.connection import UpstreamConnection
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
-"""A `struct linger` of no time at all."""
+"""A `struct linger` with a timeout of zero: closing sends RST."""
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """End a connection by RST: the peer must not take it for an end in good order.
+    """Close a connection by RST, so that the peer does not take it for an orderly end.
 
-    One that is closing and has nothing left to send has come to such an end.
+    A transport that is closing and has nothing left to send has already ended in order; it is only aborted.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
@@ -41,9 +40,10 @@ def reset(transport: asyncio.Transport) -> None:
 
 
 class Relay(asyncio.Protocol):
-    """One side of a tunnel. `passed` counts the bytes that came in here, `has_ended`: no more will come.
+    """One side of a tunnel. `passed` counts the bytes received here; `has_ended`: the peer has sent its FIN.
 
-    `owner` was the connection's protocol before; it still hears of the connection's end, and keeps its accounts.
+    `owner` is the protocol that the connection had before; it is notified when the connection closes, for its
+    accounting.
     """
 
     __slots__ = ("_owner", "_tunnel", "has_ended", "passed", "reader", "transport")
@@ -79,8 +79,10 @@ class Relay(asyncio.Protocol):
 
 
 class Tunnel:
-    """A client's and a worker's connection; `on_end` is called once, when both are gone, with the bytes that passed
-    from and to the client."""
+    """A client's and a worker's connection, relayed.
+
+    `on_end` is called once when both are closed, with the bytes received from and sent to the client.
+    """
 
     def __init__(
         self,
@@ -102,14 +104,14 @@ class Tunnel:
         self._left = 2
 
     def begin(self, response: Response) -> None:
-        """Let through the head that began it, what came behind it, and what came behind the request."""
+        """Send the response head to the client, then the bytes that followed the response and the request."""
         downstream, early = self._downstream, self._upstream.detach()
         self._tunnels.add(self)
         for side in (self._client, self._worker):
             side.transport.set_protocol(side)
             side.reader = bounded(side.transport, side)
         if downstream.is_write_paused:
-            downstream.is_write_paused = False  # how long a client may not read is the tunnel's to say now
+            downstream.is_write_paused = False  # the tunnel bounds a stalled client from now on
             self.pause(self._client)
         self._worker.passed += len(early)
         self._client.transport.write(
@@ -123,17 +125,17 @@ class Tunnel:
 
     @property
     def bytes_in(self) -> int:
-        """From the client, so far."""
+        """Bytes received from the client so far."""
         return self._client.passed
 
     @property
     def bytes_out(self) -> int:
-        """To the client, so far."""
+        """Bytes received from the worker so far."""
         return self._worker.passed
 
     @property
     def unsent(self) -> tuple[int, int]:
-        """Bytes that wait here for the client and for the worker."""
+        """Bytes buffered for the client and for the worker."""
         return self._client.transport.get_write_buffer_size(), self._worker.transport.get_write_buffer_size()
 
     # --- flow
@@ -150,7 +152,7 @@ class Tunnel:
             side.reader.size = next_size(side.reader.size, transport)
 
     def pause(self, side: Relay) -> None:
-        """`side` cannot keep up: let the other wait."""
+        """Apply back-pressure of `side`: stop reading from the other side."""
         if side is self._client:
             self._upstream.pause_reading()
         else:
@@ -169,7 +171,7 @@ class Tunnel:
     # --- ends
 
     def half_closed(self, side: Relay) -> None:
-        """`side` sends no more. The other may go on, if its transport knows half an end; TLS does not."""
+        """Pass on a FIN of `side` as a half-close, or close both if the transport supports none (TLS)."""
         other = self._other(side)
         if other.has_ended or not other.transport.can_write_eof():
             self.close()
@@ -177,8 +179,10 @@ class Tunnel:
             other.transport.write_eof()
 
     def lost(self, side: Relay, error: Exception | None) -> None:
-        """`side` is gone: after a reset, reset the other; else close it when it has what is on its way. Who had ended
-        has said all: a reset behind that only says that it did not listen."""
+        """Handle the loss of `side`: reset the other side after a reset, else close it once its buffer is sent.
+
+        A reset after the side's FIN does not count: all its data has come.
+        """
         self._left -= 1
         if not self._left:
             self._tunnels.remove(self)
@@ -189,7 +193,7 @@ class Tunnel:
             self.close()
 
     def close(self) -> None:
-        """Close both sides; what they have been sent still goes out."""
+        """Close both sides after sending what is buffered."""
         if not self._is_closing:
             self._is_closing = True
             self._active_at = self._tunnels.cached_time
@@ -197,12 +201,12 @@ class Tunnel:
         self._worker.transport.close()
 
     def abort(self) -> None:
-        """Close both sides now."""
+        """Close both sides at once and discard what is buffered."""
         self._client.transport.abort()
         self._worker.transport.abort()
 
     def check(self, now: float, idle: float, stall: float) -> None:
-        """The sweep: close what has been idle, and do not wait for ever for it to be closed."""
+        """Close a tunnel idle for `idle` seconds; abort one whose closing makes no progress for `stall` seconds."""
         quiet = now - self._active_at
         if not self._is_closing:
             if quiet > idle:
@@ -214,16 +218,17 @@ class Tunnel:
 
 
 class Tunnels:
-    """All that are open, and what has passed through all that were.
+    """All open tunnels, and byte totals of all tunnels since the start.
 
-    Durations in seconds: `idle` without a byte either way ends a tunnel, `stall` without progress ends its closing.
+    Durations in seconds: `idle` without a byte in either direction closes a tunnel; `stall` without progress aborts its
+    closing.
     """
 
     def __init__(self, now: float, idle: float, stall: float) -> None:
         self.cached_time = now
         self.idle = idle
         self.stall = stall
-        self._open: dict[Tunnel, None] = {}  # in order of beginning
+        self._open: dict[Tunnel, None] = {}  # in order of opening
         self._bytes_in = self._bytes_out = 0
         self.opened = 0
 
@@ -234,24 +239,23 @@ class Tunnels:
         return iter(list(self._open))
 
     def add(self, tunnel: Tunnel) -> None:
-        """It begins."""
         self._open[tunnel] = None
         self.opened += 1
 
     def remove(self, tunnel: Tunnel) -> None:
-        """It is over."""
+        """Remove a closed tunnel and add up its bytes."""
         self._open.pop(tunnel, None)
         self._bytes_in += tunnel.bytes_in
         self._bytes_out += tunnel.bytes_out
 
     @property
     def bytes_in(self) -> int:
-        """From clients, since the start."""
+        """Bytes received from clients since the start."""
         return self._bytes_in + sum(tunnel.bytes_in for tunnel in self)
 
     @property
     def bytes_out(self) -> int:
-        """To clients, since the start."""
+        """Bytes sent to clients since the start."""
         return self._bytes_out + sum(tunnel.bytes_out for tunnel in self)
 
     def check(self, now: float) -> None:
@@ -261,6 +265,5 @@ class Tunnels:
             tunnel.check(now, self.idle, self.stall)
 
     def abort(self) -> None:
-        """Close all of them now."""
         for tunnel in self:
             tunnel.abort()

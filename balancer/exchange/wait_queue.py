@@ -17,7 +17,7 @@ from policies.overload.wait_queue import Ticket, WaitQueue
 from policies.routing.router import Router
 
 LONGEST_RETRY: Final = 30
-"""Seconds that a client is told to stay away, at most: an estimate reaches no further."""
+"""Maximum Retry-After in seconds: the estimate reaches no further."""
 
 
 TOO_LATE: Final = "no answer would come within the time given"
@@ -27,8 +27,11 @@ MAX_WAIT_RATIO: Final = 2.0
 
 
 class Waiter(Protocol):
-    """Who waits. `deadline` is when whoever asked stops waiting, less the time that an answer takes; `queued_at` since
-    when it has waited, over all its attempts; `level` its importance, 0 the highest; `place` where it waits now."""
+    """A request in the wait queue.
+
+    `deadline` is when the client stops waiting, less the time that a response takes; `queued_at` when it first entered
+    the queue, over all its attempts; `level` its priority, 0 the highest; `place` its current ticket.
+    """
 
     deadline: float
     level: int
@@ -40,11 +43,11 @@ class Waiter(Protocol):
 
 
 class RequestQueue:
-    """The line before a router whose endpoints are full. `timeout` is how many seconds one may wait.
+    """Wait queue before a router whose endpoints are full. `timeout` is the maximum wait in seconds.
 
-    `joined`, `served` and `left` count the requests that had to wait, whose turn came, and that ended otherwise while
-    they waited; `dropped` by reason those that waited in vain or were not let in, `shed` by level those of them that
-    had to make room for more important ones.
+    `joined`, `served` and `left` count requests that had to wait, whose turn came, and that ended otherwise while they
+    waited. `dropped` counts, by reason, those that waited in vain or were rejected; `shed` counts, by level, those of
+    them that were shed in favour of higher levels.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class RequestQueue:
         self.shed += [0] * (levels - len(self.shed))
 
     def join(self, waiter: Waiter) -> None:
-        """Wait for an endpoint. Raises `NoEndpoint` where none is fit to serve, `DeadlinePassed`, `QueueFull`."""
+        """Add a request to the queue. Raises `NoEndpoint` if no endpoint is eligible, `DeadlinePassed`, `QueueFull`."""
         if not self._router.has_fit:
             raise NoEndpoint("no endpoint is up")
         now, line = self._now(), self.line
@@ -98,7 +101,7 @@ class RequestQueue:
             raise error
 
     def _make_room(self, level: int, now: float) -> None:
-        """Somebody of a lower level gives way, if there is anybody."""
+        """Shed the last request of a lower level; raise `QueueFull` if there is none."""
         place = self.line.last_below(level)
         waiter = place.waiter if place is not None else None
         if place is None or waiter is None:
@@ -110,14 +113,14 @@ class RequestQueue:
         self._drop(waiter, Shed("more important requests take the room there is", self.retry_after(now)))
 
     def leave(self, waiter: Waiter) -> None:
-        """Somebody else has ended the request."""
+        """Remove a request that has ended otherwise."""
         place, waiter.place = waiter.place, None
         if place is not None and place.waits:
             self.left += 1
             self.line.leave(place)
 
     def serve(self) -> None:
-        """An endpoint has room again: let those go whose turn it is."""
+        """Serve waiting requests in order while endpoints have room."""
         line, router = self.line, self._router
         while len(line) and router.has_room:
             now = self._now()
@@ -129,28 +132,28 @@ class RequestQueue:
                 self._decline(waiter, place, now)
             else:
                 self.served += 1
-                waiter.place = None  # the two would keep each other alive
+                waiter.place = None  # break the reference cycle of waiter and ticket
                 waiter.attempt()
 
     def check(self, waiter: Waiter, now: float) -> None:
-        """The sweep: who has waited for long enough gets its answer."""
+        """Reject a request whose wait has exceeded its deadline; called by the sweep."""
         place = waiter.place
         if place is not None and place.waits and now > place.deadline:
             self.line.leave(place)
             self._decline(waiter, place, now)
 
     def close(self) -> None:
-        """Nobody's turn comes any more: their connections are being ended."""
+        """Clear the queue at shutdown; the connections are closed separately."""
         self.line.clear()
 
     def retry_after(self, now: float, turns: float | None = None) -> int:
-        """Whole seconds until so many turns have come, if all goes on as it does; without a number, until everybody
-        has been served who waits now."""
+        """Return whole seconds until `turns` requests have been served at the current rate; by default, all that wait
+        now."""
         count = float(len(self.line)) if turns is None else turns
         return max(1, ceil(min(LONGEST_RETRY, self.line.time_to_clear(count, now))))
 
     def _decline(self, waiter: Waiter, place: Ticket[Waiter], now: float) -> None:
-        """It is too late for this one."""
+        """Reject a request after its deadline or the queue timeout."""
         retry_after = self.retry_after(now)
         if place.deadline < waiter.queued_at + self.timeout:
             error: Unserved = DeadlinePassed(TOO_LATE, retry_after)
@@ -164,7 +167,7 @@ class RequestQueue:
         waiter.decline(error)
 
     def note_dropped(self, level: int, error: Unserved) -> None:
-        """One more request that nobody has room for in its time."""
+        """Count a rejected request by reason and, if shed, by level."""
         self.dropped[error.reason] += 1
         if isinstance(error, Shed):
             self.shed[level] += 1

@@ -1,11 +1,11 @@
-"""Where a message's body ends, and its bytes without framing.
+"""Body framing: find the end of a message body, and remove its framing.
 
-Rule of this file: strict, and the same for requests and responses. Whoever reads a message's end at another place than
-its receiver opens the door to a second message in its body, so nothing is repaired: a chunk is as RFC 9112 § 7.1
-writes it, or the message is malformed. What passes is framed anew on the other side.
+Strict, for requests and responses alike. A sender and a receiver that disagree on the end of a message allow request
+smuggling, so nothing is repaired: a chunk that deviates from RFC 9112 § 7.1 makes the message malformed. The forwarded
+body is framed anew.
 
     pieces = body.feed(data)    bytes of the body, in order
-    body.is_ended, body.rest    its end has come; what follows it
+    body.is_ended, body.rest    the body is complete; the bytes that follow it
     body.trailers               a block of fields (`fields.py`), b"" without any
 """
 
@@ -26,10 +26,10 @@ _OPEN_EXTENSION: Final = rb"[ \t]*+(?:;[ \t]*+(?:%b[ \t]*+(?:=[ \t]*+(?:%b\\?)?)
 )
 
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15}+)(?:%b)*+" % _EXTENSION)
-"""Fifteen digits are an exabyte; sixteen would overflow somebody's integer."""
+"""Fifteen hexadecimal digits are an exabyte; sixteen would overflow a signed 64-bit integer."""
 
 _SIZE_BEGINS: Final = re.compile(rb"(?:[0-9A-Fa-f]{1,15}+(?:%b)*(?:\r|%b))?" % (_EXTENSION, _OPEN_EXTENSION))
-"""All legal beginnings of such a line and of its CRLF: what is none of them need not be waited for."""
+"""All legal prefixes of such a line and of its CRLF: any other input is rejected without waiting for more."""
 
 _TRAILERS: Final = re.compile(rb"(?:%b:[\t\x20-\x7e\x80-\xff]*+\r\n)++" % _TOKEN)
 _NAME_RUN: Final = re.compile(_TOKEN)
@@ -39,7 +39,7 @@ SIZE_LINE_LIMIT: Final = 1024
 """Bytes of a chunk's size and extensions (RFC 9112 § 7.1.1 asks for some limit)."""
 
 _SIZE, _DATA, _DATA_END, _LINE, _NAME, _VALUE, _LINE_LF, _LAST_LF = range(8)
-"""What comes next. From `_LINE` on, where a trailer or the empty line begins, it is the trailer section."""
+"""Parser state: what comes next. From `_LINE` on it is the trailer section; `_LINE` is the start of a line."""
 
 _CR: Final = 0x0D
 _LF: Final = 0x0A
@@ -50,11 +50,11 @@ _BEHIND: Final = {
     _LINE_LF: (_LF, _LINE),
     _LAST_LF: (_LF, _LINE),
 }
-"""The byte that must stand behind such a part, and what comes then."""
+"""For each part, the byte that must follow it and the next state."""
 
 
 class Body:
-    """Bytes until the connection closes (RFC 9112 § 6.3, case 8); the others say where theirs end."""
+    """Body that ends when the connection closes (RFC 9112 § 6.3, case 8); base of the other framings."""
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -62,12 +62,12 @@ class Body:
         self.trailers = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The pieces of the body in `data`, none of them empty. Raises `MalformedBody`, `BodyTooLarge`."""
+        """Return the non-empty pieces of the body in `data`. Raises `MalformedBody`, `BodyTooLarge`."""
         return [data] if data else []
 
 
 class SizedBody(Body):
-    """As many bytes as Content-Length says."""
+    """Body with the length given by Content-Length."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -88,8 +88,10 @@ class SizedBody(Body):
 
 
 class ChunkedBody(Body):
-    """Chunks, the last of which is empty, and trailers; at most `limit` bytes, and `trailers_limit` trailers of
-    `trailer_limit` bytes together."""
+    """Body in chunked framing (RFC 9112 § 7.1).
+
+    At most `limit` bytes, and `trailers_limit` trailers of `trailer_limit` bytes together.
+    """
 
     def __init__(
         self, limit: int | None = None, trailer_limit: int = 32_768, trailers_limit: int = 100
@@ -99,12 +101,12 @@ class ChunkedBody(Body):
         self._trailer_limit = trailer_limit
         self._trailers_limit = trailers_limit
         self._state = _SIZE
-        self._kept = b""  # of a size line that has not ended
-        self._left = 0  # of the chunk
+        self._kept = b""  # of an incomplete size line
+        self._left = 0  # bytes left of the chunk
         self._total = 0
         self._data = b""
         self._at = 0
-        self._lines = bytearray()  # of the trailer section, as far as it has come
+        self._lines = bytearray()  # bytes of the trailer section so far
         self._trailers_begun = 0
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -122,7 +124,7 @@ class ChunkedBody(Body):
         return pieces
 
     def _step(self, pieces: list[bytes]) -> bool:
-        """One line or piece further; False where more bytes are needed."""
+        """Parse one line or piece. Returns False if more bytes are needed."""
         if self._state == _DATA:
             return self._take_data(pieces)
         if self._state == _SIZE:
@@ -172,7 +174,7 @@ class ChunkedBody(Body):
         return True
 
     def _take_trailers(self) -> bool:
-        """Take all that has come of the trailer section. What came before is not looked at again."""
+        """Parse all received data of the trailer section. Data of earlier reads is not scanned again."""
         begin = self._at
         while self._at < len(self._data) and not self.is_ended:
             if self._state != _LINE or not self._take_lines():
@@ -186,7 +188,7 @@ class ChunkedBody(Body):
         return False
 
     def _take_lines(self) -> bool:
-        """Take the whole lines that come next, the empty line too. Returns whether there were any."""
+        """Parse the complete lines that come next, the empty line included. Returns whether there were any."""
         data, begin = self._data, self._at
         lines = _TRAILERS.match(data, begin)
         at = begin if lines is None else lines.end()
@@ -203,13 +205,13 @@ class ChunkedBody(Body):
             raise MalformedBody(f"more than {self._trailers_limit} trailers")
 
     def _take_trailer_part(self) -> None:
-        """Take a trailer's name, value or LF, as far as it has come, and the byte behind it."""
+        """Parse a trailer's name, value or LF, as far as it has come, and the byte behind it."""
         data, at, state = self._data, self._at, self._state
         if state == _LINE:
             if data[at] == _CR:
                 state, self._at = _LAST_LF, at + 1
             else:
-                if _end_of_run(_NAME_RUN, data, at) == at:  # a folded line has no name either
+                if _end_of_run(_NAME_RUN, data, at) == at:  # a folded line begins without a name, too
                     raise MalformedBody("a trailer's name is not a token")
                 self._count_trailers(1)
                 state = _NAME
@@ -229,13 +231,13 @@ class ChunkedBody(Body):
 
 
 def _end_of_run(run: re.Pattern[bytes], data: bytes, at: int) -> int:
-    """Where the run of bytes that begins at `at`, perhaps an empty one, ends."""
+    """Return the end of the possibly empty run of bytes that begins at `at`."""
     match = run.match(data, at)
     return at if match is None else match.end()
 
 
 def body_of(framing: Framing, length: int) -> Body:
-    """What reads the body of a message that has one."""
+    """Return a reader for the body of a message that has one."""
     if framing is Framing.LENGTH:
         return SizedBody(length)
     return ChunkedBody() if framing is Framing.CHUNKED else Body()

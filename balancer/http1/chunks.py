@@ -1,8 +1,7 @@
-"""Chunked framing on its way out: chunks, the last one, and the fields behind it.
+"""Chunked framing of outgoing bodies: chunks, the last chunk, and trailers.
 
-Rule of this file: a trailer comes too late for whoever has to know where a message ends, who may send it or where it
-goes, so none of those is passed on there (RFC 9110 § 6.5.1); receivers that merge trailers into the head would
-otherwise be told by a body what to do with it.
+Trailers that concern framing, routing, authentication or content handling are removed (RFC 9110 § 6.5.1): a receiver
+that merges trailers into the head would otherwise let a body override it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _FORBIDDEN: Final = lines_of(
 
 
 def passing_trailers(block: bytes) -> bytes:
-    """`block` without the fields that may not stand there; b"" where none is left."""
+    """Return `block` without the fields forbidden in trailers; b"" if none is left."""
     if not block:
         return b""
     block = cut(block, [span for _, _, span in found(_FORBIDDEN, block)])
@@ -36,10 +35,10 @@ def passing_trailers(block: bytes) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """`data`, not empty, in chunked framing (RFC 9112 § 7.1)."""
+    """Return non-empty `data` as a chunk (RFC 9112 § 7.1)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def last_chunk(trailers: bytes) -> bytes:
-    """The end of a chunked body; `trailers` is a block or b""."""
+    """Return the end of a chunked body; `trailers` is a block or b""."""
     return b"0%b\r\n" % (passing_trailers(trailers) or b"\r\n")

@@ -1,8 +1,8 @@
-"""A message's head between HTTP/1.1 as bytes and the lists of fields that other protocols and libraries speak in.
+"""Convert heads between HTTP/1.1 bytes and lists of fields, as HTTP/2 and libraries use them.
 
-Rule of this file: pure, and it believes nobody. The request's head is ours, and llhttp has judged it; what comes back
-was read by somebody else, so every name and value is looked at before it becomes a line: one CRLF more would be a
-second response. Fields that concern one connection of HTTP/1.1 end here, both ways (RFC 9113 § 8.2.2).
+Pure. A request's head is our own, and llhttp has validated it. A response was parsed by a library, so every name and
+value is validated before it becomes a line: an extra CRLF would be a second response. Connection-specific fields of
+HTTP/1.1 are removed in both directions (RFC 9113 § 8.2.2).
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ BODILESS: Final = frozenset((204, 304))
 
 
 class FieldList:
-    """A request's head: `authority` is its Host, b"" without one; `fields` are the others, as they came, in order.
+    """A request's head as a list of fields.
 
-    `length` of the body in bytes: 0 where there is none, -1 where it comes in chunks.
+    `authority` is its Host, b"" without one; `fields` are the others, unchanged and in order. `length` of the body in
+    bytes: 0 without a body, -1 if it is chunked.
     """
 
     __slots__ = ("authority", "fields", "length", "method", "target")
@@ -44,7 +45,7 @@ class FieldList:
         self.length = length
 
     def framed(self) -> Body | None:
-        """What takes the framing off the body; None without one."""
+        """Return a decoder of the body's framing; None without a body."""
         if not self.length:
             return None
         return ChunkedBody() if self.length < 0 else SizedBody(self.length)
@@ -73,15 +74,16 @@ def parse_head(head: bytes) -> FieldList:
 
 
 def fields_of(block: bytes) -> Fields:
-    """The fields of a block (`fields.py`), trailers for one."""
+    """Return the fields of a block (`fields.py`), for example trailers."""
     pairs: Fields = _find_fields(block)
     return [(name, value.rstrip(b" \t")) for name, value in pairs]
 
 
 def head_of(status: int, fields: Iterable[tuple[bytes, bytes]], reason: bytes | None = None) -> bytes:
-    """A response's head in HTTP/1.1 but for its empty line. Raises `MalformedResponse`.
+    """Return a response's head in HTTP/1.1 without its empty line. Raises `MalformedResponse`.
 
-    One that says nothing of its body's length is given chunks, which need not be there: its end is told apart.
+    A response without Content-Length gets `Transfer-Encoding: chunked`, though its body need not be chunked: the end of
+    the body is reported separately.
     """
     phrase = REASONS.get(status, b"") if reason is None else reason
     if not (100 <= status <= 999 and _is_value(phrase)):
@@ -93,13 +95,13 @@ def head_of(status: int, fields: Iterable[tuple[bytes, bytes]], reason: bytes | 
 
 
 def trailers_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block of trailers, b"" without any. Raises `MalformedResponse`."""
+    """Return a block of trailers, b"" without any. Raises `MalformedResponse`."""
     block, _ = _block(fields)
     return b"\r\n" + block if block else b""
 
 
 def _block(fields: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bool]:
-    """Lines, each with its CRLF, and whether Content-Length is among them."""
+    """Return the field lines, each with its CRLF, and whether Content-Length is among them."""
     lines: list[bytes] = []
     has_length = False
     for name, value in fields:

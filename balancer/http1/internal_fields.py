@@ -1,8 +1,8 @@
-"""Fields that are for our own network, and are taken from no client and given to none.
+"""Internal fields: removed from requests of clients and from responses to them.
 
-Rule of this file: nearly no field is internal, so a miss must cost next to nothing. All names become one expression,
-and a request's fields are read for them in the pass that they take anyway. Heads that repeat are remembered with what
-they come to (`request_head.py`, `response_head.py`), and not looked through again.
+Almost no field is internal, so a miss must cost next to nothing. All names form one expression, and the existing pass
+over a request's fields searches for them. Repeated heads are cached with their result (`request_head.py`,
+`response_head.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from balancer.http1.fields import SPECIAL, any_of, in_cgi, lines_of
 
 
 class InternalFields:
-    """A set of names, in any case; one that ends in `*` means all that begin so. In requests, names that
-    a worker may confuse with them count as well (`in_cgi`).
+    """A set of internal field names, in any case; one that ends in `*` is a prefix.
 
-    `special` finds the lines of these, and of all that a request is read for, in a block in lower case; `find_special`
-    is its `findall`.
+    In requests, names that a worker may confuse with them match as well (`in_cgi`). `special` finds the lines of these
+    and of all other parsed request fields in a lower-cased block; `find_special` is its `findall`.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -30,19 +29,19 @@ class InternalFields:
         self.find_special = self.special.findall
 
     def has(self, name: bytes) -> bool:
-        """Whether the name of a request's field, in lower case, is one of them."""
+        """Return whether a request field's lower-cased name is internal."""
         name = in_cgi(name)
         return name in self._whole or name.startswith(self._beginnings)
 
     def without(self, block: bytes) -> bytes:
-        """A response's `block` without them."""
+        """Return a response's `block` without internal fields."""
         lower = block.lower()
         match = self._next(lower)
         if match is None:
             return block
         kept, at = [], 0
         while match is not None:
-            start = match.start()  # at the LF before the line; its own CRLF goes with the one before
+            start = match.start()  # the LF before the line; the line's CRLF is removed with the preceding one
             kept.append(block[at : start - 1])
             at = lower.index(b"\r", start)
             match = self._next(lower, at)

@@ -1,7 +1,6 @@
-"""How long a worker says that it keeps an idle connection.
+"""Parse the worker's Keep-Alive timeout for idle connections.
 
-Rule of this file: `Keep-Alive: timeout=N` (RFC 2068 § 19.7.1.1) is a hint that many servers still give. What cannot be
-read says nothing.
+`Keep-Alive: timeout=N` (RFC 2068 § 19.7.1.1) is a hint that many servers still send. A malformed value is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ TIMEOUT: Final = re.compile(rb'[:,\s]timeout\s*=\s*"?([0-9]{1,6})')
 
 
 def keep_alive_timeout(data: bytes) -> float:
-    """Seconds announced in the head that `data` begins with, or in this piece of one; 0: none."""
+    """Return the seconds announced in the head, or part of one, that `data` begins with; 0 for none."""
     end = data.find(END_OF_HEAD)
     head = (data[: end + 2] if end >= 0 else data).lower()
     at = head.find(FIELD)

@@ -1,11 +1,11 @@
-"""What a worker says of its own load in the fields of an answer.
+"""Parse a worker's load report from response fields.
 
-Rule of this file: pure functions. A worker that says nothing, or nonsense, has said nothing: a report never costs a
-request. It is read only while somebody asks, a policy or a recording.
+Pure functions. A malformed report is ignored and never fails a request. Reports are parsed only while a policy or a
+recording uses them.
 
 | field | |
 |---|---|
-| `X-Worker-In-Flight` | requests inside |
+| `X-Worker-In-Flight` | requests in progress |
 | `X-Worker-Service-Time` | seconds that this request was served, without its wait |
 | `X-Worker-Utilization` | share of its capacity in use, 0 to 1; more where it is overloaded |
 """
@@ -18,7 +18,7 @@ from typing import Final
 from policies.routing.facts import ReportedLoad
 
 MOST: Final = 1e6
-"""Requests, seconds or shares; a worker that says more says nonsense."""
+"""Maximum requests, seconds or shares; a higher value is ignored."""
 
 _FIELD: Final = re.compile(
     rb"\r\n(?i:x-worker-(in-flight|service-time|utilization)):[ \t]*([0-9.]{1,20})[ \t]*(?=\r|$)"
@@ -27,7 +27,7 @@ _BEGINNING: Final = re.compile(rb"\r\n(?i:x-worker-)")
 
 
 def reported_load(block: bytes) -> ReportedLoad | None:
-    """What the fields in `block` say; None where they say nothing of load."""
+    """Return the load report in `block`, None if there is none."""
     if _BEGINNING.search(block) is None:
         return None
     values: dict[bytes, float] = {}
@@ -45,7 +45,7 @@ def reported_load(block: bytes) -> ReportedLoad | None:
 
 
 def _number(text: bytes) -> float:
-    """-1 for what is none."""
+    """Return the number, -1 if `text` is none."""
     try:
         return float(text)
     except ValueError:

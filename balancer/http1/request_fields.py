@@ -1,7 +1,7 @@
-"""What the fields of a request come to: pure functions from a block of bytes.
+"""Parse and rewrite the fields of a request: framing, Host, hop-by-hop and forwarding fields.
 
-Rule of this file: no I/O. One regular expression finds the few fields that end here or are rewritten; the rest is one
-piece of bytes.
+Pure functions, no I/O. One regular expression finds the few fields that are removed or rewritten; the rest is copied as
+one piece of bytes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from balancer.http1.fields import (
 from balancer.http1.request_hints import RequestHints
 
 REQUEST_ID_LIMIT: Final = 128
-"""Longest X-Request-ID taken over from a client, in bytes (Heroku's router draws the same line)."""
+"""Maximum bytes of an X-Request-ID taken over from a client (Heroku's router has the same limit)."""
 
 _REQUEST_FIELDS: Final = lines_of(any_of(SPECIAL, as_in_cgi=True))
 _find_special: Final = _REQUEST_FIELDS.findall
 
 _BELIEVED: Final = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"))
-"""From a trusted proxy these are added to or taken over; the others of their kind pass as they are."""
+"""Forwarding fields extended or taken over from a trusted proxy; its others pass unchanged."""
 
 _ENDS_HERE: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"te", b"upgrade", b"x-request-id")
@@ -54,12 +54,12 @@ CHUNKED: Final = Framing.CHUNKED
 
 
 class RequestFields:
-    """What the fields of a request come to.
+    """Result of parsing the fields of a request.
 
-    `outgoing` is what the worker gets between the request line and the value of X-Request-ID. `length` is that of
-    the body where `framing` says LENGTH, `keep_alive` the client's wish, `request_id` b"" where none came. `upgrade`
-    names the protocols that the client offers to go on with; `is_offer`: its connection may go on in another. `stated`
-    is what the request says of itself, where that is asked.
+    `outgoing` is the head sent to the worker between the request line and the value of X-Request-ID. `length` is that
+    of the body where `framing` is LENGTH; `keep_alive` is the client's wish; `request_id` is b"" if none came.
+    `upgrade` lists the protocols that the client offers to switch to; `is_offer`: the connection may switch protocols.
+    `stated` are the request's hints, if these are enabled.
     """
 
     stated: RequestHints | None = None
@@ -87,12 +87,12 @@ class RequestFields:
 
 
 def request_fields(block: bytes, client: Client) -> RequestFields:
-    """What the fields of an HTTP/1.1 request in origin form come to. Raises `RequestRejected`."""
+    """Parse the fields of an HTTP/1.1 request in origin form. Raises `RequestRejected`."""
     find = _find_special if client.internal is None else client.internal.find_special
     special: list[tuple[bytes, bytes]] = find(block.lower())
     if len(special) == 1:
         name, host = special[0]
-        if name == b"host":  # nothing to take out, only to add
+        if name == b"host":  # nothing to remove, only to add
             if host != client.host_found:
                 _cache_host(client, host, block)
             host = client.host
@@ -110,7 +110,7 @@ def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
 
 
 def _with_host(block: bytes, client: Client, forwarding: bytes, said: bytes, host: bytes) -> bytes:
-    """The outgoing fields. `said` is the host that X-Forwarded-Host tells, `host` the one we were asked for."""
+    """Return the outgoing fields; `said` is the value of X-Forwarded-Host, `host` the requested host."""
     if not client.says_forwarded:
         return b"".join((block, forwarding, said, b"\r\nX-Request-ID: "))
     return b"".join((block, forwarding, said, b"\r\n", client.forwarded(host), b"X-Request-ID: "))
@@ -122,19 +122,21 @@ def _check_host(host: bytes) -> None:
 
 
 def _is_misspelt(name: bytes, plain: bytes) -> bool:
-    """Whether a trusted proxy's field can be confused with another one; `plain` is its name `in_cgi`. A field such as
-    X-Forwarded-Some_Thing is the proxy's own and passes."""
+    """Return whether a trusted proxy's field can be confused with another one; `plain` is its name `in_cgi`.
+
+    A field such as X-Forwarded-Some_Thing is the proxy's own and passes.
+    """
     return name != plain and (plain in _BELIEVED or not name.startswith(b"x-forwarded-"))
 
 
 class SpecialFields:
-    """Fields that are not simply passed on, and `block` without those that end here."""
+    """General path: parse the special fields, and `block` without those that are removed."""
 
     def __init__(self, block: bytes, is_http10: bool, client: Client, authority: bytes) -> None:
         self.client = client
         self.is_http10 = is_http10
         self.values: Values = {}
-        self._length_line = b""  # Content-Length or Transfer-Encoding, as it came
+        self._length_line = b""  # Content-Length or Transfer-Encoding as received
         cuts: list[tuple[int, int]] = []
         internal = client.internal
         for name, value, span in found(_REQUEST_FIELDS if internal is None else internal.special, block):
@@ -188,7 +190,8 @@ class SpecialFields:
         return fields
 
     def _host(self, authority: bytes) -> bytes:
-        """RFC 9112 § 3.2: exactly one Host, unless from HTTP/1.0; an absolute target's authority replaces it."""
+        """Validate Host and return the host: exactly one Host, unless in HTTP/1.0; an absolute target's authority
+        replaces it (RFC 9112 § 3.2)."""
         hosts = self.values.get(b"host", [])
         if len(hosts) > 1 or not (hosts or self.is_http10):
             raise RequestRejected(
@@ -199,7 +202,8 @@ class SpecialFields:
         return authority or (hosts[0] if hosts else self.client.authority)
 
     def _framing(self) -> tuple[Framing, int]:
-        """RFC 9112 § 6: one statement of the length; only `chunked`, and never from an HTTP/1.0 client."""
+        """Validate the framing and return it with the length: at most one Content-Length or Transfer-Encoding, the
+        latter only `chunked` and never in HTTP/1.0 (RFC 9112 § 6)."""
         lengths = self.values.get(b"content-length", [])
         codings = self.values.get(b"transfer-encoding", [])
         if len(lengths) + len(codings) > 1:
@@ -213,7 +217,7 @@ class SpecialFields:
         return LENGTH, int(lengths[0])
 
     def _is_plain(self, framing: Framing) -> bool:
-        """Whether the line that states the length is in canonical form already."""
+        """Return whether the Content-Length or Transfer-Encoding line is canonical already."""
         if framing is CHUNKED:
             return self._length_line == b"Transfer-Encoding: chunked"
         digits = self.values[b"content-length"][0]
@@ -227,13 +231,14 @@ class SpecialFields:
         return CHUNKED, 0
 
     def _check_expectation(self) -> None:
-        """RFC 9110 § 10.1.1: there is one expectation, and we pass it on."""
+        """Reject expectations other than 100-continue, which is passed on (RFC 9110 § 10.1.1)."""
         for value in [] if self.is_http10 else self.values.get(b"expect", []):
             if value.lower() != b"100-continue":
                 raise RequestRejected(417, "unknown_expectation", "Expect may only be 100-continue")
 
     def _outgoing(self, upgrade: bytes) -> bytes:
-        """The block, what we know of the client, and what a trusted proxy says of the client before it."""
+        """Return the outgoing fields: the block, Via and forwarding fields, extended if the client is a trusted
+        proxy."""
         client = self.client
         believed = self.values if client.is_trusted else {}
         addresses = b", ".join([*believed.get(b"x-forwarded-for", []), client.address])
@@ -243,7 +248,8 @@ class SpecialFields:
         return _with_host(block, client, ours, said, self.host)
 
     def _trailers_wanted(self) -> bytes:
-        """RFC 9110 § 10.1.4: TE concerns one connection; we take trailers, and pass them on to who takes them."""
+        """Return the TE lines for the worker. TE is hop-by-hop; trailers are accepted, and passed on if the client
+        accepts them (RFC 9110 § 10.1.4)."""
         codings = [
             coding.strip() for value in self.values.get(b"te", []) for coding in value.lower().split(b",")
         ]

@@ -1,8 +1,8 @@
-"""The head of a request on its way to a worker: pure functions from bytes to bytes.
+"""Build the request head sent to a worker from the head received.
 
-Rule of this file: no I/O. What the fields of a head come to (`request_fields.py`) does not depend on its request line,
-and a client mostly repeats its fields from one request to the next (HPACK, RFC 7541, lives on that): then nothing of
-them is looked at again.
+Pure functions, no I/O. The result of parsing the fields (`request_fields.py`) does not depend on the request line, and
+a client mostly repeats its fields from one request to the next (as HPACK, RFC 7541, exploits): then the last result is
+reused.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ _HTTP11: Final = b"HTTP/1.1"
 _HTTP10: Final = b"HTTP/1.0"
 
 REFUSED_METHODS: Final = frozenset((b"CONNECT", b"TRACE"))
-"""Unless they are allowed: one opens a tunnel, the other repeats to a script what it may not read."""
+"""Refused unless allowed: CONNECT opens a tunnel, TRACE echoes fields to a script that may not read them."""
 
 _LOOKED_AT: Final = REFUSED_METHODS | {b"OPTIONS"}
-"""Methods whose request is more than its fields."""
+"""Methods that need more than their fields parsed."""
 
 
 class Request:
-    """A request on its way: what was asked, the `head` that the worker gets, `id`, which X-Request-ID says, and
-    `raw`, the head as it came."""
+    """A parsed request: `head` is sent to the worker, `id` is its X-Request-ID, `raw` is the head as received."""
 
     def __init__(
         self, method: bytes, target: bytes, head: bytes, request_id: bytes, fields: RequestFields, raw: bytes
@@ -43,22 +42,22 @@ class Request:
 
 
 def outgoing_request(raw: bytes, client: Client, fresh_id: bytes) -> Request:
-    """The request that one head asks for. Raises `RequestRejected`."""
+    """Parse one request head. Raises `RequestRejected`."""
     return RequestHeads(client).outgoing(raw, fresh_id)
 
 
 class RequestHeads:
-    """The heads of one connection's requests."""
+    """Parses the request heads of one connection, with a cache of the last fields."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._block = b""
-        self._fields = RequestFields(b"")  # what `_block`, the last one, came to
+        self._fields = RequestFields(b"")  # the result for `_block`, the last one
 
     def outgoing(self, raw: bytes, fresh_id: bytes) -> Request:
-        """The request that a whole head, as it came, asks for. Raises `RequestRejected`.
+        """Parse a complete head as received. Raises `RequestRejected`.
 
-        `fresh_id` is used where no id came.
+        `fresh_id` is the request id to use if none came.
         """
         end = raw.find(b"\r\n")
         line = raw[:end]
@@ -88,7 +87,7 @@ class RequestHeads:
 def _unusual(
     method: bytes, target: bytes, version: bytes, block: bytes, client: Client
 ) -> tuple[bytes, RequestFields]:
-    """A request line other than most."""
+    """Parse a request that is not in the common form."""
     if version not in (_HTTP11, _HTTP10):
         raise RequestRejected(505, "bad_version", "HTTP/1.0 and HTTP/1.1 are spoken here")
     if method in REFUSED_METHODS and method not in client.allowed:
@@ -107,7 +106,7 @@ def _unusual(
 
 
 def _one_hop_further(block: bytes) -> bytes:
-    """RFC 9110 § 7.6.2: OPTIONS and TRACE may count how far they go."""
+    """Decrement Max-Forwards of OPTIONS and TRACE (RFC 9110 § 7.6.2)."""
     for _, value, (start, end) in found(_MAX_FORWARDS, block):
         if not value.isdigit() or len(value) > 18:
             raise RequestRejected(400, "bad_max_forwards", "Max-Forwards must be a number")
@@ -118,8 +117,10 @@ def _one_hop_further(block: bytes) -> bytes:
 
 
 def _origin_form(method: bytes, target: bytes) -> tuple[bytes, bytes]:
-    """The target a server takes, and the authority that an absolute one names (RFC 9112 § 3.2.2); CONNECT names no more
-    than that (§ 3.2.3)."""
+    """Return the target in origin form, and the authority of an absolute one (RFC 9112 § 3.2.2).
+
+    CONNECT has only an authority (§ 3.2.3), which is returned as both.
+    """
     if method == b"CONNECT":
         if not upgrades.is_authority(target):
             raise RequestRejected(400, "bad_target", "CONNECT takes host:port")

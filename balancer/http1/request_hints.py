@@ -1,8 +1,7 @@
-"""What a request says of itself: how important it is, and until when its answer is of use.
+"""Request hints: priority, time limit and start time stated in request fields.
 
-Rule of this file: pure. A time limit is believed from anybody, because it can only make its own request's wait
-shorter; the rest only from whom the configuration trusts. What makes no sense is as if it were not there. The fields
-are read and passed on as they came.
+Pure. A time limit is accepted from any client, because it can only shorten its own request's wait; the configuration
+decides whose other hints are trusted. A malformed value is ignored. The fields are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -16,15 +15,19 @@ from balancer.http1.fields import found, lines_of
 _MILLISECONDS: Final = re.compile(rb"[0-9]{1,9}")
 
 _INSTANT: Final = re.compile(rb"(?:t=)?([0-9]{9,16}(?:\.[0-9]{1,9})?)")
-"""Heroku writes Unix milliseconds; nginx' `t=${msec}` seconds with a fraction; Apache's `t=%t` microseconds."""
+"""Instant formats: Heroku writes Unix milliseconds; nginx' `t=${msec}` seconds with a fraction; Apache's `t=%t`
+microseconds."""
 
 _UNITS: Final = ((1e14, 1e6), (1e11, 1e3))
-"""(from which number on, how many of its units are a second): the three are a factor of a thousand apart."""
+"""(lower bound, units per second): the three units are a factor of a thousand apart."""
 
 
 class RequestHints:
-    """`level` 0 is the highest, None where none is said. `limit` is how long whoever asked waits, in seconds, and
-    `started_at` when it, or the first proxy, began to, in Unix time."""
+    """Hints of one request; None where absent.
+
+    `level` is the priority, 0 the highest; `limit` is how long the client waits, in seconds; `started_at` is when the
+    client or the first proxy started to wait, in Unix time.
+    """
 
     def __init__(self) -> None:
         self.level: int | None = None
@@ -33,7 +36,7 @@ class RequestHints:
 
 
 class HintFields:
-    """The names under which it is said, and how to read them. `levels` are by name, in lower case."""
+    """Field names of the hints. `levels` maps lower-cased names to priority levels."""
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class HintFields:
         self._lines = lines_of(b"|".join(names))
 
     def of(self, block: bytes) -> RequestHints | None:
-        """What a head's fields say; None where they say nothing."""
+        """Return the hints in a head's fields, None if there are none."""
         stated = None
         for name, value, _ in found(self._lines, block):
             stated = stated or RequestHints()
@@ -66,7 +69,7 @@ def _key(name: str | None) -> bytes:
 
 
 def _instant(value: bytes) -> float | None:
-    """Unix time in seconds."""
+    """Return the Unix time in seconds, None if `value` is malformed."""
     match = _INSTANT.fullmatch(value)
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""Bytes of a client connection → requests.
+"""Read requests from the bytes of a downstream connection.
 
-Rule of this file: llhttp judges every byte of a head, and of nothing but heads: what it is fed ends with one, so the
-bytes of each are known. Bodies are read by `body.py`. A head is bounded in size from its first byte on.
+llhttp validates every byte of heads, and of heads only: its input ends with a head, so the bytes of each head are
+known. Bodies are read by `body.py`. The size of a head is limited from its first byte on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.request_head import Request, RequestHeads
 
 _NOT_FOUND: Final = -1 + len(END_OF_HEAD)
-"""Where a head ends whose end has not come."""
+"""Value of `end` in `read` while the head is incomplete."""
 
 _CHUNKED: Final = Framing.CHUNKED
 
@@ -29,18 +29,18 @@ _EMPTY_LINES: Final = re.compile(rb"(?:\r\n)*+")
 _SPACE_BEHIND_CODING: Final = re.compile(rb"(?i)(\r\ntransfer-encoding:[ \t]*+chunked)[ \t]++(?=\r\n)")
 
 _AROUND_TARGET: Final = 32
-"""Bytes of a request line beside its target, at most: the longest method and the version."""
+"""Maximum bytes of a request line besides its target: the longest method and the version."""
 
 
 class RequestReader:
-    """What a client sends, read head by head. `rest` is what followed the last head in the bytes that were read."""
+    """Reads request heads one by one. `rest` is the data that followed the last head in the same read."""
 
     def __init__(self, client: Client, limits: Limits, fresh_id: Callable[[], bytes]) -> None:
         self._heads = RequestHeads(client)
         self._limits = limits
         self._fresh_id = fresh_id
         self._parser: httptools.HttpRequestParser | None = None
-        self._head = b""  # as far as it has come
+        self._head = b""  # of an incomplete head
         self.rest = b""
 
     def apply(self, client: Client, limits: Limits) -> None:
@@ -50,16 +50,16 @@ class RequestReader:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of a head has come, and not its end."""
+        """Return whether an incomplete head has been received."""
         return bool(self._head)
 
     @property
     def head(self) -> bytes:
-        """The head that could not be read, as far as it came."""
+        """The head that was rejected or is incomplete."""
         return self._head
 
     def read(self, data: bytes) -> Request | None:
-        """The request whose head ends in `data`, if one does. Raises `RequestRejected`."""
+        """Return the request whose head ends in `data`, None if none does. Raises `RequestRejected`."""
         head = self._head + data if self._head else data
         end = head.find(END_OF_HEAD) + len(END_OF_HEAD)
         if head[0] in b"\r\n":  # RFC 9112 § 2.2: empty lines before a request are ignored
@@ -74,7 +74,7 @@ class RequestReader:
             self.rest = head[end:]
             data = data[: len(data) - len(self.rest)]
             head = head[:end]
-        self._head = head  # until it is known to be good: who refuses it asks what it was
+        self._head = head  # kept until validated: the caller logs a rejected head
         self._judge(data)
         head = self._head
         self._bound(head)
@@ -87,7 +87,7 @@ class RequestReader:
         return request
 
     def body(self, request: Request) -> Body:
-        """What reads the body of `request`. Raises `RequestRejected` where it is too long."""
+        """Return a reader for the body of `request`. Raises `RequestRejected` if it is too long."""
         fields, limit = request.fields, self._limits.body
         if fields.framing is _CHUNKED:
             return ChunkedBody(limit, self._limits.head, self._limits.fields)
@@ -102,14 +102,14 @@ class RequestReader:
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._parser = None  # it takes what follows for another protocol
+            self._parser = None  # llhttp takes what follows for another protocol
         except httptools.HttpParserError as error:
             self._judge_without_space(str(error))
 
     def _judge_without_space(self, fault: str) -> None:
-        """Judge the head without the optional white space behind `chunked`, and go on with that head.
+        """Validate the head without the optional white space behind `chunked`, and continue with that head.
 
-        RFC 9112 § 5.1 allows spaces and tabs there. llhttp allows spaces only, and says so at the end of the head.
+        RFC 9112 § 5.1 allows spaces and tabs there. llhttp allows spaces only, and reports it at the end of the head.
         """
         head = _SPACE_BEHIND_CODING.sub(rb"\1", self._head)
         if head == self._head:
@@ -123,7 +123,7 @@ class RequestReader:
         head = head[lines.end() :] if lines is not None else head
         self._head = self.rest = b""
         if head == b"\r":
-            self._head = head  # the half of an empty line
+            self._head = head  # half of an empty line
             return None
         if head[:1] in (b"\r", b"\n"):
             raise RequestRejected(400, "malformed_request", "a line ends in CR and LF")

@@ -1,6 +1,6 @@
-"""The head of a worker's response on its way to the client: pure functions from bytes to bytes.
+"""Parse a worker's response head and build the head sent to the client.
 
-Rule of this file: no I/O, and no state but memos, which change no answer.
+Pure functions, no I/O; the only state is caches, which change no result.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from balancer.http1.internal_fields import InternalFields
 
 _RESPONSE_FIELDS: Final = lines_of(any_of((*HOP_BY_HOP, *FRAMING)))
 _find_special: Final = re.compile(rb"\n(%b):([^\r]*)" % any_of((*HOP_BY_HOP, *FRAMING, "date"))).findall
-"""Values include the white space around them: all but the usual spelling takes the slow path."""
+"""Values include the surrounding white space: any unusual spelling takes the slow path."""
 
 BODILESS_STATUSES: Final = frozenset((204, 304))
 
 _KEEP_ALIVE: Final = b"\r\nConnection: keep-alive\r\n"
-"""Said by nginx and others in every response: removed at a tenth of a general removal's cost."""
+"""Sent by nginx and others in every response: removed at a tenth of the cost of the general removal."""
 
 NONE: Final = Framing.NONE
 LENGTH: Final = Framing.LENGTH
@@ -42,18 +42,18 @@ UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 HEAD_LIMIT: Final = 65_536
 FIELDS_LIMIT: Final = 500
-"""Bytes, and fields, of a response's head."""
+"""Maximum bytes and fields of a response's head."""
 
 INTERIM_LIMIT: Final = 100
-"""Interim responses (1xx) to one request; each goes on to the client, however slowly it reads."""
+"""Maximum interim responses (1xx) to one request; each is passed on to the client, however slowly it reads."""
 
 
 class Response:
-    """The head of a worker's response: what it says, and what of it is passed on.
+    """A parsed response head.
 
-    `line` is the status line with our version, `block` has no field left that ends here. `framing` is how the worker
-    frames a body, if one may follow: LENGTH, of `length` bytes, CHUNKED or UNTIL_CLOSE. `keep_alive`: the worker takes
-    further requests. `has_date`: the worker has said when.
+    `line` is the status line with our version; `block` are the fields to pass on, without hop-by-hop fields. `framing`
+    is how the worker frames a body, if one may follow: LENGTH, of `length` bytes, CHUNKED or UNTIL_CLOSE. `keep_alive`:
+    the worker accepts further requests on the connection. `has_date`: the response has a Date field.
     """
 
     def __init__(
@@ -73,39 +73,39 @@ class Response:
         self.length = length
         self.keep_alive = keep_alive
         self.has_date = has_date
-        self._internal: InternalFields | None = None  # those that `_public` is without
+        self._internal: InternalFields | None = None  # the fields removed from `_public`
         self._public = block
 
     def block_without(self, internal: InternalFields) -> bytes:
-        """`block` without these fields. A head that is remembered is not looked through again."""
+        """Return `block` without internal fields. The result is cached with the head."""
         if internal is not self._internal:
             self._public = internal.without(self.block)
             self._internal = internal
         return self._public
 
     def with_block(self, block: bytes) -> Response:
-        """The same with other fields passed on."""
+        """Return a copy with other fields to pass on."""
         return Response(
             self.status, self.line, block, self.framing, self.length, self.keep_alive, self.has_date
         )
 
     @property
     def is_bodiless(self) -> bool:
-        """Whether no body follows, whatever the fields say (RFC 9112 § 6.3, case 1); HEAD is the asker's to know."""
+        """Return whether no body follows, whatever the fields say (RFC 9112 § 6.3, case 1); the caller handles HEAD."""
         return self.status < 200 or self.status in BODILESS_STATUSES
 
 
 class ResponseHeads:
-    """The heads of one connection's responses. A worker that says the same as last time is not looked at again."""
+    """Parses the response heads of one connection; a head equal to the last one is not parsed again."""
 
     __slots__ = ("_head", "_response")
 
     def __init__(self) -> None:
         self._head = b""
-        self._response: Response | None = None  # what `_head`, the last one, came to
+        self._response: Response | None = None  # the result for `_head`, the last one
 
     def incoming(self, head: bytes) -> Response:
-        """Read a head, as it came but for the empty line; raises `MalformedResponse`."""
+        """Parse a head as received, without its empty line. Raises `MalformedResponse`."""
         response = self._response
         if response is None or head != self._head:
             self._response = response = incoming_response(head)
@@ -114,7 +114,7 @@ class ResponseHeads:
 
 
 def incoming_response(head: bytes) -> Response:
-    """Read a head, as it came but for the empty line; raises `MalformedResponse`."""
+    """Parse a head as received, without its empty line. Raises `MalformedResponse`."""
     line_end = head.find(b"\r\n")
     status, line, is_http11 = STATUS_LINES[head[:line_end]]
     block = head[line_end:]
@@ -140,7 +140,7 @@ def incoming_response(head: bytes) -> Response:
 
 
 def _without_keep_alive(block: bytes) -> bytes:
-    """As nginx and others spell it; it mostly stands at the end."""
+    """Remove `Connection: keep-alive`, which is mostly the last line."""
     size = len(_KEEP_ALIVE) - 2
     if block.endswith(_KEEP_ALIVE):
         return block[:-size]
@@ -149,7 +149,7 @@ def _without_keep_alive(block: bytes) -> bytes:
 
 
 def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -> Response:
-    """A response with more, or less, than Content-Length to look at."""
+    """General path: parse a response with more, or less, than a Content-Length."""
     values: Values = {}
     cuts: list[tuple[int, int]] = []
     for name, value, span in found(_RESPONSE_FIELDS, block):
@@ -176,7 +176,7 @@ def _special_response(status: int, line: bytes, block: bytes, is_http11: bool) -
 
 
 def _response_framing(values: Values) -> tuple[Framing, int]:
-    """LENGTH, CHUNKED or UNTIL_CLOSE; raises `MalformedResponse` where a client could take it for another."""
+    """Return LENGTH, CHUNKED or UNTIL_CLOSE, and the length. Raises `MalformedResponse` for ambiguous framing."""
     codings = values.get(b"transfer-encoding", [])
     lengths = values.get(b"content-length", [])
     if codings:
@@ -191,7 +191,7 @@ def _response_framing(values: Values) -> tuple[Framing, int]:
 
 
 def _plain_length(digits: bytes) -> int:
-    """Number of bytes; -1 for anything but digits without leading zeros."""
+    """Return the number of bytes; -1 for anything but digits without leading zeros."""
     if not digits.isdigit() or len(digits) > 18 or (digits[:1] == b"0" and digits != b"0"):
         return -1
     return int(digits)
@@ -206,12 +206,11 @@ def _length(digits: bytes) -> int:
 def outgoing_response(
     response: Response, to_head: bool, to_http10: bool, stays: bool, date: bytes = b""
 ) -> tuple[bytes, Framing]:
-    """Write the head that the client gets.
+    """Return the head sent to the client, and the body's framing towards the client.
 
     `to_head`: the request was HEAD; `stays`: the client may send its next request on the same connection; `date`: a
-    line to add where the worker has none (RFC 9110 § 6.6.1). Returns the bytes and how the body is framed towards the
-    client. One that ends when the worker closes becomes chunked; for an HTTP/1.0 client, as chunked ones do, it ends
-    when we close.
+    line to add if the response has no Date (RFC 9110 § 6.6.1). A body that ends when the worker closes becomes chunked.
+    For an HTTP/1.0 client, such a body and a chunked one end when the downstream connection closes.
     """
     status, block, framing = response.status, response.block, response.framing
     if to_head or response.is_bodiless:
@@ -227,7 +226,7 @@ def outgoing_response(
 
 
 def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:
-    """Our Transfer-Encoding and Connection; keep-alive has to be said to HTTP/1.0 only (RFC 9112 § 9.3)."""
+    """Return our Transfer-Encoding and Connection lines; keep-alive is stated for HTTP/1.0 only (RFC 9112 § 9.3)."""
     if framing is UNTIL_CLOSE or not stays:
         connection = b"Connection: close\r\n"
     else:
@@ -236,10 +235,10 @@ def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:
 
 
 class StatusLines(dict[bytes, tuple[int, bytes, bool]]):
-    """A worker's status line → its code, the line that the client gets, and whether the worker's version is 1.1.
+    """A worker's status line → its code, the line for the client, and whether the worker's version is 1.1.
 
-    The outgoing line has our version, the worker's code and reason phrase. Workers use a handful, so they are checked
-    once and remembered. Raises `MalformedResponse`.
+    The outgoing line has our version, the worker's code and reason phrase. Workers use only a few, so each is validated
+    once and cached. Raises `MalformedResponse`.
     """
 
     LIMIT: ClassVar[int] = 1024
@@ -262,7 +261,7 @@ STATUS_LINES: Final = StatusLines()
 
 
 def bound_size(head: bytes) -> None:
-    """Raises `MalformedResponse` for a head that is too long."""
+    """Raise `MalformedResponse` for a head that is too long."""
     if len(head) > HEAD_LIMIT:
         raise MalformedResponse(f"more than {HEAD_LIMIT} bytes of head")
     if head.count(b"\n") > FIELDS_LIMIT + 2:

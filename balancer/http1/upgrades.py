@@ -1,7 +1,7 @@
-"""What a request offers to go on with after HTTP, and whether the answer takes it up.
+"""Upgrade (RFC 9110 § 7.8): the protocols that a request offers, and whether the response accepts one.
 
-Rule of this file: pure functions over heads. An offer of HTTP's own later versions is never passed on: behind it,
-requests would reach a worker that nobody here has looked at.
+Pure functions on heads. An offer of HTTP/2 (h2c) or another HTTP version is never passed on: its requests would reach a
+worker unvalidated.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ PASSED_ON_STATUSES = frozenset((101, 426))
 
 HTTPS_OWN = (b"h2c", b"http/")
 
-_told = re.compile(rb"\nUpgrade: ([^\r]*)")  # as `told` writes it
+_told = re.compile(rb"\nUpgrade: ([^\r]*)")  # as written by `told`
 
 _AUTHORITY = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%-]+):[0-9]{1,5}")
 
 
 def protocols(values: list[bytes]) -> list[bytes]:
-    """The names that Upgrade's values hold (RFC 9110 § 7.8)."""
+    """Return the protocol names in Upgrade values (RFC 9110 § 7.8)."""
     names = (name.strip() for value in values for name in value.split(b","))
     return [name for name in names if name]
 
 
 def offered(values: Mapping[bytes, list[bytes]], options: list[bytes]) -> bytes:
-    """Upgrade's value as it goes on, of a request with these fields and Connection options; b"" for none."""
+    """Return the Upgrade value to pass on for a request with these fields and Connection options; b"" for none."""
     if b"upgrade" not in options or b"upgrade" not in values:
         return b""
     names = protocols(values[b"upgrade"])
@@ -39,7 +39,7 @@ def offered(values: Mapping[bytes, list[bytes]], options: list[bytes]) -> bytes:
 
 
 def fields(upgrade: bytes) -> bytes:
-    """The lines that say so; Upgrade is always named in Connection."""
+    """Return the Connection and Upgrade lines; Upgrade is always named in Connection."""
     return b"Connection: Upgrade\r\nUpgrade: %b\r\n" % upgrade if upgrade else b""
 
 
@@ -51,13 +51,15 @@ def told(status: int, values: Mapping[bytes, list[bytes]], options: list[bytes],
 
 
 def is_authority(target: bytes) -> bool:
-    """Whether this is host:port, all that CONNECT may name (RFC 9112 § 3.2.3)."""
+    """Return whether `target` is host:port, the only target of CONNECT (RFC 9112 § 3.2.3)."""
     return _AUTHORITY.fullmatch(target) is not None
 
 
 def is_taken(request: Request, response: Response) -> bool:
-    """Whether the connection changes hands: after 2xx to CONNECT (RFC 9110 § 9.3.6), and after a 101 that names nothing
-    but what was offered (§ 7.8)."""
+    """Return whether the connection switches protocols.
+
+    It does after 2xx to CONNECT (RFC 9110 § 9.3.6), and after a 101 that names only offered protocols (§ 7.8).
+    """
     if response.status != 101:
         return request.method == b"CONNECT"
     line = _told.search(response.block)

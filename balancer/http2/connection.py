@@ -1,12 +1,13 @@
-"""A connection to a worker that speaks HTTP/2 (RFC 9113), by ALPN or with prior knowledge.
+"""Upstream connection in HTTP/2 (RFC 9113), by ALPN or with prior knowledge.
 
-Rule of this file: the library, h2, knows the protocol; here is when, and what it means for a request. Errors are those
-that a connection of HTTP/1.1 has: a stream that the worker has not looked at may be sent again whatever it is, one that
-breaks off is a broken connection, and what breaks the rules is a malformed response: of one request where a frame of
-its stream did it, of all on the connection where it was the connection's own.
+The library h2 implements the protocol; this module decides when to act, and maps events to requests. Errors are those
+of an HTTP/1.1 connection: a stream that the worker has not processed may be retried whatever its method, one that
+breaks off is a broken connection, and a protocol violation is a malformed response: of one request if it occurred on
+its stream, of all requests of the connection if it occurred on stream 0.
 
-A read is cut into frames and told stream by stream when all of it is parsed. The connection's window is given back at
-once, because nothing waits here; a stream's is held back while its client is slow, so one waits and the others do not.
+A read is cut into frames; streams are notified when all of it is parsed. The connection's window is returned at once,
+because nothing is buffered at that level; a stream's window is withheld while its client is slow, so that only that
+stream waits.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from balancer.http1.field_list import FieldList, trailers_of
 from balancer.http1.response_head import ResponseHeads
 from balancer.http2.frames import GOAWAY, GoAway, Frames, goaway_of
 from balancer.http2.settings import (
+    ANSWER_BUFFER_LIMIT,
     ASSUMED,
     LAST_ID,
     MOST,
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class Http2Session(asyncio.Protocol):
-    """A `MultiplexedConnection`."""
+    """An HTTP/2 upstream connection; implements `MultiplexedConnection`."""
 
     is_library = False
     transport: asyncio.Transport
@@ -72,13 +74,13 @@ class Http2Session(asyncio.Protocol):
         self.life = ConnectionLife()
         self._pool = pool
         self._scheme = scheme
-        self.agreed: str | None = "h2"  # by ALPN, or known before
+        self.agreed: str | None = "h2"  # by ALPN, or prior knowledge
         self._h2 = new_connection()
         self._frames = Frames()
         self._streams: dict[int, Http2Stream] = {}
-        self._touched: dict[Http2Stream, None] = {}  # by the read that is being parsed
+        self._touched: dict[Http2Stream, None] = {}  # streams with events in the read being parsed
         self._limit = pool.stream_limit or ASSUMED
-        self._used = 0  # bytes of the connection's window that are not given back yet
+        self._used = 0  # bytes of the connection's window not returned yet
         self._is_leaving = self._is_gone = False
         self._closing_side = US  # who ends it when nothing is left
         self._may_be_closed = False  # the kernel holds something unread, maybe an end
@@ -100,7 +102,7 @@ class Http2Session(asyncio.Protocol):
             PingAckReceived: self._on_pong,
         }
 
-    # --- Carrier
+    # --- MultiplexedConnection
 
     @property
     def room(self) -> int:
@@ -302,15 +304,15 @@ class Http2Session(asyncio.Protocol):
     def _on_pong(self, event: PingAckReceived) -> None:
         self._pinged_at = None
 
-    # --- what a stream sends
+    # --- sending
 
     def pump(self, stream: Http2Stream) -> None:
-        """Send of its body what the windows and the transport take."""
+        """Send as much of a stream's request body as the windows and the transport take."""
         while self._push(stream):
             pass
 
     def _pump_all(self) -> None:
-        """In turns, a frame each: no body holds up another."""
+        """Send for all waiting streams in turns, a frame each, so that no body blocks another."""
         waiting = [stream for stream in self._streams.values() if stream.is_waiting]
         while waiting:
             waiting = [stream for stream in waiting if self._push(stream)]
@@ -327,24 +329,23 @@ class Http2Session(asyncio.Protocol):
         return True
 
     def send_data(self, stream_id: int, data: bytes, *, is_last: bool) -> None:
-        """One frame."""
         self._h2.send_data(stream_id, data, end_stream=is_last)
 
     def send_trailers(self, stream_id: int, fields: list[tuple[bytes, bytes]]) -> None:
-        """The last of a request."""
+        """Send trailers, which end the request."""
         self._h2.send_headers(stream_id, fields, end_stream=True)
 
     def give_window(self, stream_id: int | None, size: int) -> None:
-        """The worker may send so many bytes more, on a stream or on the connection (None)."""
+        """Return window: allow the worker `size` more bytes on a stream, or on the connection (None)."""
         if not self._is_gone:
             try:
                 self._h2.increment_flow_control_window(size, stream_id)
-            except (H2Error, KeyError):  # it has ended meanwhile
+            except (H2Error, KeyError):  # the stream has ended meanwhile
                 return
             self._flush_soon()
 
     def reset(self, stream: Http2Stream) -> None:
-        """Nobody waits for it any more."""
+        """Reset a stream whose response is no longer wanted (CANCEL)."""
         self._streams.pop(stream.id, None)
         if not self._is_gone:
             try:
@@ -354,13 +355,16 @@ class Http2Session(asyncio.Protocol):
             self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """At the end of this turn of the loop: what many streams send is one write."""
+        """Flush in the next loop iteration, so that data of many streams is one write."""
         if not (self._is_flush_due or self._is_reading):
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self, *, is_answer: bool = False) -> None:
-        """Nobody can be told to wait with an answer to what has been read, so these are bounded here."""
+        """Write what h2 has to send.
+
+        Back-pressure cannot be applied to answers to what has been read (`is_answer`), so these are limited here.
+        """
         self._is_flush_due = False
         data = self._h2.data_to_send()
         if not data or self._is_gone:
@@ -374,8 +378,8 @@ class Http2Session(asyncio.Protocol):
     # --- ends
 
     def _broken(self, fault: str, stream_id: int) -> None:
-        """The worker has broken the rules, on a stream, or on the connection (0): it is the end of both."""
-        self._flush()  # the library says why
+        """Close the connection after a protocol violation on a stream, or on the connection (0)."""
+        self._flush()  # sends the GOAWAY of the library
         error = MalformedResponse(f"HTTP/2: {fault}")
         stream = self._streams.pop(stream_id, None)
         if stream is None:

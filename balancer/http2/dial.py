@@ -1,6 +1,6 @@
-"""How a connection of HTTP/2 is opened: as any other, and TLS must have agreed on it.
+"""Open an HTTP/2 upstream connection; over TLS, ALPN must agree on h2.
 
-Rule of this file: every failure is a `ConnectFailed`.
+Every failure is a `ConnectFailed`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Session:
-    """Connect. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` where TLS agrees on another protocol."""
+    """Open a connection. Raises `ConnectFailed`, `ConnectTimeout`, or `WorkerUntrusted` if ALPN selects another
+    protocol."""
     host, port = pool.origin
     scheme, timeout = b"http" if tls is None else b"https", pool.pools.limits.connect_timeout
     session, phases = await dial(lambda: Http2Session(pool, scheme), host, port, timeout, tls, pool.route)

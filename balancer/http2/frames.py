@@ -1,8 +1,7 @@
-"""Frames of HTTP/2 as they are cut out of a connection's bytes (RFC 9113 § 4.1), and what GOAWAY says.
+"""Cut a connection's bytes into HTTP/2 frames (RFC 9113 § 4.1), and parse GOAWAY.
 
-Rule of this file: it looks at nine bytes of each frame; what they mean is the library's to know. Two things are learned
-here that it would not tell: which frame it was that broke a rule, and that streams go on after a GOAWAY, behind which
-it takes no more frames.
+Parses only the nine bytes of each frame's header; h2 parses the rest. Provides two things that h2 does not: which frame
+violated the protocol, and streams that continue after a GOAWAY, after which h2 accepts no more frames.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from balancer.errors import MalformedResponse
 SETTINGS, GOAWAY = 4, 7
 
 LONGEST = 16_384
-"""Bytes of a frame's payload; we ask for no more (§ 4.2)."""
+"""Maximum bytes of a frame's payload: the default, which we do not raise (§ 4.2)."""
 
 IDLE_LIMIT = 5000
-"""Frames in a row that bring no response further: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, interim responses, empty
-DATA. Each costs some 20 µs, and those of one read hold everybody else up."""
+"""Maximum consecutive frames that advance no response: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, interim responses,
+empty DATA. Each costs some 20 µs, and those of one read delay all other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """`stream_id` 0 is the connection; `data` is all of the frame."""
+    """A frame. `stream_id` 0 is the connection; `data` is the whole frame, header included."""
 
     kind: int
     stream_id: int
@@ -40,7 +39,10 @@ class GoAway:
 
 
 class Frames:
-    """The frames of one connection. `idle` counts them; whoever makes progress, or sees time pass, sets it to 0."""
+    """Frame parser of one connection.
+
+    `idle` counts frames without progress; the connection resets it to 0 on progress and with each sweep.
+    """
 
     def __init__(self) -> None:
         self.idle = 0
@@ -48,7 +50,8 @@ class Frames:
         self._has_begun = False
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Those that have come whole. Raises `MalformedResponse` for what is no HTTP/2, and for a flood."""
+        """Yield the complete frames. Raises `MalformedResponse` for input that is not HTTP/2, and for a flood of idle
+        frames."""
         data = self._kept + data if self._kept else data
         at, size = 0, len(data)
         if not self._has_begun and size >= 9:
@@ -69,7 +72,7 @@ class Frames:
         self._kept = data[at:]
 
     def _begin(self, data: bytes) -> None:
-        """The first frame is the worker's SETTINGS (§ 3.4)."""
+        """Check that the first frame is the worker's SETTINGS (§ 3.4)."""
         if data.startswith(b"HTTP/"):
             raise MalformedResponse("the worker answers in HTTP/1, not in HTTP/2")
         if data[3] != SETTINGS or data[5:9] != b"\0\0\0\0":

@@ -1,6 +1,6 @@
-"""What a connection of HTTP/2 goes by: windows, limits and times, and how the library is set up for it.
+"""Settings of HTTP/2 connections: windows, limits and timeouts, and the setup of h2.
 
-Rule of this file: values and functions without a state.
+Values and stateless functions.
 """
 
 from __future__ import annotations
@@ -20,39 +20,44 @@ from balancer.http1.field_list import FieldList, Fields, head_of
 from balancer.http1.response_head import HEAD_LIMIT
 
 STREAM_WINDOW = 262_144
-"""Bytes of a response that a slow client lets come in: what bounds the memory of one, and its speed by round trip."""
+"""Flow-control window of a stream in bytes: limits the memory of a slow client's response, and the throughput per round
+trip."""
 
 WINDOW = 4 * 1_048_576
-"""Of the whole connection; nothing waits in it, so it only has to be more than is ever under way."""
+"""Flow-control window of the connection; nothing is buffered at that level, so it only has to exceed the bytes in
+flight."""
 
 ASSUMED = 100
-"""Streams at once before the worker has said how many: what it should allow at least (§ 6.5.2)."""
+"""Maximum concurrent streams before the worker's SETTINGS arrive: the recommended minimum (§ 6.5.2)."""
 
 MOST = 1000
-"""Streams at once, whatever the worker allows; the library looks at each of them for every new one."""
+"""Maximum concurrent streams, whatever the worker allows; h2 scans all of them for every new one."""
 
 LAST_ID = 2**31 - 1 - 2 * MOST
-"""Of streams; then another connection is opened (§ 5.1.1)."""
+"""Stream id after which a new connection is opened (§ 5.1.1)."""
 
 PING_AFTER, PING_WAIT = 10.0, 10.0
-"""Seconds without a word from the worker until it is asked for one, and until it is given up."""
+"""Seconds without data from the worker until a PING is sent, and until the connection is closed without an answer."""
 
 
 ANSWER_BUFFER_LIMIT = 262_144
 """Bytes of answers, to PING and SETTINGS, that may wait for a worker that does not read them."""
 
 LONGEST_LINE = 200
-"""Characters of an error."""
+"""Maximum characters of an error message."""
 
 HUFFMAN_LIMIT = 256
-"""Bytes of a field, name and value, up to which it is Huffman-coded."""
+"""Maximum bytes of a field, name and value, that is Huffman-coded."""
 
 CODES = {code.value: code.name for code in ErrorCodes}
 
 
 class FieldEncoder(Encoder):
-    """hpack's encoder without Huffman code for long fields: hpack builds the code of a field as one integer, in time
-    quadratic in the field's length (31,000 bytes: 0.1 to 0.5 s)."""
+    """hpack's encoder without Huffman coding of long fields.
+
+    hpack builds the code of a field as one integer, in time quadratic in the field's length (31,000 bytes: 0.1 to 0.5
+    s).
+    """
 
     def add(self, to_add: tuple[bytes, bytes], sensitive: bool, huffman: bool = False) -> bytes:
         name, value = to_add
@@ -60,7 +65,7 @@ class FieldEncoder(Encoder):
 
 
 def new_connection() -> H2Connection:
-    """Our side of one, not begun."""
+    """Return the client side of a new h2 connection."""
     connection = H2Connection(H2Configuration(client_side=True, header_encoding=None))
     connection.encoder = FieldEncoder()
     connection.local_settings = Settings(
@@ -75,7 +80,7 @@ def new_connection() -> H2Connection:
 
 
 def head_fields(outline: FieldList, scheme: bytes, origin: tuple[str, int]) -> Fields:
-    """A request's head (RFC 9113 § 8.3.1); `origin` stands for a Host that is not there."""
+    """Return a request's head as HTTP/2 fields (RFC 9113 § 8.3.1); `origin` replaces a missing Host."""
     return [
         (b":method", outline.method),
         (b":scheme", scheme),
@@ -86,7 +91,7 @@ def head_fields(outline: FieldList, scheme: bytes, origin: tuple[str, int]) -> F
 
 
 def has_unread(transport: asyncio.Transport) -> bool:
-    """Whether the kernel holds something that the peer has sent; False where it cannot be asked (Windows)."""
+    """Return whether the kernel holds unread data from the peer; False where it cannot be asked (Windows)."""
     if not hasattr(select, "poll"):
         return False
     waiting = select.poll()
@@ -95,24 +100,24 @@ def has_unread(transport: asyncio.Transport) -> bool:
 
 
 def error_of_reset(code: int) -> UpstreamError:
-    """What RST_STREAM means for a request (RFC 9113 § 8.7)."""
+    """Return the error that RST_STREAM means for a request (RFC 9113 § 8.7)."""
     if code == ErrorCodes.REFUSED_STREAM:
         return StreamRefused("the worker refused the stream (REFUSED_STREAM)")
     return ConnectionBroken(f"the worker reset the stream ({name_of(code)})")
 
 
 def name_of(code: int) -> str:
-    """An error's (RFC 9113 § 7)."""
+    """Return the name of an error code (RFC 9113 § 7)."""
     return CODES.get(code, f"code {code:#x}")
 
 
 def line_of(error: Exception) -> str:
-    """What an error says, in one line; some repeat what the worker has sent."""
+    """Return an error's message as one bounded line; some messages repeat what the worker has sent."""
     return " ".join(str(error).split())[:LONGEST_LINE] or type(error).__name__
 
 
 def response_head(fields: Iterable[tuple[bytes, bytes]]) -> tuple[int, bytes]:
-    """The status, and the head as HTTP/1.1 has it, but for its empty line. Raises `MalformedResponse`."""
+    """Return the status and the head in HTTP/1.1 without its empty line. Raises `MalformedResponse`."""
     status = b""
     others = []
     for name, value in fields:

@@ -1,7 +1,6 @@
-"""One request on a connection of HTTP/2: what of its body waits for the worker's window, and what of the response the
-worker is not yet told was taken.
+"""HTTP/2 stream: send buffer of the request body, and flow-control credit of the response.
 
-Rule of this file: it decides when; what is written and how is the connection's (`http2.py`).
+It decides when to send and when to return window; `connection.py` writes the frames.
 """
 
 from __future__ import annotations
@@ -17,11 +16,15 @@ if TYPE_CHECKING:
     from balancer.upstream.stream import UpstreamStream
 
 HIGH, LOW = 65_536, 16_384
-"""Bytes of a body that wait here before whoever sends it is paused, and until it goes on: asyncio's own measures."""
+"""High and low water marks of the request body's buffer, in bytes: pause and resume the sender. asyncio's own
+values."""
 
 
 class Http2Stream:
-    """`unsent` are bytes of the request's body that wait for room, `is_over`: nothing more is to be heard or said."""
+    """A stream of an `Http2Session`.
+
+    `unsent` is the number of buffered bytes of the request body; `is_over`: no more events or data pass.
+    """
 
     __slots__ = (
         "_has_sent_end",
@@ -36,6 +39,7 @@ class Http2Stream:
         "id",
         "is_over",
         "unsent",
+        "upstream_stream",
     )
 
     def __init__(
@@ -48,16 +52,16 @@ class Http2Stream:
         self.unsent = 0
         self._pending: deque[bytes] = deque()
         self._trailers = b""
-        self._is_ending = False  # the body has come whole
+        self._is_ending = False  # the body has been received whole
         self._has_sent_end = not has_body
-        self._is_held = False  # whoever sends the body was told to wait
+        self._is_held = False  # the sender of the body is paused
         self._is_paused = False
         self._unreturned = 0  # bytes that came while the client was slow
 
     # --- the request
 
     def send(self, data: bytes) -> None:
-        """Bytes of the body."""
+        """Send or buffer bytes of the request body; pauses the sender above the high-water mark."""
         if self.is_over:
             return
         self._pending.append(data)
@@ -68,17 +72,17 @@ class Http2Stream:
             self.upstream_stream.paused()
 
     def send_end(self, trailers: bytes) -> None:
-        """The body is whole."""
+        """End the request body; `trailers` is a block of fields or b""."""
         self._is_ending, self._trailers = True, trailers
         self._session.pump(self)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is something to send."""
+        """Return whether there is something to send."""
         return not self.is_over and (bool(self._pending) or (self._is_ending and not self._has_sent_end))
 
     def next_frame(self, room: int) -> bool:
-        """Send what fits into `room` bytes, one frame; False where nothing does."""
+        """Send one frame of at most `room` bytes. Returns False if nothing can be sent."""
         data = b""
         if self._pending:
             if room <= 0:
@@ -99,7 +103,7 @@ class Http2Stream:
         return True
 
     def went_out(self) -> None:
-        """Less waits here than did."""
+        """Resume the sender if the buffer has shrunk to the low-water mark."""
         if self._is_held and self.unsent <= LOW:
             self._is_held = False
             self.upstream_stream.resumed()
@@ -113,11 +117,11 @@ class Http2Stream:
             self._tell()
 
     def pause(self) -> None:
-        """The client cannot keep up."""
+        """Withhold window: the client is slow."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """It has caught up."""
+        """Stop withholding window, and return what has accumulated."""
         self._is_paused = False
         self._tell()
 
@@ -128,13 +132,13 @@ class Http2Stream:
             self._unreturned = 0
 
     def cancel(self) -> None:
-        """Tell the worker, if it has not ended."""
+        """Reset the stream if it has not ended."""
         if not self.is_over or self.unsent:
             self.over()
             self._session.reset(self)
 
     def over(self) -> None:
-        """Nothing more is to be heard or said."""
+        """End the stream locally and drop unsent data."""
         self.is_over = True
         self._pending.clear()
         self.unsent = 0

@@ -14,7 +14,7 @@ from balancer.config.runtime import RuntimeConfig, terms_of
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.downstream.timeouts import Sweep
 from balancer.membership.dns_source import WatchedName
-from balancer.proxy import AT_ONCE, Proxy
+from balancer.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.server import Server, build
 from balancer.sidecar.control import SidecarControl
 from balancer.sidecar.downstream import OriginConnection
@@ -74,12 +74,12 @@ class SidecarServer(Server):
         for proxy in self.units:
             proxy.pools.limit = room
             proxy.access_log = self.proxy.access_log
-            proxy.keeps_clients = self.proxy.keeps_clients
+            proxy.keeps_alive = self.proxy.keeps_alive
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """As any server; then part from the origins."""
         for proxy in self.units:
-            proxy.drain(AT_ONCE)
+            proxy.drain(CLOSE_ALL_IDLE)
         is_finished = await super().stop(is_patient=is_patient)
         for proxy in self.units:
             proxy.queue.close()
@@ -95,11 +95,11 @@ class SidecarServer(Server):
         self._next = config, [terms_of(config.unit_of(one)) for one in config.origins]
         return config.front()
 
-    def _adopt(self, prepared: Prepared) -> list[WatchedName]:
+    def _apply_prepared(self, prepared: Prepared) -> list[WatchedName]:
         config, terms = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
-        gone = super()._adopt(prepared)  # from here on nothing can go wrong
+        gone = super()._apply_prepared(prepared)  # from here on nothing can go wrong
         self._adopt_origins(config, terms, new)
         return gone
 

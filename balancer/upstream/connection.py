@@ -88,6 +88,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_bounded",
         "_has_sent_interim",
         "_has_odd_response",
+        "_has_sent_interim",
         "_head",
         "_heads",
         "_interims",

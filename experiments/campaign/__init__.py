@@ -1,1 +1,1 @@
-"""`experiments run`: a scenario, its randomised blocks of runs, and what they say."""
+"""`experiments run`: run a scenario in randomised blocks and report the results."""

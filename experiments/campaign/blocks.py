@@ -1,8 +1,8 @@
-"""A campaign: randomised complete blocks of runs, written as they end.
+"""A campaign: randomised complete blocks of runs, written to disk as they end.
 
-Rules of this file: within a block every entry runs once, in a random order of its own, under the same seeds
-for arrivals and demand. A run's file is written before the next run starts, so stopping costs one run. Who is patient
-measures a disturbed run again at once, in its place within the block.
+Within a block every entry runs once, in a random order, with the same seeds for arrivals and demand. A run's file is
+written before the next run starts, so stopping costs one run. With patience, a disturbed run is repeated at once, in
+its place within the block.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from experiments.load.samples import Run, World
 
 
 class Observer(Protocol):
-    """Who is told how the campaign goes."""
+    """Callbacks for the progress of a campaign."""
 
     def machine_busy(self, planned: PlannedRun, taken: float) -> None: ...
     def run_started(self, planned: PlannedRun) -> None: ...
@@ -36,12 +36,12 @@ class Observer(Protocol):
 
 
 def plan(scenario: Scenario) -> tuple[PlannedRun, ...]:
-    """Every run in the order of running; the same scenario and seed give the same plan."""
+    """Plan of all runs in execution order, determined by the scenario and its seed."""
     return tuple(run for block in range(scenario.blocks) for run in plan_block(scenario, block))
 
 
 def plan_block(scenario: Scenario, block: int) -> list[PlannedRun]:
-    """One block: its own seed, its own order."""
+    """Runs of one block, with the block's own seed and random order."""
     rng = np.random.default_rng([scenario.seed, block])
     seed = int(rng.integers(1, 2**31))
     order = rng.permutation(len(scenario.entries))
@@ -52,7 +52,7 @@ def plan_block(scenario: Scenario, block: int) -> list[PlannedRun]:
 
 
 def prepare(scenario: Scenario, command: str, directory: Path, world: World = "measured") -> Campaign:
-    """Write down what is about to be done. Raises BadInputError when the directory cannot be used."""
+    """Write `campaign.json` with the plan. Raises `BadInputError` when the directory cannot be used."""
     campaign = Campaign(
         world=world,
         scenario=scenario,
@@ -69,7 +69,7 @@ def prepare(scenario: Scenario, command: str, directory: Path, world: World = "m
 async def carry_out(
     campaign: Campaign, directory: Path, observer: Observer, patience: Patience | None = None
 ) -> None:
-    """Run the plan. When cancelled, the run that was going on is written too, marked interrupted."""
+    """Run the plan. When cancelled, the current run is written too, marked as interrupted."""
     patience = patience or Patience()
     for planned in campaign.plan:
         patience.begin()

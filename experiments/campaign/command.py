@@ -1,4 +1,4 @@
-"""`experiments run`, `report` and `list`."""
+"""The commands `experiments run`, `report` and `list`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Examples:
 @campaign_options
 @PATIENCE
 def run(scenario: str, policies: str | None, out: Path | None, patience: str | None, **options: Any) -> int:
-    """Run SCENARIO (default: regions), a name from `experiments list` or a TOML file."""
+    """Run SCENARIO (default: regions): a name from `experiments list`, or a TOML file."""
     from experiments.campaign.patience import Patience
     from experiments.campaign.session import conduct
     from experiments.terminal import duration
@@ -59,7 +59,7 @@ def report(directory: Path) -> int:
 @click.command(name="list")
 @click.argument("catalogue", required=False, type=click.Path(path_type=Path))
 def list_(catalogue: Path | None) -> None:
-    """Show the scenarios that come with the package; with the CATALOGUE of a sweep, the grids in it."""
+    """List the packaged scenarios, or with the CATALOGUE of a sweep, the grids in it."""
     from experiments.sweep.reading import list_grids
 
     if catalogue is not None:

@@ -1,9 +1,8 @@
-"""Is one entry better than another? Paired over blocks, with the noise of the laboratory beside it.
+"""Paired comparison of entries over blocks, with the A/A control's noise floor.
 
-Rules of this file: the unit is the run, never the request. An entry is compared with the baseline inside
-each block, as log(entry / baseline), because a ratio has no unit and a block's own weather cancels. The
-interval is Student's over the blocks' logarithms. Fewer than ENOUGH_BLOCKS blocks give no verdict at all, and
-nothing is ranked inside the A/A pair's interval.
+The statistical unit is the run, never the request. An entry is compared with the baseline within each block, as
+log(entry / baseline): a ratio has no unit, and conditions common to a block cancel. The interval is Student's over the
+blocks' logarithms. Fewer than `ENOUGH_BLOCKS` blocks give no verdict, and nothing is ranked within the A/A interval.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Standing = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A ratio (geometric mean over blocks) and its 95 % interval; one block has none: nan."""
+    """A ratio (geometric mean over blocks) and its 95 % confidence interval; nan with a single block."""
 
     ratio: float
     low: float
@@ -36,7 +35,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """An entry against the baseline in one measure. `p_value` is Holm-adjusted over the entries compared."""
+    """An entry compared with the baseline in one measure. `p_value` is Holm-adjusted over the entries compared."""
 
     label: str
     baseline: str
@@ -49,7 +48,7 @@ class Comparison:
 def paired_interval(
     entry: Sequence[float], baseline: Sequence[float], seed: int = 0, method: Method = paired_student
 ) -> tuple[Interval, float]:
-    """The ratio entry / baseline over paired blocks and the two-sided p-value of "ratio = 1".
+    """Ratio entry / baseline over paired blocks, and the two-sided p-value of "ratio = 1".
 
     Both sequences hold one positive value per block, in the same block order. `seed` is for methods that draw.
     """
@@ -57,13 +56,13 @@ def paired_interval(
 
 
 def as_interval(estimate: Estimate, blocks: int) -> tuple[Interval, float]:
-    """Logarithms as ratios."""
+    """Convert an estimate of logarithms to an interval of ratios and its p-value."""
     ratio, low, high = (math.exp(value) for value in estimate[:3])
     return Interval(ratio, low, high, blocks), estimate.p_value
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment, in the order given: the family-wise error stays at the stated level."""
+    """Holm's step-down adjustment, in the order given; it controls the family-wise error."""
     adjusted = [0.0] * len(p_values)
     running = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -87,7 +86,7 @@ def standing(interval: Interval, p_value: float, floor: Interval | None, more_is
 
 
 def noise(floor: Interval) -> float:
-    """The largest |log ratio| that two runs of the same thing showed; from the point without an interval."""
+    """Noise: the largest |log ratio| of the A/A interval, or that of its mean when there is no interval."""
     ratios = [floor.ratio] if math.isnan(floor.low) else [floor.low, floor.high]
     return max(abs(math.log(ratio)) for ratio in ratios)
 
@@ -102,7 +101,7 @@ def compare(
 ) -> tuple[list[Comparison], Interval | None]:
     """Compare every label in `values` (label -> block -> value > 0) with `baseline`.
 
-    Returns the comparisons in the order of `values`, the twin left out, and the A/A interval.
+    Returns the comparisons in the order of `values`, without the A/A control, and the A/A interval.
     """
     floor = paired(values, twins[1], twins[0], seed, method)[0] if twins else None
     labels = [label for label in values if label != baseline and (not twins or label != twins[1])]
@@ -122,12 +121,12 @@ def paired(
     seed: int = 0,
     method: Method = paired_student,
 ) -> tuple[Interval, float]:
-    """Pair the two labels over the blocks in which both have a positive, finite value."""
+    """Pair two labels over the blocks in which both have a positive, finite value."""
     ours, theirs = values.get(label, {}), values.get(baseline, {})
     both = [n for n in sorted(ours) if is_comparable(ours[n]) and is_comparable(theirs.get(n))]
     return paired_interval([ours[n] for n in both], [theirs[n] for n in both], seed, method)
 
 
 def is_comparable(value: float | None) -> bool:
-    """Whether a logarithm can be taken of it."""
+    """Whether the value has a finite logarithm."""
     return value is not None and math.isfinite(value) and value > 0

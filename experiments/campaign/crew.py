@@ -1,6 +1,6 @@
-"""Who stands in a fleet, and what each process of it is told: command lines, endpoints, the balancer's file.
+"""Process configuration of a fleet: worker command lines, endpoints, and the balancer's configuration file.
 
-Rule of this file: pure. Every key of a scenario that concerns a process is said to it here and nowhere else.
+Pure: no I/O. Every key of a scenario that concerns a process is translated here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from experiments.processes import program
 from workers.service import Profile, parse_profile
 
 TLS = {2: "1.3", 3: "1.2"}
-"""Round trips that setting a connection up takes -> what a worker speaks so that it takes them."""
+"""Connection set-up round trips -> TLS version that a worker speaks to take as many."""
 
 
 def places_of(scenario: Scenario) -> tuple[Place, ...]:
-    """Every worker of the scenario, region by region."""
+    """Worker and region name of every worker of the scenario, region by region."""
     pairs = zip(scenario.workers, scenario.region_of_each, strict=True)
     return tuple(Place(worker=worker, region=region) for worker, region in pairs)
 
 
 def crew(scenario: Scenario) -> list[tuple[Region, int]]:
-    """(region, number inside the region) of every worker, in the order of `places_of`."""
+    """(region, number within the region) of every worker, in the order of `places_of`."""
     return [(region, number) for region in scenario.regions for number in range(region.workers)]
 
 
 def profiles_of(scenario: Scenario) -> list[Profile]:
-    """The different service times of the scenario's workers in measured seconds, in order of appearance."""
+    """Distinct service-time profiles of the scenario's workers in measured seconds, in order of appearance."""
     found = (parse_profile(region.service).scaled(scenario.time_scale) for region in scenario.regions)
     return list(dict.fromkeys(found))
 
 
 def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port: int = 0) -> list[str]:
-    """The command line of one worker; port 0 is any free one."""
+    """Command line of one worker; port 0 means any free port."""
     options = {
         "region": region.name,
         "name": f"{region.name}-{number}",
@@ -59,7 +59,7 @@ def worker_argv(scenario: Scenario, region: Region, number: int, seed: int, port
 
 
 def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequence[dict[str, Any]]) -> str:
-    """The balancer's TOML file for one entry."""
+    """TOML configuration of the balancer for one entry."""
     lines = ['listen = "127.0.0.1:0"', f"home_region = {toml(scenario.home_region)}", f"seed = {seed}"]
     lines += [f"policy = {toml(entry.policy.model_dump())}"]
     lines += [f"{key} = {toml(value)}" for key, value in scenario.balancer_settings(entry).items()]
@@ -71,7 +71,7 @@ def balancer_config(scenario: Scenario, entry: Entry, seed: int, endpoints: Sequ
 
 
 def endpoint_of(place: Place, region: Region, number: int, address: tuple[str, int]) -> dict[str, Any]:
-    """Worker `number` of its region, as an endpoint of the balancer."""
+    """Worker `number` of its region as an endpoint of the balancer's configuration."""
     scheme = "https" if region.setup_rtts in TLS else "http"
     return {
         "id": place.worker,
@@ -82,7 +82,7 @@ def endpoint_of(place: Place, region: Region, number: int, address: tuple[str, i
 
 
 def toml(value: object) -> str:
-    """A value as TOML on one line; JSON's strings, numbers and booleans are TOML's too."""
+    """Format a value as TOML on one line; JSON strings, numbers and booleans are valid TOML."""
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):

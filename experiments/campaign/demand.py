@@ -1,7 +1,7 @@
-"""What is asked of the system: how many requests, when, and who waits for whom.
+"""The load of a scenario: number of requests, arrival process, open or closed loop.
 
-Rule of this file: a load is frozen data; the instants that follow from it stand in `experiments.load.arrivals`.
-Durations are in seconds of the scenario, rates in requests per such second.
+A load is frozen data; `experiments.load.arrivals` computes its arrival instants. Durations are in scenario seconds,
+rates in requests per scenario second.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NEEDED: dict[Arrivals, tuple[str, ...]] = {
     "ramp": ("peak",),
     "replay": ("file",),
 }
-"""Keys without which these arrivals mean nothing."""
+"""Keys that each kind of arrivals requires."""
 
 
 class Load(Model):
     """How requests are sent: `closed` keeps `batch` outstanding, `open` sends at fixed instants.
 
-    burst: Poisson at `rate`, from `start` on for `lasts` seconds at `peak`, once or again `every` so many seconds.
-    mmpp: Poisson at a rate that jumps between `rate` and `peak` at random; a busy spell takes `lasts` seconds on
-    average and one begins `every` so many seconds on average. ramp: Poisson, the rate growing evenly from `rate` to
-    `peak`. replay: the first `duration` seconds of a recording; `rate` has no meaning.
+    burst: Poisson at `rate`; from `start` on at `peak` for `lasts` seconds, once, or repeatedly every `every` seconds.
+    mmpp: Poisson at a rate that switches between `rate` and `peak` at random; a busy period takes `lasts` seconds on
+    average and one begins every `every` seconds on average. ramp: Poisson, the rate grows linearly from `rate` to
+    `peak`. replay: the first `duration` seconds of a recording; `rate` is ignored.
     """
 
     mode: Literal["open", "closed"] = "closed"
@@ -51,7 +51,7 @@ class Load(Model):
 
     @model_validator(mode="after")
     def says_enough(self) -> Self:
-        """What the kind of arrivals needs is there, and spells end before the next begins."""
+        """Check that the keys needed by the arrivals are present and that bursts end before the next begins."""
         for key in NEEDED.get(self.arrivals, ()):
             if getattr(self, key) is None:
                 raise ValueError(f"{key}: needed by arrivals = {self.arrivals!r}")
@@ -65,7 +65,7 @@ class Load(Model):
 
     @property
     def in_words(self) -> str:
-        """`180 requests/s, poisson`, or what the bursts, the ramp or the recording are."""
+        """Description such as `180 requests/s, poisson`."""
         if self.mode == "closed":
             return f"batch {self.batch}"
         if self.arrivals == "replay":
@@ -75,15 +75,15 @@ class Load(Model):
 
     @property
     def mean_rate(self) -> float:
-        """Requests per second over the whole run; of mmpp what is expected. Reads the file of a replay."""
+        """Mean requests per second over the run; for mmpp the expected value. Reads the file of a replay."""
         return self.planned / self.duration
 
     @property
     def planned(self) -> int:
-        """Requests per run. It is fixed for each kind of arrivals, so that every run has as many.
+        """Number of requests per run, equal for all runs; for mmpp the expected number, as busy periods depend on the
+        seed.
 
-        Of mmpp it is what is expected: how long the busy spells are follows from the seed. Raises BadInputError
-        when the file of a replay cannot be read.
+        Raises `BadInputError` when the file of a replay cannot be read.
         """
         if self.mode == "closed":
             return self.requests
@@ -93,7 +93,7 @@ class Load(Model):
 
     @property
     def _extra(self) -> float:
-        """Requests beyond `rate`, expected."""
+        """Expected number of requests beyond those at `rate`."""
         above = (self.peak or self.rate) - self.rate
         if self.arrivals == "ramp":
             return above * self.duration / 2
@@ -103,14 +103,14 @@ class Load(Model):
 
     @property
     def bursts(self) -> tuple[tuple[float, float], ...]:
-        """Begin and end of every burst, cut at the end of the run."""
+        """Begin and end of every burst in seconds, cut off at the end of the run."""
         lasts, every = self.lasts or 0.0, self.every or self.duration
         count = max(0, -int(-(self.duration - self.start) // every)) if self.every else 1
         begins = [self.start + number * every for number in range(count)]
         return tuple((begin, min(begin + lasts, self.duration)) for begin in begins if begin < self.duration)
 
     def shortened(self, duration: float) -> Self:
-        """The same shape in `duration` seconds: bursts move along."""
+        """The same load compressed to `duration` seconds, bursts included."""
         part = duration / self.duration
         spell = {
             key: value * part

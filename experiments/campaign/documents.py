@@ -1,4 +1,4 @@
-"""TOML files of people: read whole, but not without bounds, and checked before anything is made of them."""
+"""Read user-supplied TOML files with bounds on size and depth."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from balancer.config.documents import TOO_DEEP, is_deep
 from experiments.errors import BadInputError
 
 LARGEST = 1 << 20
-"""Bytes of a file. The largest that comes with the package has some thousand."""
+"""Maximum size in bytes. The largest packaged file has a few thousand."""
 
 
 def read_toml(source: Traversable, name: str) -> dict[str, Any]:
-    """The document in `source`, called `name` in messages. Raises BadInputError."""
+    """Parsed document of `source`, which messages call `name`. Raises `BadInputError`."""
     try:
         with source.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -25,9 +25,7 @@ def read_toml(source: Traversable, name: str) -> dict[str, Any]:
         raise BadInputError(f"{name}: cannot be read: {error.strerror}") from None
     except RecursionError:
         raise BadInputError(f"{name}: {TOO_DEEP}") from None
-    except (
-        ValueError
-    ) as error:  # of TOML, of UTF-8, of a number with thousands of digits, of a NUL in the path
+    except ValueError as error:  # invalid TOML or UTF-8, a number with thousands of digits, a NUL in the path
         raise BadInputError(f"{name}: not TOML: {error}") from None
     if is_deep(document):
         raise BadInputError(f"{name}: {TOO_DEEP}")

@@ -1,8 +1,8 @@
-"""From logarithms of a few runs to a mean, an interval and a p-value.
+"""Mean, confidence interval and p-value of the logarithms of a few runs.
 
-Rules of this file: everything is in logarithms; an estimate that rests on fewer than two values has no interval.
-Interval and p-value come from the same pivot, so they never contradict each other: the interval contains 0
-exactly where the p-value is 5 % or more. docs/statistics.md has why it is Student's t and not a bootstrap.
+Everything is in logarithms; an estimate from fewer than two values has no interval. Interval and p-value come from the
+same pivot, so they agree: the interval contains 0 exactly where the p-value is 5 % or more. docs/statistics.md explains
+why Student's t is used and not a bootstrap.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from experiments.load.samples import Floats
 CONFIDENCE = 0.95
 
 NOTHING = 1e-12
-"""A logarithm this small is rounding."""
+"""Absolute logarithm at or below which a value is treated as rounding error."""
 
 
 class Estimate(NamedTuple):
-    """A mean of log ratios with its interval at CONFIDENCE, and the two-sided p-value of "the mean is 0"."""
+    """A mean of log ratios with its interval at `CONFIDENCE`, and the two-sided p-value of "the mean is 0"."""
 
     mean: float
     low: float
@@ -36,7 +36,7 @@ Method = Callable[[Floats, int], Estimate]
 
 
 def paired_student(logs: Floats, seed: int = 0) -> Estimate:
-    """One value per block: the mean over its standard error is Student's t with blocks - 1 degrees (Gosset 1908)."""
+    """Paired t-test, one value per block: mean over standard error follows t with blocks - 1 degrees (Gosset 1908)."""
     if len(logs) < 2:
         return unknown(float(logs.mean()) if len(logs) else math.nan)
     error = float(logs.std(ddof=1)) / math.sqrt(len(logs))
@@ -44,7 +44,7 @@ def paired_student(logs: Floats, seed: int = 0) -> Estimate:
 
 
 def welch(ours: Floats, theirs: Floats) -> Estimate:
-    """Two sets of runs that share nothing: mean(ours) - mean(theirs), unequal variances (Welch 1947)."""
+    """Welch's test on independent runs: mean(ours) - mean(theirs), unequal variances (Welch 1947)."""
     if min(len(ours), len(theirs)) < 2:
         both = len(ours) and len(theirs)
         return unknown(float(ours.mean() - theirs.mean()) if both else math.nan)
@@ -55,7 +55,7 @@ def welch(ours: Floats, theirs: Floats) -> Estimate:
 
 
 def from_pivot(mean: float, error: float, degrees: int) -> Estimate:
-    """An estimate from a mean and its standard error; without any spread the mean is certain."""
+    """Estimate from a mean and its standard error; without any spread the mean is exact."""
     if error <= NOTHING:
         certain = mean if abs(mean) > NOTHING else 0.0
         return Estimate(certain, certain, certain, 0.0 if certain else 1.0)
@@ -64,10 +64,10 @@ def from_pivot(mean: float, error: float, degrees: int) -> Estimate:
 
 
 def unknown(mean: float) -> Estimate:
-    """A mean without an interval, which proves nothing."""
+    """Estimate without an interval, with p-value 1."""
     return Estimate(mean, math.nan, math.nan, 1.0)
 
 
 def logarithms(values: object) -> Floats:
-    """Natural logarithms as an array."""
+    """Natural logarithms of `values` as an array."""
     return np.asarray(np.log(np.asarray(values, dtype=float)))

@@ -1,7 +1,7 @@
-"""What happens to workers in the middle of a run: the table `[[events]]` of a scenario.
+"""Fault and membership events of a scenario: the table `[[events]]`.
 
-Rule of this file: an event is frozen data in seconds of the scenario. What follows from all of them for one worker at
-one instant stands in `timeline.py`, which live runs and simulated ones share.
+An event is frozen data in scenario seconds. `timeline.py` derives the fault state of a worker at an instant from all
+events, for live and simulated runs alike.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal[
 
 EVERYBODY = "all"
 DRAINS = 1.0
-"""Seconds for which a worker drains before it restarts, if nothing is said."""
+"""Default drain time before a restart, in seconds."""
 
 VALUES: dict[Kind, tuple[float, float, float | None]] = {
     "slow": (1e-3, 1e3, None),
@@ -30,24 +30,24 @@ VALUES: dict[Kind, tuple[float, float, float | None]] = {
     "rtt": (0.0, 10.0, None),
     "restart": (0.0, 60.0, DRAINS),
 }
-"""Kind -> least and greatest value, and the one that is meant where none is given (None: it must be given)."""
+"""Kind -> least and greatest value, and the default (None: a value is required)."""
 
 
 class Event(Model):
-    """Something that befalls workers.
+    """An event that affects workers.
 
     | kind | for `lasts` seconds | value |
     |---|---|---|
     | slow | service times are multiplied | by this |
-    | pause | the worker stands still, as a garbage collection makes it; again `every` so many seconds | seconds |
+    | pause | the worker stops as in a GC pause; repeatedly every `every` seconds | seconds |
     | fail | requests are answered at once with 500, the health check stays green | share of them, 1 |
-    | hang | requests get no answer until it is over | share, 1 |
+    | hang | requests get no answer until the event ends | share, 1 |
     | reset | the connections of requests are reset | share, 1 |
     | unhealthy | the health check answers 503 | |
     | down | the process is killed; a new one listens on the same port afterwards | |
-    | restart | drained, stopped and started again; back when it is over | seconds of draining, 1 |
-    | rtt | the round trip to the worker is another | seconds |
-    | add | it is an endpoint only from now on, for so long; its process has stood by, cold | |
+    | restart | drained, stopped and started again; back at the end of the event | seconds of draining, 1 |
+    | rtt | the round trip to the worker changes | seconds |
+    | add | it is an endpoint only from now on, for that long; its process is started before, cold | |
     | drain | it gets no new requests | |
     """
 
@@ -64,7 +64,7 @@ class Event(Model):
 
     @model_validator(mode="after")
     def makes_sense(self) -> Self:
-        """The value fits the kind, and so do the other keys."""
+        """Check that the value and the other keys fit the kind."""
         self._check_value()
         if self.every is not None and self.kind != "pause":
             raise ValueError("every: only a pause is repeated")
@@ -78,16 +78,16 @@ class Event(Model):
 
     @property
     def amount(self) -> float:
-        """The value, or what is meant without one."""
+        """The value, or the default of the kind."""
         default = VALUES[self.kind][2] if self.kind in VALUES else None
         return self.value if self.value is not None else default or 0.0
 
     def strikes(self, worker: str, region: str) -> bool:
-        """Whether that worker is among its targets."""
+        """Whether the worker is a target of the event."""
         return self.target in (EVERYBODY, region, worker)
 
     def compressed(self, part: float) -> Self:
-        """The same event in a run that is `part` as long; pauses stay as long and as frequent as they are."""
+        """The same event in a run that is `part` times as long; length and frequency of pauses stay."""
         lasts = None if self.lasts is None else self.lasts * part
         changes = {"at": self.at * part, "lasts": lasts, "stagger": self.stagger * part}
         if self.kind == "restart":

@@ -1,7 +1,7 @@
-"""Workers and a fresh balancer, alive for the length of one run.
+"""The processes of one run: workers and a fresh balancer.
 
-Rule of this file: nothing outlives the `async with`, however it is left. The balancer is met as any operator
-meets it: a configuration file, a ready line, and HTTP.
+All processes end with the `async with` block, however it is left. The balancer is used as an operator uses it: a
+configuration file, a ready line, and HTTP.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ STATUS_WITHIN = 5.0
 
 
 class Fleet:
-    """`async with Fleet(…) as fleet` starts everything and waits for the workers; `balancer.ready()` is yours.
+    """Context manager that starts all processes and waits for the workers; the caller awaits `balancer.ready()`.
 
     The balancer takes a second to start, in which the workers can be warmed.
 
-    `seed` is the block's: workers draw the same demand and the policy the same numbers for every entry of it.
-
-    For every return of a worker that goes in the middle of the run, a process waits behind a shut door from the start:
-    so it returns at its instant, and no interpreter is started while something is measured.
+    `seed` is the block's: for every entry of the block, workers draw the same demand and the policy the same numbers.
+    For every return of a worker during the run, a spare process is started in advance with `--start-down`. It therefore
+    returns on time, and no interpreter starts during the measurement.
     """
 
     def __init__(self, scenario: Scenario, entry: Entry, seed: int) -> None:
@@ -63,7 +62,7 @@ class Fleet:
 
     @property
     def workers(self) -> Sequence[Child]:
-        """The process that is, or was last, each of them."""
+        """The current process of each worker, or its last one."""
         return self._workers
 
     @property
@@ -77,7 +76,7 @@ class Fleet:
         return replace(WELL, is_absent=first is not None and first.trouble.is_absent)
 
     def to_be_warmed(self) -> list[Child]:
-        """Those that traffic would have warmed, and that can be asked in plain HTTP."""
+        """Workers to warm up directly: those that are endpoints from the start and speak plain HTTP."""
         return [
             child
             for worker, (child, (region, _)) in enumerate(
@@ -92,23 +91,23 @@ class Fleet:
         return tuple(f"{child.name} died{child.tail}" for child in ended)
 
     def endpoint(self, worker: int) -> dict[str, Any]:
-        """That worker as the balancer is told of it."""
+        """Endpoint of a worker as in the balancer's configuration."""
         region, number = crew(self._scenario)[worker]
         return endpoint_of(self.places[worker], region, number, self.workers[worker].address)
 
     async def end(self, worker: int, gently: bool) -> None:
-        """Let its process go: by SIGTERM, or in the middle of what it does."""
+        """End a worker's process with SIGTERM (`gently`) or SIGKILL."""
         child = self.workers[worker]
         self._let_go.add(child)
         await (child.stop() if gently else child.kill())
 
     def bring_back(self, worker: int) -> None:
-        """Another process takes its place, on its port."""
+        """Replace the worker's process by a spare on the same port."""
         self._workers[worker] = self._spares[worker].pop(0)
         self._workers[worker].start_listening()
 
     async def status(self) -> dict[str, Any]:
-        """The balancer's own account of the run; an error in words when it gives none."""
+        """Status document of the balancer, or `{"error": …}` when it cannot be read."""
         try:
             return await balancer_status(self.balancer.address)
         except FleetFailedError as error:
@@ -137,7 +136,7 @@ class Fleet:
         return self._children[-1]
 
     async def _stop(self) -> None:
-        """Stop everybody, the balancer first; a second Ctrl-C waits until nobody is left behind."""
+        """Stop all processes, the balancer first; cancellation is deferred until all have ended."""
         stopping = asyncio.gather(*(child.stop() for child in reversed(self._children)))
         was_cancelled = False
         while not stopping.done():
@@ -159,7 +158,7 @@ class Fleet:
 
 
 def returns_of(steps: Sequence[Step], workers: int) -> list[int]:
-    """How often each worker comes back from being gone."""
+    """Number of times each worker returns after being gone."""
     counts, is_gone = [0] * workers, [False] * workers
     for step in steps:
         counts[step.worker] += is_gone[step.worker] and not step.trouble.is_gone
@@ -168,7 +167,7 @@ def returns_of(steps: Sequence[Step], workers: int) -> list[int]:
 
 
 async def all_ready(children: Sequence[Child]) -> None:
-    """Wait for every ready line; the first failure ends the wait."""
+    """Wait for all ready lines. Raises the first `FleetFailedError`."""
     try:
         async with asyncio.TaskGroup() as group:
             for child in children:

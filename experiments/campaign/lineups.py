@@ -1,7 +1,7 @@
-"""Line-ups: the policies that a scenario lets compete when it names none of its own, each in one place.
+"""Presets: named lists of policies that a scenario compares when it lists no entries of its own.
 
-Rule of this file: `lineup = "standard"` in a scenario is short for these entries, which stand in `campaign.json` one by
-one. A line-up ends with an A/A twin of the baseline.
+`lineup = "standard"` in a scenario expands to these entries, which `campaign.json` lists one by one. A preset ends with
+an A/A control of the baseline.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PRESETS = {"standard": STANDARD, "regions": REGIONS}
 
 
 def expanded(raw: Any) -> Any:
-    """A scenario as it was read, `lineup` replaced by its entries, before those of the file's own.
+    """Scenario document with `lineup` replaced by its entries, which precede those of the file.
 
-    Raises ValueError for a line-up that nobody knows.
+    Raises `ValueError` for an unknown preset.
     """
     if not isinstance(raw, dict) or "lineup" not in raw:
         return raw

@@ -1,7 +1,7 @@
-"""What the balancer does beside picking: retries, hedging, ejection, checks, slow start, limits.
+"""Balancer settings of a scenario other than the policy: retries, hedging, ejection, checks, slow start, limits.
 
-Rule of this file: the tables are the balancer's own, so a scenario says it as a configuration file does and nothing is
-stated twice. What nobody says has the balancer's default. Durations are real seconds: no time scale compresses them.
+The tables are the balancer's own configuration classes, with its defaults. Durations are real seconds; the time scale
+does not compress them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Said = Mapping[str, Any]
 
 
 class Mechanisms(Model):
-    """All of them, defaults filled in."""
+    """The balancer's settings with defaults filled in."""
 
     retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
     retry: RetryConfig = RetryConfig()
@@ -39,7 +39,10 @@ class Mechanisms(Model):
 
 
 def checked(said: dict[str, Any]) -> dict[str, Any]:
-    """Kept as it was said, once it is known to be sound: an entry replaces single keys of it."""
+    """Validate the table and return it without defaults, so that an entry can override single keys.
+
+    Raises `ValueError`.
+    """
     try:
         Mechanisms.model_validate(said)
     except ValidationError as error:
@@ -50,11 +53,11 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
 
 
 BalancerTable = Annotated[dict[str, Any], AfterValidator(checked)]
-"""The table `[balancer]` of a scenario, or of an entry."""
+"""The table `[balancer]` of a scenario or of an entry."""
 
 
 def merged(below: Said, above: Said) -> dict[str, Any]:
-    """`below`, with the keys that `above` says instead; tables are merged key by key."""
+    """`below` overridden by `above`; tables are merged key by key."""
     both = dict(below)
     for key, value in above.items():
         under = both.get(key)

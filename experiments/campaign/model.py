@@ -1,6 +1,6 @@
-"""What all tables of a scenario have in common: they are frozen, and an unknown key is an error.
+"""Base class and bounded number types of all tables of a scenario; unknown keys are errors.
 
-Numbers are bounded: a run of any scenario that is accepted fits in memory and ends.
+Numbers are bounded so that a run of any accepted scenario fits in memory and ends.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 MOST_REQUESTS = 20_000_000
-"""Of a run; some 3 GB of samples."""
+"""Maximum number of requests in a run; some 3 GB of samples."""
 
 MOST_SPELLS = 100_000
-"""Bursts, or busy spells, of a run."""
+"""Maximum number of bursts or busy periods in a run."""
 
 LEAST = 1e-6
 LONGEST = 1e7
-"""Seconds: a third of a year."""
+"""Maximum duration in seconds: a third of a year."""
 
 Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
 Duration = Annotated[float, Field(ge=LEAST, le=LONGEST, allow_inf_nan=False)]
@@ -28,6 +28,6 @@ Blocks = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Model(BaseModel):
-    """One table."""
+    """Base class of a table: frozen, without extra keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""The options of a campaign, which a measured and a simulated one have in common."""
+"""Command-line options shared by measured and simulated campaigns."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ PATIENCE = click.option(
 
 
 def campaign_options(command: Command) -> Command:
-    """Give a command all of them, in this order."""
+    """Decorator that adds all campaign options to a command, in the order of `OPTIONS`."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
 def chosen_scenario(scenario: str, policies: str | None, given: dict[str, Any]) -> Scenario:
-    """What the command line asks for. Raises BadInputError."""
+    """Scenario with the command line's overrides. Raises `BadInputError`."""
     wanted = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
     if policies is not None and not wanted:
         raise BadInputError("--policies: name at least one, separated by commas")
@@ -64,5 +64,5 @@ def chosen_scenario(scenario: str, policies: str | None, given: dict[str, Any]) 
 
 
 def default_directory(scenario: Scenario) -> Path:
-    """`results/regions-20260101-120000`, local time, for people who look for it an hour later."""
+    """Default results directory such as `results/regions-20260101-120000`, in local time."""
     return Path("results") / f"{scenario.name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

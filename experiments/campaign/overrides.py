@@ -1,7 +1,7 @@
-"""What the command line changes in a scenario.
+"""Command-line overrides of a scenario.
 
-Rule of this file: an option that makes no sense beside another is refused by name, never ignored. A changed
-scenario is checked as a whole again, so an option can break no rule that a file may not break.
+An option that contradicts another is rejected by name, never ignored. An overridden scenario is validated as a whole
+again, so an option obeys the same rules as a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from policies.routing import registry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Options of `experiments run`; None where one was not given. `duration` in seconds, `rate` per second."""
+    """Options of `experiments run`; None where not given. `duration` in seconds, `rate` per second."""
 
     policies: tuple[str, ...] = ()
     requests: int | None = None
@@ -37,7 +37,7 @@ class Overrides:
 
 
 def overridden(scenario: Scenario, given: Overrides) -> Scenario:
-    """The scenario as it will be run. Raises BadInputError naming the option."""
+    """Scenario with the overrides applied. Raises `BadInputError` naming the option."""
     mode = chosen_mode(scenario, given)
     if given.rate is not None and scenario.load.arrivals == "replay":
         raise BadInputError("--rate: a replay has the rate that was recorded")
@@ -56,12 +56,12 @@ def overridden(scenario: Scenario, given: Overrides) -> Scenario:
 
 
 def present(values: dict[str, Any]) -> dict[str, Any]:
-    """Only what was given."""
+    """The items whose value is not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def chosen_mode(scenario: Scenario, given: Overrides) -> str:
-    """Open by --rate or --duration, closed by --requests or --batch, both is a contradiction."""
+    """Loop mode: open for `--rate` and `--duration`, closed for `--requests` and `--batch`; a mix is an error."""
     closed = [name for name in ("requests", "batch") if getattr(given, name) is not None]
     opened = [name for name in ("rate", "duration") if getattr(given, name) is not None]
     if closed and opened:
@@ -73,9 +73,9 @@ def chosen_mode(scenario: Scenario, given: Overrides) -> str:
 
 
 def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entry]:
-    """The entries asked for, by label or policy name; a policy that no entry has gets one of its own.
+    """Selected entries, by label or policy name; a policy without an entry gets a new one.
 
-    An open loop has no batch, so entries that differ from another by their batch alone leave it.
+    An open loop has no batch, so entries that override the batch are left out.
     """
     entries = [entry for entry in scenario.entries if mode == "closed" or entry.batch is None]
     if wanted:
@@ -88,7 +88,7 @@ def competing(scenario: Scenario, wanted: Sequence[str], mode: str) -> list[Entr
 
 
 def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
-    """Entries with this label, else with this policy (twins aside), else a new one if the policy exists."""
+    """Entries with this label, else with this policy (A/A controls aside), else a new entry if the policy exists."""
     by_label = [entry for entry in entries if entry.label == name]
     by_policy = [entry for entry in entries if entry.policy.name == name and entry.twin_of is None]
     if by_label or by_policy:
@@ -100,7 +100,7 @@ def entries_named(entries: Sequence[Entry], name: str) -> list[Entry]:
 
 
 def checked(raw: dict[str, Any]) -> Scenario:
-    """Validate the whole again, and make every policy once so that a bad option is found before a run."""
+    """Validate the scenario again and construct every policy once, so that a bad option fails before a run."""
     try:
         scenario = Scenario.model_validate(raw)
     except ValidationError as error:

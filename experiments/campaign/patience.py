@@ -1,9 +1,9 @@
-"""A machine that others use too: a run waits for a quiet moment, and one that was disturbed is measured again.
+"""Measuring on a shared machine: wait for a quiet moment before a run, and repeat a disturbed one.
 
-    wait until it is quiet ─→ measure ─→ disturbed? ─→ wait …      until patience is over: then it stays as it is
+    wait until quiet ─→ measure ─→ disturbed? ─→ wait …      until the time is used up: then the last run is kept
 
-Rule of this file: that it is quiet is known from the kernel's account of what the host took away, and that a run was
-disturbed from the generator's own lag. Neither is a latency, so measuring again says nothing in favour of anybody.
+Quietness is judged by the kernel's steal time, disturbance by the load generator's own lag. Neither is a latency, so
+repeating a run does not favour any entry.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from experiments.campaign.statistics import LAG
 from experiments.load.samples import Run
 
 QUIET = 0.005
-"""Part of the processors' time that others may take. Twice as much would be all that the lag of a valid run allows."""
+"""Maximum steal fraction of a quiet machine. Twice as much would use up the lag that a valid run may have."""
 
 LOOK = 2.0
-"""Seconds of the account that say whether it is quiet. A host that is busy is so for many of them."""
+"""Seconds over which steal time is observed; a busy host stays busy for many of them."""
 
 
 def has_lagged(run: Run) -> bool:
-    """Whether the generator was late, and the run must not be believed for it."""
+    """Whether the run is invalid because of generator lag."""
     return any(reason.startswith(LAG) for reason in run.facts.invalid_reasons)
 
 
 def stolen_seconds() -> float:
-    """What the host took of all our processors so far; nothing where no account of it is kept."""
+    """Steal time of this process's cores so far, in seconds; 0 where it is not accounted."""
     try:
         return cpu_time.stolen_seconds(processors())
     except OSError:
@@ -38,12 +38,12 @@ def stolen_seconds() -> float:
 
 
 def processors() -> Sequence[int]:
-    """Those that we may run on; none where nobody tells."""
+    """Cores that this process may use; empty where the system does not report them."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ()
 
 
 class Patience:
-    """Up to `seconds` for each planned run, for waiting and for measuring again. 0: a run is taken as it comes."""
+    """Time budget of `seconds` per planned run for waiting and repeating. 0: every run is kept as it is."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Patience:
         self._until = now()
 
     def begin(self) -> None:
-        """The next planned run."""
+        """Start the budget of the next planned run."""
         self._until = self._now() + self._seconds
 
     async def quiet(self, print_verdict: Callable[[float], None]) -> None:

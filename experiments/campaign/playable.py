@@ -1,6 +1,6 @@
-"""What a run on real processes cannot do, said before it starts.
+"""Checks that a scenario can run on real processes, made before it starts.
 
-Rule of this file: every key of a scenario is obeyed or refused; none is passed over in silence.
+Every key of a scenario is either implemented by live runs or rejected here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from experiments.simulator.oracles import is_oracle
 ONLY_SIMULATED = "only the simulator can do that: experiments simulate"
 
 MOST_PROCESSES = 64
-"""Workers of one region that are started as processes of this machine."""
+"""Maximum number of workers of one region that are started as processes on this machine."""
 
 
 def require_live(scenario: Scenario) -> None:
@@ -25,7 +25,7 @@ def require_live(scenario: Scenario) -> None:
 
 
 def complaints(scenario: Scenario) -> Iterator[str]:
-    """Everything in the scenario that real processes cannot do."""
+    """Yield a message for every feature that real processes do not support."""
     if scenario.staleness:
         yield f"staleness = {scenario.staleness:g}: {ONLY_SIMULATED}"
     if scenario.balancers > 1:
@@ -46,7 +46,7 @@ def complaints(scenario: Scenario) -> Iterator[str]:
 
 
 def too_near(scenario: Scenario) -> Iterator[str]:
-    """Workers without a link that are to be moved further away: a link is there from the start, or never."""
+    """Yield a message for every rtt event on a worker without a delay line, which cannot be added during a run."""
     near = [place for place in places_of(scenario) if region_of(scenario, place.region).rtt == 0]
     for number, event in enumerate(scenario.events):
         if event.kind == "rtt" and any(event.strikes(place.worker, place.region) for place in near):
@@ -54,5 +54,4 @@ def too_near(scenario: Scenario) -> Iterator[str]:
 
 
 def region_of(scenario: Scenario, name: str) -> Region:
-    """The region of that name."""
     return next(region for region in scenario.regions if region.name == name)

@@ -1,7 +1,7 @@
-"""The events of a scenario, played on live workers while the load runs.
+"""Apply the events of a scenario to live workers during the load.
 
-Rule of this file: what is to be the matter with whom, and when, is the timeline's business; here it is only made so, by
-the workers' switches, the balancer's control interface and signals. What could not be done speaks against the run.
+`timeline.py` decides the fault state of each worker over time; this module only applies it, through the workers'
+`/-/faults`, the balancer's admin interface, and signals. A failed step makes the run invalid.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from experiments.control import request_balancer, request_worker
 from experiments.errors import ExperimentError
 
 LISTENS_WITHIN = 2.0
-"""Seconds for a worker whose interpreter has been waiting to open its door."""
+"""Seconds within which a spare worker must listen after it is activated."""
 
 
 class Playing:
-    """Plays a fleet's timeline, each worker's steps in their order. `mishaps` are, in words, what could not be done."""
+    """Applies a fleet's timeline, each worker's steps in order. `mishaps` describes the steps that failed."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -30,13 +30,13 @@ class Playing:
         self.mishaps: list[str] = []
 
     def begin(self, started_at: float) -> None:
-        """The load starts, at this instant of `time.monotonic()`."""
+        """Start applying events; the load starts at `started_at`, in seconds of `time.monotonic()`."""
         for worker in range(len(self._fleet.places)):
             steps = [step for step in self._fleet.steps if step.worker == worker]
             self._tasks.append(asyncio.ensure_future(self._play(worker, steps, started_at)))
 
     async def end(self) -> tuple[str, ...]:
-        """The load is over, and so are the events; the mishaps."""
+        """Stop applying events and return the mishaps."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -95,12 +95,12 @@ def faults_of(trouble: FaultState, now: float = 0.0) -> dict[str, Any]:
 
 
 def same(these: dict[str, Any], those: dict[str, Any]) -> bool:
-    """Whether a worker would notice no difference: pauses that have begun keep their phase."""
+    """Whether two fault bodies are equivalent for a worker; a pause that has begun keeps its phase."""
     return {**these, "after": 0.0} == {**those, "after": 0.0}
 
 
 async def listening(address: tuple[str, int]) -> None:
-    """Wait until somebody takes connections there. Raises OSError when nobody does in time."""
+    """Wait until `address` accepts connections. Raises `OSError` after `LISTENS_WITHIN` seconds."""
     give_up_at = time.monotonic() + LISTENS_WITHIN
     while True:
         try:

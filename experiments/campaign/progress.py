@@ -1,7 +1,7 @@
-"""What is seen while a campaign runs: on a terminal a live panel, elsewhere one line per run.
+"""Progress of a campaign: a live panel on a terminal, otherwise one line per run.
 
-Rule of this file: it only looks. The panel is drawn a few times per second, because drawing costs processor
-time that belongs to the measurement.
+Read-only. The panel is drawn a few times per second, because drawing costs processor time that belongs to the
+measurement.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from experiments.load.samples import Run
 from experiments.terminal import LivePanel
 
 OVERHEAD = 6.0
-"""Seconds that starting, warming and stopping a fleet take, until measured."""
+"""Initial estimate of the seconds that starting, warming and stopping a fleet take."""
 
 
 class Progress(LivePanel):
-    """Observer of a campaign. `with Progress(…) as progress` shows the panel if the console is a terminal."""
+    """Campaign observer that shows a live panel if the console is a terminal; used as a context manager."""
 
     def __init__(self, campaign: Campaign, console: Console) -> None:
         super().__init__(console)
@@ -40,30 +40,30 @@ class Progress(LivePanel):
         self._taken: float | None = None
 
     def machine_busy(self, planned: PlannedRun, taken: float) -> None:
-        """The run waits for a quiet moment; said once where no panel shows it."""
+        """Record that the run waits for a quiet machine; printed once where there is no panel."""
         if self._taken is None and not self._console.is_terminal:
             self._console.print(f"waiting: {others_take(taken)}", highlight=False)
         self._current, self._taken = planned, taken
 
     def run_started(self, planned: PlannedRun) -> None:
-        """A fleet is being started."""
+        """Record that a fleet is being started."""
         self._current, self._taken = planned, None
 
     def load_started(self, ledger: Ledger) -> None:
-        """The measured load begins."""
+        """Record the start of the measured load."""
         self._ledger = ledger
 
     def run_ended(self, planned: PlannedRun, run: Run) -> None:
-        """Say in one line what came out, whatever the console."""
+        """Print the run's result as one line."""
         now = time.monotonic()
         took = now - self._run_began_at
-        self._ended[planned] = self._ended.get(planned, 0.0) + took  # again, if it was disturbed
+        self._ended[planned] = self._ended.get(planned, 0.0) + took  # added up: a disturbed run is repeated
         self._current, self._ledger, self._run_began_at = None, None, now
         left = clock(remaining(self._campaign, self._ended, 0.0))
         self._console.print(run_line(self._campaign, len(self._ended), run).append(f"  left {left}"))
 
     def panel(self) -> Group:
-        """Where the campaign stands, as it is now."""
+        """Panel with position, elapsed and remaining time, and facts about the current run."""
         total, done = len(self._campaign.plan), len(self._ended)
         elapsed = time.monotonic() - self._began_at
         left = remaining(self._campaign, self._ended, time.monotonic() - self._run_began_at)
@@ -90,7 +90,7 @@ class Progress(LivePanel):
 
 
 def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[tuple[str, str]]:
-    """The run that is going on, over its last second."""
+    """(name, value) facts about the current run over its last second."""
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     load = scenario.load_of(entry)
     rate, p50, p99 = ledger.recent(time.monotonic())
@@ -108,17 +108,17 @@ def live_facts(scenario: Scenario, planned: PlannedRun, ledger: Ledger) -> list[
 
 
 def others_take(part: float) -> str:
-    """In words."""
+    """Describe the steal fraction `part` (0..1)."""
     return f"others take {part:.1%} of the machine's processors"
 
 
 def in_ms(seconds: float) -> str:
-    """`492 ms`; a dash while nothing has ended."""
+    """Format seconds as `492 ms`; a dash for a non-finite value."""
     return f"{seconds * 1e3:.0f} ms" if math.isfinite(seconds) else "–"
 
 
 def run_line(campaign: Campaign, number: int, run: Run) -> Text:
-    """`[3/8] region-aware: 156/s, p50 494 ms, p99 826 ms, 0 failed`."""
+    """Result line such as `[3/8] region-aware: 156/s, p50 494 ms, p99 826 ms, 0 failed`."""
     row, facts = statistics_row([run]), run.facts
     line = Text.assemble(
         f"[{number}/{len(campaign.plan)}] ",
@@ -131,7 +131,7 @@ def run_line(campaign: Campaign, number: int, run: Run) -> Text:
 
 
 def remaining(campaign: Campaign, ended: Mapping[PlannedRun, float], current: float) -> float:
-    """Seconds left: what the runs to come should take, corrected by how the past ones differed from that."""
+    """Remaining seconds: the expected time of the runs to come, corrected by the past ratio of actual to expected."""
     expected = {planned: expected_seconds(campaign.scenario, planned) for planned in campaign.plan}
     past = sum(expected[planned] for planned in ended)
     correction = sum(ended.values()) / past if past else 1.0
@@ -139,7 +139,7 @@ def remaining(campaign: Campaign, ended: Mapping[PlannedRun, float], current: fl
 
 
 def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:
-    """A rough guess of one run's length, fleet included; the closed loop by its mean round trip."""
+    """Rough estimate of one run's seconds, fleet included; for a closed loop from its mean round trip."""
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     load = scenario.load_of(entry)
     if load.mode == "open":
@@ -150,7 +150,7 @@ def expected_seconds(scenario: Scenario, planned: PlannedRun) -> float:
 
 
 def clock(seconds: float) -> str:
-    """`1:05`, `12:40`, `1:02:03`."""
+    """Format seconds as `1:05`, `12:40` or `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,7 +1,6 @@
 """A results directory: `campaign.json`, and `runs/` with one npz file per run.
 
-Rule of this file: the directory is the whole truth. It is written as the campaign goes, so a campaign that
-was stopped leaves a directory that can be reported on, and a report needs nothing else.
+A report needs nothing but the directory. It is written during the campaign, so a stopped campaign can be reported on.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ RUNS = "runs"
 
 
 class PlannedRun(BaseModel):
-    """One run of the plan: which entry at which place of which block."""
+    """One run of the plan: the entry, its block and its position in the block."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,12 +32,12 @@ class PlannedRun(BaseModel):
 
     @property
     def file_name(self) -> str:
-        """Sorts in the order of running; the label is in the file."""
+        """File name that sorts in execution order; the label is in the file."""
         return f"block-{self.block:03d}-run-{self.order:02d}.npz"
 
 
 class Campaign(BaseModel):
-    """What was asked and planned; the scenario as it was run, overrides included."""
+    """The request and the plan of a campaign; the scenario includes the overrides."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +52,7 @@ class Campaign(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Results:
-    """A directory, read."""
+    """A results directory read into memory: the campaign and its runs."""
 
     directory: Path
     campaign: Campaign
@@ -65,7 +64,7 @@ class Results:
 
     @property
     def missing(self) -> int:
-        """Planned runs that left no file."""
+        """Number of planned runs without a file."""
         return len(self.campaign.plan) - len(self.runs)
 
     def entries(self) -> list[Entry]:
@@ -74,17 +73,17 @@ class Results:
         return [entry for entry in self.scenario.entries if entry.label in measured]
 
     def runs_of(self, label: str) -> list[Run]:
-        """Every run of an entry, in order of running."""
+        """Runs of an entry in execution order."""
         return [run for run in self.runs if run.facts.label == label]
 
 
 def believable(runs: Sequence[Run]) -> list[Run]:
-    """The valid runs; all of them when none is, for figures that are then marked invalid."""
+    """The valid runs, or all runs when none is valid, for figures that are then marked invalid."""
     return [run for run in runs if run.facts.is_valid] or list(runs)
 
 
 def save_campaign(campaign: Campaign, directory: Path) -> None:
-    """Write `campaign.json`. Raises BadInputError when it cannot be written or is there."""
+    """Write `campaign.json`. Raises `BadInputError` when it cannot be written or already exists."""
     try:
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
         with (directory / CAMPAIGN_FILE).open("x", encoding="utf-8") as file:
@@ -96,12 +95,12 @@ def save_campaign(campaign: Campaign, directory: Path) -> None:
 
 
 def save_result(run: Run, planned: PlannedRun, directory: Path) -> None:
-    """Write one run to its place."""
+    """Write one run to its file in the directory."""
     save_run(run, directory / RUNS / planned.file_name)
 
 
 def load_results(directory: Path) -> Results:
-    """Read a directory. Raises BadInputError when it holds no campaign or no run."""
+    """Read a results directory. Raises `BadInputError` when it holds no campaign or no run."""
     path = directory / CAMPAIGN_FILE
     try:
         campaign = Campaign.model_validate_json(path.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
-"""The numbers of single runs, and their arrangement by block for the comparison.
+"""Summary of single runs, and their values per block for the comparison.
 
-Rule of this file: an invalid run has numbers, for the table of runs, and never a place in a comparison.
+An invalid run has a summary, for the table of runs, but takes no part in a comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RunSummary:
 
 
 def summarise_run(run: Run) -> RunSummary:
-    """The numbers of one run."""
+    """Compute the summary of one run."""
     facts, mapped = run.facts, statistics.deadline_mapped(run)
     return RunSummary(
         block=facts.block,
@@ -58,7 +58,7 @@ def summarise_run(run: Run) -> RunSummary:
 def values_per_block(
     labels: Sequence[str], runs: Sequence[RunSummary], measure: str
 ) -> dict[str, dict[int, float]]:
-    """label -> block -> the measure, valid runs only."""
+    """label -> block -> value of the measure, valid runs only."""
     return {
         label: {run.block: float(getattr(run, measure)) for run in runs if run.label == label and run.valid}
         for label in labels

@@ -1,7 +1,7 @@
-"""A scenario: the question, the regions, the load, and the entries that compete.
+"""A scenario: the question, the regions, the load, and the entries to compare.
 
-Rule of this file: a scenario is frozen data, every key is stated once with its unit, and an unknown key is
-an error. Durations are in seconds of the scenario; `time_scale` compresses all of them at once.
+A scenario is frozen data, every key states its unit once, and an unknown key is an error. Durations are in scenario
+seconds; `time_scale` compresses all of them at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Measure = Literal["throughput", "p99", "mean"]
 
 
 def checked_threshold(text: str) -> str:
-    """Let pydantic carry the message of `parse_threshold`."""
+    """Validate a threshold, with the message of `parse_threshold` as a `ValueError` for pydantic."""
     try:
         return parse_threshold(text).text
     except BadInputError as error:
@@ -42,12 +42,12 @@ def checked_threshold(text: str) -> str:
 
 
 def policy_table(value: object) -> object:
-    """`policy = "random"` is short for `[policy] name = "random"`."""
+    """Expand `policy = "random"` to `[policy] name = "random"`."""
     return {"name": value} if isinstance(value, str) else value
 
 
 class PolicySpec(BaseModel):
-    """A policy by name; any further key is an option of that policy, handed on as it is."""
+    """A policy by name; any further key is an option passed to that policy unchanged."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -55,7 +55,7 @@ class PolicySpec(BaseModel):
 
 
 def checked_service(text: str) -> str:
-    """A profile as workers take it. Raises ValueError."""
+    """Validate a service-time profile in the workers' syntax. Raises `ValueError`."""
     if not parse_profile(text).mean <= LONGEST_SERVICE:
         raise ValueError(f"must take at most {LONGEST_SERVICE:g} s on average")
     return text
@@ -66,7 +66,7 @@ MOST_SLOTS = 10_000_000
 MOST_STATES = 1_000_000
 LONGEST_SERVICE = 86_400.0
 MOST_TOLD = 50
-"""Names in a message."""
+"""Maximum number of known names listed in a message."""
 
 Service = Annotated[PrintableLine, AfterValidator(checked_service)]
 ThresholdText = Annotated[str, AfterValidator(checked_threshold)]
@@ -75,7 +75,7 @@ Positive = Annotated[float, Field(ge=1e-6, le=1e6)]
 
 
 class Region(Model):
-    """A region and the workers in it; they are named `<region>-0`, `<region>-1`, …"""
+    """A region and its workers, which are named `<region>-0`, `<region>-1`, …"""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=80, description="short lower-case name")
     workers: int = Field(
@@ -112,23 +112,23 @@ class Region(Model):
 
     @model_validator(mode="after")
     def lists_are_whole(self) -> Self:
-        """One number for each worker, or none at all."""
+        """Check that `speed` and `weights` have one number per worker, or none."""
         for key in ("speed", "weights"):
             if len(getattr(self, key)) not in (0, self.workers):
                 raise ValueError(f"{key}: must have {self.workers} numbers, one for each worker, or none")
         return self
 
     def speed_of(self, number: int) -> float:
-        """How fast worker `number` of this region is."""
+        """Relative speed of worker `number` of this region."""
         return self.speed[number] if self.speed else 1.0
 
     def weight_of(self, number: int) -> float:
-        """The weight of worker `number` of this region."""
+        """Weight of worker `number` of this region."""
         return self.weights[number] if self.weights else 1.0
 
 
 class Entry(Model):
-    """One competitor: a policy, perhaps with a load of its own."""
+    """One competitor: a policy, optionally with its own batch and balancer settings."""
 
     label: PrintableName = Field(
         min_length=1, max_length=40, description="unique; stands in every table and legend"
@@ -143,7 +143,7 @@ class Entry(Model):
 
 
 class Quick(Model):
-    """What `--quick` changes, so that the whole campaign ends in about a minute."""
+    """Values that `--quick` uses, so that the whole campaign ends in about a minute."""
 
     blocks: Blocks = Field(default=1)
     requests: Requests = Field(default=300, description="requests per run; closed loop")
@@ -196,12 +196,12 @@ class Scenario(Model):
     @model_validator(mode="before")
     @classmethod
     def with_lineup(cls, raw: Any) -> Any:
-        """`lineup` is short for entries."""
+        """Expand the key `lineup` to the entries of that preset."""
         return expanded(raw)
 
     @model_validator(mode="after")
     def names_agree(self) -> Self:
-        """Every name that refers to something refers to something that exists."""
+        """Check that names are unique and every reference resolves."""
         labels = [entry.label for entry in self.entries]
         regions = [region.name for region in self.regions]
         require_unique("entries", labels)
@@ -220,7 +220,7 @@ class Scenario(Model):
 
     @property
     def workers(self) -> list[str]:
-        """The name of every worker, region by region."""
+        """Name of every worker, region by region."""
         return [f"{region.name}-{number}" for region in self.regions for number in range(region.workers)]
 
     @property
@@ -229,12 +229,12 @@ class Scenario(Model):
         return next(((entry.twin_of, entry.label) for entry in self.entries if entry.twin_of), None)
 
     def load_of(self, entry: Entry) -> Load:
-        """The load that this entry runs under."""
+        """Load of the entry, with its own batch if it has one."""
         return self.load if entry.batch is None else self.load.model_copy(update={"batch": entry.batch})
 
     @property
     def region_of_each(self) -> list[str]:
-        """The region of every worker, in the same order."""
+        """Region name of every worker, in the order of `workers`."""
         return [region.name for region in self.regions for _ in range(region.workers)]
 
     def balancer_settings(self, entry: Entry) -> dict[str, Any]:
@@ -246,9 +246,9 @@ class Scenario(Model):
         return Mechanisms.model_validate(self.balancer_settings(entry))
 
     def quickened(self) -> Scenario:
-        """The short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).
+        """Short version: fewer requests and blocks, and no A/A pair (one block has no noise floor).
 
-        Events and bursts move along in an open loop that is shorter.
+        In an open loop, events and bursts are compressed with the duration.
         """
         quick, kept = self.quick, tuple(entry for entry in self.entries if entry.twin_of is None)
         load = self.load.shortened(quick.duration).model_copy(update={"requests": quick.requests})
@@ -259,7 +259,7 @@ class Scenario(Model):
 
 
 def require_room(scenario: Scenario) -> None:
-    """Raise ValueError where workers are too many for memory: each has slots, and a state at each balancer."""
+    """Raise `ValueError` if workers need too much memory: each has slots, and a state at each balancer."""
     workers = sum(region.workers for region in scenario.regions)
     slots = sum(region.workers * region.slots for region in scenario.regions)
     for field, count, what, most in (
@@ -272,14 +272,14 @@ def require_room(scenario: Scenario) -> None:
 
 
 def require_unique(field: str, names: list[str]) -> None:
-    """Raise ValueError at the first name that appears twice."""
+    """Raise `ValueError` at the first duplicate name."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ValueError(f"{field}: {twice!r} appears twice")
 
 
 def require_known(field: str, name: str, known: Collection[str]) -> None:
-    """Raise ValueError unless `name` is one of `known`, of which some are told."""
+    """Raise `ValueError` unless `name` is in `known`; the message lists some of the known names."""
     if name not in known:
         rest = f" and {len(known) - MOST_TOLD} more" if len(known) > MOST_TOLD else ""
         told = ", ".join(islice(known, MOST_TOLD))

@@ -1,6 +1,6 @@
-"""A sitting at the terminal: carry a campaign out, write its report, print the table, decide the exit code.
+"""Terminal session of a campaign: run it, write the report, print the table, decide the exit code.
 
-Rule of this file: however the campaign ends, what was measured is on disk and is reported on.
+However the campaign ends, the measured runs are on disk and are reported.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def conduct(scenario: Scenario, command: str, directory: Path, patience: Patienc
 async def carried_out(
     campaign: Campaign, directory: Path, progress: Progress, patience: Patience | None = None
 ) -> None:
-    """The campaign as a task that Ctrl-C and SIGTERM cancel, so that every fleet is taken down in order."""
+    """Run the campaign as a task that Ctrl-C and SIGTERM cancel, so that every fleet is stopped in order."""
     await interruptible(campaigns.carry_out(campaign, directory, progress, patience))
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop where there is one: the generator is then as fast as the data path."""
+    """Run on uvloop where available, so that the load generator is as fast as the proxy."""
     if sys.platform == "win32":
         asyncio.run(main)
     else:
@@ -80,7 +80,7 @@ def stopped(directory: Path, console: Console) -> int:
 
 
 def present(directory: Path, console: Console) -> int:
-    """Write the report and print its essence; returns 1 when a threshold failed, else 0."""
+    """Write the report and print its main results; returns 1 when a threshold failed, else 0."""
     with console.status("Drawing the report"):
         summary = write_report(directory)
     console.print(terminal_table(statistics_table(summary), console.width))
@@ -94,7 +94,7 @@ def present(directory: Path, console: Console) -> int:
 
 
 def complain(summary: Summary, console: Console) -> None:
-    """Everything that forbids to trust or to pass, on the terminal too."""
+    """Print invalid runs and failed thresholds."""
     for line in invalid_lines(summary):
         console.print(Text(f"INVALID  {line}", style="bold red"))
     for judgement in summary.failed_thresholds:
@@ -103,7 +103,7 @@ def complain(summary: Summary, console: Console) -> None:
 
 
 def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIAL) -> RichTable:
-    """The same table as in the report; a terminal of few columns gets the essential ones."""
+    """The report's table for the terminal; a narrow terminal gets the essential columns only."""
     made = RichTable(caption="latency in ms", header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
     shown = [index for index, name in enumerate(table.columns) if width >= FULL_WIDTH or name in essential]
     for index in shown:
@@ -114,5 +114,5 @@ def terminal_table(table: Table, width: int, essential: Sequence[str] = ESSENTIA
 
 
 def terminal_cell(cell: Cell) -> Text:
-    """A cell with its mark as a style."""
+    """Table cell with its mark as a style."""
     return Text(cell.text, style=STYLES[cell.mark])

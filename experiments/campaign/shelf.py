@@ -1,6 +1,6 @@
-"""The shelf of scenarios: those that come with the package, and any TOML file.
+"""Scenario files: those in the package, and any TOML file by path.
 
-Rule of this file: whatever is wrong with a file ends as one line that names the file and the field.
+Every error in a file becomes one line that names the file and the field.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ GROUPS = (
     "load",
     "many balancers",
 )
-"""Headings in the order in which they are shown; any other comes after them."""
+"""Headings of `experiments list` in order of display; any other follows them."""
 
 
 def packaged() -> dict[str, Traversable]:
-    """Scenarios that come with the package, by name."""
+    """Scenario files that come with the package, by name."""
     files = sorted(resources.files("experiments.scenarios").iterdir(), key=lambda file: file.name)
     return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
 
 
 def grouped() -> dict[str, list[Scenario]]:
-    """Packaged scenarios by heading, in the order of GROUPS and then by name. Raises BadInputError."""
+    """Packaged scenarios by heading, in the order of `GROUPS` and then by name. Raises `BadInputError`."""
     shelves: dict[str, list[Scenario]] = {group: [] for group in GROUPS}
     for name in packaged():
         scenario = load_scenario(name)
@@ -47,7 +47,7 @@ def grouped() -> dict[str, list[Scenario]]:
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """A packaged scenario by name, or any TOML file by path. Raises BadInputError naming the field."""
+    """Load a packaged scenario by name, or any TOML file by path. Raises `BadInputError` naming the field."""
     known = packaged()
     source = known.get(name_or_path) or Path(name_or_path)
     if name_or_path not in known and not name_or_path.endswith(".toml"):
@@ -61,7 +61,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
-    """The file of a replay is looked for beside the scenario, wherever that is."""
+    """Resolve the file of a replay relative to the scenario file."""
     load = raw.get("load")
     if isinstance(load, dict) and isinstance(load.get("file"), str) and isinstance(source, Path):
         load["file"] = str(source.absolute().parent / load["file"])
@@ -69,7 +69,7 @@ def beside(raw: dict[str, Any], source: Traversable) -> dict[str, Any]:
 
 
 def first_complaint(error: ValidationError) -> str:
-    """The first thing that pydantic found, as one line `regions.0.rtt: …`."""
+    """First pydantic error as one line `regions.0.rtt: …`."""
     complaint: Any = error.errors()[0]
     place = ".".join(str(part) for part in complaint["loc"])
     message = complaint["msg"].removeprefix("Value error, ")
@@ -78,5 +78,5 @@ def first_complaint(error: ValidationError) -> str:
 
 
 def is_stray_key(complaint: Any) -> bool:
-    """Whether the complaint is an unknown key at the top of the file."""
+    """Whether the error is an unknown top-level key."""
     return complaint["type"] == "extra_forbidden" and len(complaint["loc"]) == 1

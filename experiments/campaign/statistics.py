@@ -1,9 +1,8 @@
-"""Numbers of one run or of several pooled runs, from raw samples only.
+"""Statistics of one run or of several pooled runs, from raw samples only.
 
-Rules of this file: percentiles are taken from raw samples, never from other percentiles, and each is a value
-that was really observed (the inverted empirical distribution). A failure is never dropped: success-only
-figures stand beside deadline-mapped ones, where a request that failed counts as slow as the deadline, so that
-failing fast cannot look like answering fast.
+Percentiles are taken from raw samples, never from other percentiles, and each is an observed value (the inverted
+empirical distribution). A failure is never dropped: success-only figures stand beside deadline-mapped ones, in which a
+failed request counts as slow as the deadline, so that failing fast cannot look like answering fast.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from experiments.load.samples import Floats, Kind, Place, Run, RunFacts, Samples
 
 PERCENTS = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 ENOUGH_BEYOND = 100
-"""A quantile with fewer samples beyond it than this is shown greyed: it is the opinion of a handful."""
+"""Minimum number of samples beyond a quantile; with fewer, it is shown greyed as unreliable."""
 
 LAG_LIMIT = 0.001
-"""Seconds. A generator that sends later than this at p99 has measured itself."""
+"""Maximum p99 lag of a valid load generator, in seconds."""
 
 LAG = "generator lag"
-"""How the reason begins of a run that is invalid for it."""
+"""Prefix of the reason of a run that is invalid because of lag."""
 
 ACHIEVED_LIMIT = 0.99
-"""Part of the offered rate that an open loop must really have sent."""
+"""Minimum fraction of the offered rate that a valid open loop achieves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """`percent` of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
+    """A percentile: `percent` % of the samples lie at or below `seconds`; `few` when too few lie beyond it."""
 
     percent: float
     seconds: float
@@ -58,12 +57,12 @@ class StatisticsRow:
 
 
 def percentile(values: Floats, percent: float) -> float:
-    """The smallest observed value with `percent` % of the values at or below it; nan without values."""
+    """Smallest observed value with `percent` % of the values at or below it; nan without values."""
     return float(np.percentile(values, percent, method="inverted_cdf")) if len(values) else float("nan")
 
 
 def quantiles(values: Floats) -> tuple[Quantile, ...]:
-    """PERCENTS and, as percent 100, the maximum. `values` of shape (n,) in seconds."""
+    """Quantiles at `PERCENTS` and, as percent 100, the maximum. `values` of shape (n,) in seconds."""
     body = tuple(
         Quantile(percent, percentile(values, percent), has_few_beyond(len(values), percent))
         for percent in PERCENTS
@@ -72,7 +71,7 @@ def quantiles(values: Floats) -> tuple[Quantile, ...]:
 
 
 def has_few_beyond(count: int, percent: float) -> bool:
-    """Whether fewer than ENOUGH_BEYOND of `count` samples lie beyond the quantile."""
+    """Whether fewer than `ENOUGH_BEYOND` of `count` samples lie beyond the quantile."""
     return round(count * (100.0 - percent) / 100.0, 6) < ENOUGH_BEYOND
 
 
@@ -99,18 +98,18 @@ def statistics_row(runs: Sequence[Run]) -> StatisticsRow:
 
 
 def throughput(runs: Sequence[Run]) -> float:
-    """Successes per second over the time that the runs took together."""
+    """Successes per second over the total span of the runs."""
     span = sum(run.samples.span for run in runs)
     return sum(int(run.samples.ok.sum()) for run in runs) / span if span else 0.0
 
 
 def success_latency(runs: Sequence[Run]) -> Floats:
-    """Latency of every success in seconds, runs one after another."""
+    """Latency of every success in seconds, concatenated over the runs."""
     return np.concatenate([run.samples.latency[run.samples.ok] for run in runs])
 
 
 def success_service_time(runs: Sequence[Run]) -> Floats:
-    """Service time of every success in seconds, runs one after another."""
+    """Service time of every success in seconds, concatenated over the runs."""
     return np.concatenate([run.samples.service_time[run.samples.ok] for run in runs])
 
 
@@ -121,20 +120,20 @@ def deadline_mapped(run: Run) -> Floats:
 
 
 def goodput(runs: Sequence[Run], slo: float) -> float:
-    """Part (0..1) of all requests that succeeded within `slo` seconds of their scheduled instant."""
+    """Fraction (0..1) of all requests that succeeded within `slo` seconds of their scheduled instant."""
     total = sum(len(run.samples) for run in runs)
     return float(np.sum(success_latency(runs) <= slo)) / total if total else 0.0
 
 
 def errors_by_kind(runs: Sequence[Run]) -> dict[str, int]:
-    """Failures counted by the name of their kind, only kinds that occurred."""
+    """Failure counts by name of the kind; only kinds that occurred."""
     kinds = np.concatenate([run.samples.kind for run in runs])
     counts = {kind.name.lower(): int(np.sum(kinds == kind)) for kind in Kind if kind is not Kind.OK}
     return {name: count for name, count in counts.items() if count}
 
 
 def share_per_worker(runs: Sequence[Run]) -> dict[str, float]:
-    """Part (0..1) of the answered requests that each worker answered."""
+    """Fraction (0..1) of the answered requests that each worker answered."""
     counts = dict.fromkeys((place.worker for run in runs for place in run.facts.places), 0)
     for run in runs:
         workers = run.samples.worker
@@ -146,7 +145,7 @@ def share_per_worker(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def share_per_region(shares: Mapping[str, float], places: Iterable[Place]) -> dict[str, float]:
-    """Shares of workers, added up for each region in the order of `places`."""
+    """Shares of workers, added up per region in the order of `places`."""
     found: dict[str, float] = {}
     for place in places:
         found[place.region] = found.get(place.region, 0.0) + shares.get(place.worker, 0.0)
@@ -154,7 +153,7 @@ def share_per_region(shares: Mapping[str, float], places: Iterable[Place]) -> di
 
 
 def lag_percentiles(samples: Samples) -> tuple[float, float]:
-    """The generator's own lag in seconds, p50 and p99, over requests that were sent."""
+    """Load generator lag in seconds, p50 and p99, over requests that were sent."""
     lag = samples.lag[np.isfinite(samples.lag)]
     return percentile(lag, 50), percentile(lag, 99)
 
@@ -166,9 +165,9 @@ def achieved_rate(samples: Samples) -> float:
 
 
 def validity(facts: RunFacts, samples: Samples) -> tuple[str, ...]:
-    """Reasons, in words, why the run must not be believed; empty when it may be.
+    """Reasons why the run is invalid; empty when it is valid.
 
-    A closed loop has no offered rate: it sends when the system lets it, so only the lag bound applies to it.
+    A closed loop has no offered rate, since it sends when the system allows it; only the lag bound applies to it.
     """
     reasons = []
     if len(samples) < facts.requests:

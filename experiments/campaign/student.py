@@ -1,7 +1,7 @@
-"""Student's t: what a mean of few values is worth.
+"""Student's t distribution.
 
-Rule of this file: closed forms for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), so that
-a verdict needs no package of statistics. Whoever has a fraction of a degree rounds down, the cautious side.
+Closed forms for integer degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4), so that no statistics package is
+needed. Callers round fractional degrees down, which is conservative.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 from functools import lru_cache
 
 FARTHEST = 1e6
-"""No quantile that anybody asks for lies beyond it: one degree of freedom at 99.99994 %."""
+"""Upper end of the bisection; it covers one degree of freedom at 99.99994 %."""
 
 
 def beyond(t: float, degrees: int) -> float:
-    """The probability that |T| exceeds |t|, both sides together. `degrees` is at least 1."""
+    """Two-sided probability that |T| exceeds |t|. `degrees` is at least 1."""
     angle = math.atan(abs(t) / math.sqrt(degrees))
     sine, square = math.sin(angle), math.cos(angle) ** 2
     is_odd = degrees % 2

@@ -1,7 +1,6 @@
-"""The summary of a campaign: every number that a report shows, computed once.
+"""Summary of a campaign: every number that a report shows, computed once.
 
-Rule of this file: a pure function of the results, so the same files give the same bytes. Times in seconds as
-measured, shares as parts of one.
+A pure function of the results, so the same files give the same bytes. Times in measured seconds, shares from 0 to 1.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MEASURES = ("throughput", "p99", "mean")
 
 @dataclass(frozen=True, slots=True)
 class EntrySummary:
-    """One entry over its believable runs. `valid` is false when no run of it was valid."""
+    """One entry over its valid runs, or all runs if none is valid; then `valid` is false."""
 
     label: str
     policy: dict[str, Any]
@@ -48,7 +47,7 @@ class EntrySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything that the outputs show."""
+    """Summary of a campaign: the data of every output."""
 
     world: World
     scenario: Scenario
@@ -99,7 +98,7 @@ def summarise(results: Results) -> Summary:
 
 
 def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
-    """Pool the entry's believable runs."""
+    """Pool the entry's valid runs, or all runs if none is valid."""
     runs = results.runs_of(entry.label)
     kept = believable(runs)
     slo = results.scenario.slo * results.scenario.time_scale
@@ -125,14 +124,14 @@ def summarise_entry(results: Results, entry: Entry) -> EntrySummary:
 
 
 def describe_load(scenario: Scenario, entry: Entry) -> str:
-    """In words: `batch 100` or `180 requests/s, poisson`."""
+    """Describe the load, for example `batch 100` or `180 requests/s, poisson`."""
     return scenario.load_of(entry).in_words
 
 
 def compared(
     scenario: Scenario, runs: Sequence[RunSummary], method: Method = paired_student
 ) -> tuple[tuple[Comparison, ...], dict[str, Interval]]:
-    """Every entry against the baseline in every measure, and the A/A interval of each measure."""
+    """Every entry compared with the baseline in every measure, and the A/A interval of each measure."""
     found, floors = list[Comparison](), dict[str, Interval]()
     for measure in MEASURES:
         values = values_per_block(labels_of(scenario, runs), runs, measure)
@@ -152,7 +151,7 @@ def labels_of(scenario: Scenario, runs: Sequence[RunSummary]) -> list[str]:
 
 
 def ranking(scenario: Scenario, runs: Sequence[RunSummary]) -> list[tuple[str, float]]:
-    """(label, geometric mean of the scenario's measure over valid blocks), best first, without the twin."""
+    """(label, geometric mean of the scenario's measure over valid blocks), best first, without the A/A control."""
     twin = scenario.twins[1] if scenario.twins else None
     values = values_per_block(labels_of(scenario, runs), runs, scenario.measure)
     means = [
@@ -164,9 +163,9 @@ def ranking(scenario: Scenario, runs: Sequence[RunSummary]) -> list[tuple[str, f
 
 
 def judgements(results: Results) -> tuple[Judgement, ...]:
-    """Every threshold against every entry that it is for.
+    """Judge every threshold for every entry that it applies to.
 
-    Errors are counted over all runs: an invalid run may mistake a time, but a failure is a failure.
+    Errors are counted over all runs: an invalid run may report wrong times, but its failures are real.
     """
     scenario = results.scenario
     return tuple(

@@ -1,8 +1,7 @@
-"""Thresholds decide the exit code: `p99 < 800 ms`, `errors < 0.1 %`, `throughput > 100 /s`, `goodput > 99 %`.
+"""Thresholds, which decide the exit code: `p99 < 800 ms`, `errors < 0.1 %`, `throughput > 100 /s`, `goodput > 99 %`.
 
-Rule of this file: a threshold reads deadline-mapped latency, where a failure counts as slow as the deadline,
-so that no system passes by failing fast. Latency is in the scenario's own seconds: a declared time scale
-stretches the bound along with the traffic.
+A threshold reads deadline-mapped latency, in which a failure counts as slow as the deadline, so that no system passes
+by failing fast. Latency is in scenario seconds: the time scale stretches the bound along with the traffic.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SECONDS = {"µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A bound on one measure. `bound` in seconds, per second, or as a part (0..1) by the kind of measure."""
+    """A bound on one measure. `bound` in seconds, per second, or as a fraction (0..1) by the kind of measure."""
 
     text: str
     measure: str
@@ -41,7 +40,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A threshold held against one entry; `message` says by how much it was met or missed."""
+    """Result of a threshold for one entry; `message` states by how much it was met or missed."""
 
     label: str
     threshold: str
@@ -50,7 +49,7 @@ class Judgement:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """Read a threshold. Raises BadInputError with the forms that are allowed."""
+    """Parse a threshold. Raises `BadInputError` with the allowed forms."""
     match = PATTERN.match(text)
     unit = match["unit"] if match else ""
     if match is None or unit not in units_of(match["measure"]):
@@ -61,14 +60,14 @@ def parse_threshold(text: str) -> Threshold:
 
 
 def units_of(measure: str) -> tuple[str, ...]:
-    """The units that a measure may be stated in."""
+    """Units in which a measure may be stated."""
     if measure in ("errors", "goodput"):
         return ("%",)
     return ("/s",) if measure == "throughput" else tuple(SECONDS)
 
 
 def judge(threshold: Threshold, label: str, runs: Sequence[Run], slo: float, time_scale: float) -> Judgement:
-    """Hold the threshold against the pooled runs of one entry; `slo` in scenario seconds."""
+    """Judge a threshold on the pooled runs of one entry; `slo` in scenario seconds."""
     value = measured(threshold.measure, runs, slo * time_scale)
     stretch = {"p": time_scale, "m": time_scale, "t": 1 / time_scale}.get(threshold.measure[0], 1.0)
     bound = threshold.bound * stretch
@@ -77,7 +76,7 @@ def judge(threshold: Threshold, label: str, runs: Sequence[Run], slo: float, tim
 
 
 def measured(measure: str, runs: Sequence[Run], slo: float) -> float:
-    """The value of a measure over pooled runs, in seconds, per second, or as a part."""
+    """Value of a measure over pooled runs, in seconds, per second, or as a fraction."""
     if measure == "throughput":
         return throughput(runs)
     if measure == "goodput":
@@ -91,13 +90,13 @@ def measured(measure: str, runs: Sequence[Run], slo: float) -> float:
 
 
 def explain(threshold: Threshold, value: float, bound: float, passed: bool) -> str:
-    """In words: `p99 is 912 ms, missed by 112 ms`."""
+    """Explanation such as `p99 is 912 ms, missed by 112 ms`."""
     shown, gap = in_unit(value, threshold.unit), in_unit(abs(value - bound), threshold.unit)
     return f"{threshold.measure} is {shown}, {'met' if passed else 'missed'} by {gap}"
 
 
 def in_unit(value: float, unit: str) -> str:
-    """`value` in the unit that the threshold was stated in, three significant digits at least."""
+    """Format `value` in the threshold's unit with at least three significant digits."""
     factor = SECONDS.get(unit, 0.01 if unit == "%" else 1.0)
     scaled = round(value / factor, 6)
     digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2

@@ -1,7 +1,7 @@
-"""What is wrong with each worker from when on: the events of a scenario, laid over each other.
+"""Fault state of each worker over time: the events of a scenario, combined.
 
-Rule of this file: pure, and the only place that says what events mean together, so a live run and a simulated one
-cannot disagree. Instants and durations are measured seconds from the start of the load: the time scale is in them.
+Pure: no I/O, no clock. Only this module defines how events combine, so live and simulated runs cannot disagree.
+Instants and durations are measured seconds from the start of the load, with the time scale applied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from experiments.load.streams import stream
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The worker stands still for `length` seconds at `since`, and again every so many; 0: only once."""
+    """A GC-like pause of `length` seconds at `since`, repeated every `every` seconds; 0: only once."""
 
     length: float
     every: float
@@ -35,14 +35,14 @@ class FaultState:
     pause: Pause | None = None
     is_unhealthy: bool = False
     is_gone: bool = False
-    """There is no process."""
+    """Whether the worker has no process."""
 
     is_graceful: bool = False
     """It goes, if it does, by SIGTERM after draining, and not by SIGKILL."""
 
     is_draining: bool = False
     is_absent: bool = False
-    """The balancer has not heard of it."""
+    """Whether the balancer does not have it as an endpoint."""
 
     rtt: float | None = None
     """Round trip in seconds; None: the region's."""
@@ -53,7 +53,7 @@ WELL = FaultState()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From `at` on, this is the matter with worker number `worker` (as in `places_of`)."""
+    """From `at` on, worker number `worker` (as in `places_of`) is in this fault state."""
 
     at: float
     worker: int
@@ -71,7 +71,9 @@ class ActiveFault:
 
 
 def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
-    """Every change, ascending in time; `seed` is the block's: the phases of periodic pauses follow from it."""
+    """Changes of fault state of all workers, ascending in time; the block's `seed` fixes the phases of periodic
+    pauses.
+    """
     steps = [
         step for worker, spells in enumerate(active_faults_of(scenario, seed)) for step in steps_of(worker, spells)
     ]
@@ -93,7 +95,7 @@ def pauses(steps: Sequence[Step], until: float) -> list[tuple[float, int, float]
 
 
 def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
-    """Each step with the instant at which the next one of the same worker replaces it."""
+    """Yield each step with the instant at which the next step of the same worker replaces it, last step first."""
     following: dict[int, float] = {}
     for step in reversed(steps):
         yield step, min(following.get(step.worker, math.inf), until)

@@ -1,7 +1,6 @@
-"""One run: a fresh fleet, a warm-up, the measured load, and the facts written beside it.
+"""One run: a fresh fleet, warm-up, the measured load, and the recorded facts.
 
-Rule of this file: what was measured is returned even when the run was stopped half-way, and a run that must
-not be believed says why.
+Samples are returned even when the run was stopped half-way; an invalid run states its reasons.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from experiments.load.samples import Run, RunFacts
 from experiments.simulator.demand import BATCH, Demand
 
 WARM_BATCH = 10
-"""Outstanding requests per worker while it is warmed."""
+"""Outstanding requests per worker during warm-up."""
 
 MOST_FALLBACK_PICKS = 0.005
 """Share of picks that another policy may have made: a shared machine stops any process for some milliseconds now
@@ -35,7 +34,7 @@ Watch = Callable[[Ledger], None]
 
 
 class Interrupted(Exception):
-    """The run was stopped; `run` holds what had been measured by then."""
+    """The run was stopped; `run` holds the samples up to then."""
 
     def __init__(self, run: Run) -> None:
         super().__init__("interrupted")
@@ -43,9 +42,9 @@ class Interrupted(Exception):
 
 
 async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Run:
-    """Measure one planned run; `watch` is given the ledger when the load starts.
+    """Measure one planned run; `watch` is called with the ledger when the load starts.
 
-    Raises FleetFailedError, and Interrupted when cancelled after the load has started.
+    Raises `FleetFailedError`, and `Interrupted` when cancelled after the load has started.
     """
     entry = next(entry for entry in scenario.entries if entry.label == planned.label)
     async with Fleet(scenario, entry, planned.seed) as fleet:
@@ -65,9 +64,9 @@ async def run_trial(scenario: Scenario, planned: PlannedRun, watch: Watch) -> Ru
 
 
 async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
-    """Every worker directly, all at the same time: no policy may leave one cold.
+    """Warm up every worker directly and concurrently, so that no policy leaves one cold.
 
-    Who is added later stays cold, and who speaks TLS is warmed through the balancer alone.
+    Workers added later stay cold, and workers with TLS are warmed through the balancer only.
     """
     count, timeout = scenario.warmup, scenario.timeout * scenario.time_scale
     width = min(WARM_BATCH, count)
@@ -90,7 +89,7 @@ async def warm_up_through_balancer(scenario: Scenario, entry: Entry, fleet: Flee
 
 
 def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: Fleet) -> Generator:
-    """The generator of the measured run."""
+    """Load generator of the measured run."""
     load = scenario.load_of(entry)
     instants = first_instants(load, planned.seed, scenario.time_scale)
     name = f"b{planned.block}-r{planned.order}"
@@ -101,10 +100,10 @@ def measured_load(scenario: Scenario, entry: Entry, planned: PlannedRun, fleet: 
 
 
 def demand_of(scenario: Scenario, entry: Entry, seed: int, count: int) -> list[bytes]:
-    """What each request of the run says about the work that it is: for each profile its service time in seconds.
+    """Demand of each request of the run: its service time in seconds for each profile, encoded for a header.
 
-    The same draws as a simulated run's, by the same stream, and after as many as its warm-up takes. So a request is the
-    same work for every entry of a block, wherever it goes, and in both worlds.
+    The draws come from the same stream as in a simulated run, after those of its warm-up. A request is therefore the
+    same work for every entry of a block, at any worker, live or simulated.
     """
     drawn = Demand(profiles_of(scenario), 1, seed)
     warm = warm_requests(scenario, entry) if scenario.warmup else 0
@@ -126,7 +125,7 @@ def conclude(
     status: dict[str, Any],
     crashed_processes: tuple[str, ...],
 ) -> Run:
-    """Columns, facts, and the judgement whether they may be believed."""
+    """Assemble samples, facts and validity into a run."""
     load, samples = scenario.load_of(entry), ledger.samples()
     requests = requests_of(load, planned.seed)
     is_open = load.mode == "open"
@@ -161,7 +160,7 @@ def conclude(
 
 
 def faults(status: dict[str, Any]) -> tuple[str, ...]:
-    """What the balancer's own account says against the run: another policy stood in for the one measured."""
+    """Reasons against the run in the balancer's status: too many fallback picks by another policy."""
     policy = status.get("policy", {})
     demoted, routed = policy.get("demoted", 0), policy.get("routed", 0)
     if demoted <= MOST_FALLBACK_PICKS * routed:

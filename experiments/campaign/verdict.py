@@ -1,7 +1,7 @@
-"""The answer in words: what a reader may take home, and what not.
+"""The verdict of a campaign in sentences.
 
-Rule of this file: a sentence never says more than the comparison allows. Without enough blocks there is an
-order that was observed, but no verdict.
+A sentence never states more than the comparison supports. Without enough blocks, the observed order is shown without a
+verdict.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "me
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`headline` is one line; `sentences` follow it; `order` is best first, (label, value of the measure)."""
+    """Verdict in words: `headline` is one line, `sentences` follow it; `order` is (label, value), best first."""
 
     has_verdict: bool
     headline: str
@@ -32,7 +32,7 @@ def conclude(
     comparisons: Sequence[Comparison],
     floor: Interval | None,
 ) -> Verdict:
-    """Put the scenario's own measure into words. `order` is best first, empty when no valid run had a success."""
+    """Describe the results in the scenario's measure. `order` is best first, empty when no valid run had a success."""
     if not order:
         return Verdict(False, "No verdict: no valid run had a success", (), ())
     ours = [comparison for comparison in comparisons if comparison.measure == scenario.measure]
@@ -45,12 +45,12 @@ def conclude(
 
 
 def no_verdict_line(blocks: int) -> str:
-    """Say how many blocks there are and how many it takes."""
+    """Headline when there are too few blocks for an interval."""
     return f"No verdict: {blocks} block{'s' * (blocks != 1)} measured, {ENOUGH_BLOCKS} needed for an interval"
 
 
 def verdict_line(scenario: Scenario, comparisons: Sequence[Comparison]) -> str:
-    """The best that is really ahead of the baseline, or that nothing is."""
+    """Headline: the entry that is furthest ahead of the baseline, or that none is."""
     ahead = [comparison for comparison in comparisons if comparison.standing == "ahead"]
     unit = UNITS[scenario.measure]
     if not ahead:
@@ -60,13 +60,13 @@ def verdict_line(scenario: Scenario, comparisons: Sequence[Comparison]) -> str:
 
 
 def observed_order(scenario: Scenario, order: Sequence[tuple[str, float]]) -> str:
-    """What was seen, best first, in the scenario's own measure."""
+    """Sentence with the observed order, best first, in the scenario's measure."""
     shown = [f"{label} ({in_words(scenario.measure, value)})" for label, value in order]
     return f"Observed order by {UNITS[scenario.measure]}, best first: {', '.join(shown)}."
 
 
 def deadline_line(scenario: Scenario, order: Sequence[tuple[str, float]]) -> str:
-    """Whose p99 is the deadline itself: failures decide there, and ratios of p99 say nothing."""
+    """Sentence about entries whose p99 equals the deadline: failures decide there, so ratios of p99 are meaningless."""
     deadline = scenario.timeout * scenario.time_scale
     there = [label for label, value in order if scenario.measure == "p99" and value >= 0.99 * deadline]
     if not there:
@@ -75,7 +75,7 @@ def deadline_line(scenario: Scenario, order: Sequence[tuple[str, float]]) -> str
 
 
 def in_words(measure: str, value: float) -> str:
-    """A measure with its unit."""
+    """Format a measure with its unit."""
     return f"{value:.0f}/s" if measure == "throughput" else f"{value * 1e3:.0f} ms"
 
 
@@ -97,14 +97,14 @@ def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
 
 
 def noise_line(floor: Interval | None) -> str:
-    """What two runs of the same thing differed by."""
+    """Sentence about the A/A control's difference."""
     if floor is None or not floor.blocks:
         return "No A/A pair was run, so the noise of the laboratory is unknown."
     return f"Noise floor: the same entry run twice differed by ×\u00a0{show(floor)}."
 
 
 def show(interval: Interval) -> str:
-    """`1.52 [1.48–1.57]`, or the ratio alone for one block."""
+    """Format as `1.52 [1.48–1.57]`, or the ratio alone for one block."""
     if math.isnan(interval.low):
         return f"{interval.ratio:.2f}"
     return f"{interval.ratio:.2f} [{interval.low:.2f}–{interval.high:.2f}]"

@@ -1,4 +1,4 @@
-"""Of what a result is, beside our own code: Python and the packages that measuring depends on."""
+"""Versions of Python and of the packages that influence a measurement."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Python and the packages that a measurement depends on; "absent" where one is not installed."""
+    """Versions of Python and of `PACKAGES`; "absent" where one is not installed."""
     return {"python": python_version(), **{package: version_of(package) for package in PACKAGES}}
 
 
 def version_of(package: str) -> str:
-    """The installed version of a package."""
+    """Installed version of a package, or "absent"."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,7 +1,4 @@
-"""How much is sent before a run, and over how many connections; the same for measured and simulated ones.
-
-Rule of this file: arithmetic of a scenario, nothing else.
-"""
+"""Warm-up size and initial connections of a run, the same for measured and simulated runs. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +6,17 @@ from experiments.campaign.scenario import Entry, Scenario
 
 
 def warm_requests(scenario: Scenario, entry: Entry) -> int:
-    """Requests sent through the balancer before the run: at least two for each that will be outstanding.
+    """Warm-up requests sent through the balancer: at least two for each that will be outstanding.
 
-    One would find the connections that a burst needs; the second finds those that a slow region needs when
-    slots of the fast ones are already free again.
+    The first opens the connections that a burst needs, the second those that a slow region needs when slots of the fast
+    ones are already free again.
     """
     workers = sum(region.workers for region in scenario.regions)
     return max(scenario.warmup * workers, 2 * first_connections(scenario, entry))
 
 
 def first_connections(scenario: Scenario, entry: Entry) -> int:
-    """Connections to open before the run: the batch, or what Little's law expects of the open loop."""
+    """Connections to open before the run: the batch, or the concurrency of the open loop by Little's law."""
     load = scenario.load_of(entry)
     if load.mode == "closed":
         return min(load.batch, load.planned)

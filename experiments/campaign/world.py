@@ -1,7 +1,4 @@
-"""Where a run comes from: real processes, or the simulator. Whoever asks for runs one by one need not know.
-
-Rule of this file: one signature for both, and the same `Run` from both.
-"""
+"""Source of a run: real processes or the simulator, behind one signature that returns the same `Run`."""
 
 from __future__ import annotations
 
@@ -16,13 +13,16 @@ World = Callable[[Scenario, Entry, int, int, int], Run]
 
 
 def world_of(is_simulated: bool) -> World:
-    """The one that was asked for."""
+    """The simulator, or measurement on real processes."""
     return simulated if is_simulated else measured
 
 
 def measured(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """A fresh fleet of real processes. Raises FleetFailedError, and KeyboardInterrupt after taking it down."""
-    import uvloop  # not where nothing is measured
+    """Run on a fresh fleet of real processes.
+
+    Raises `FleetFailedError`, and `KeyboardInterrupt` after stopping the fleet.
+    """
+    import uvloop  # imported only when something is measured
 
     from experiments.campaign.trial import run_trial
 
@@ -31,7 +31,7 @@ def measured(scenario: Scenario, entry: Entry, block: int, order: int, seed: int
 
 
 def simulated(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """Virtual time. Raises BadInputError where the simulator cannot do what the scenario says."""
+    """Run in virtual time. Raises `BadInputError` where the simulator does not support the scenario."""
     from experiments.simulator.run import simulate
 
     return simulate(scenario, entry, block, order, seed)

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.campaign.comparison import (
     Standing,
     Interval,
+    Standing,
     as_interval,
     holm,
     is_comparable,

@@ -1,1 +1,1 @@
-"""The load generators, and the rows that they write."""
+"""Load generators and the samples that they write."""

@@ -1,8 +1,8 @@
-"""An alarm at an absolute instant of the monotonic clock, as precise as the platform allows.
+"""Timer at an absolute instant of the monotonic clock, as precise as the platform allows.
 
-Rule of this file: loop timers are kept in whole milliseconds and overshoot by most of one, which would be the
-generator's own lag. On Linux a timerfd is a descriptor that becomes readable at the nanosecond asked for;
-elsewhere the loop's timer has to do, and the lag that it causes is measured and judged like any other.
+Event loop timers are kept in whole milliseconds and overshoot by most of one, which would be the load generator's own
+lag. On Linux a timerfd is a descriptor that becomes readable at the requested nanosecond; elsewhere the loop's timer is
+used, and the lag that it causes is measured and judged like any other.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TFD_FLAGS = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
 
 
 class Alarm(Protocol):
-    """Rings once at the instant it was last set to; it may also ring early."""
+    """Calls back once at the instant it was last set to; it may also call back early."""
 
     def set(self, at: float) -> None:
-        """Ring at `at`, in seconds of `time.monotonic()`."""
+        """Set the alarm to `at`, in seconds of `time.monotonic()`."""
 
     def close(self) -> None:
-        """Never ring again."""
+        """Release the alarm; it does not call back any more."""
 
 
 class ItimerSpec(ctypes.Structure):
@@ -42,9 +42,9 @@ class ItimerSpec(ctypes.Structure):
 
 
 class Timerfd:
-    """The descriptor alone: readable from the instant it was set to. Raises OSError where there is none.
+    """A timerfd without an event loop: readable from the instant it was set to. Raises `OSError` where unsupported.
 
-    It is never read: setting it anew clears its count of expirations, one system call less.
+    It is never read: setting it anew clears its count of expirations, which saves a system call.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Timerfd:
 
 
 class TimerfdAlarm(Timerfd):
-    """A timerfd watched by the loop. Raises OSError where there is none."""
+    """A timerfd watched by the event loop. Raises `OSError` where unsupported."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class TimerfdAlarm(Timerfd):
 
 
 class LoopAlarm:
-    """The loop's own timer: everywhere, a millisecond or two late."""
+    """The event loop's own timer: available everywhere, a millisecond or two late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         self._loop = loop
@@ -94,7 +94,7 @@ class LoopAlarm:
 
 
 def open_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
-    """The most precise alarm there is here."""
+    """The most precise alarm of the platform."""
     if sys.platform == "linux":
         try:
             return TimerfdAlarm(loop, ring)

@@ -1,8 +1,7 @@
-"""When requests are due: pure functions from a load and a seed to absolute instants.
+"""Arrival processes: pure functions from a load and a seed to the instants at which requests are due.
 
-Rule of this file: every instant is fixed before the first request is sent, so no answer, however slow, can
-delay a request of an open loop. Instants are seconds from the start of the run, ascending. A simulated run takes
-them from here too.
+Every instant is fixed before the first request is sent, so a slow answer cannot delay a request of an open loop.
+Instants are seconds from the start of the run, ascending. Simulated runs use the same instants.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ Rng = np.random.Generator
 
 
 def poisson(rate: float, count: int, rng: Rng) -> Floats:
-    """`count` arrivals at `rate` per second, shape (count,).
+    """`count` Poisson arrivals at `rate` per second, shape (count,).
 
-    Given how many arrivals a Poisson process has in a span, they lie uniformly in it: sorting uniform draws is
-    the process itself, with the offered rate exact in every run instead of in the mean over runs.
+    Given how many arrivals a Poisson process has in an interval, they are uniform in it: sorted uniform draws are the
+    process itself, with the offered rate exact in every run instead of in the mean over runs.
     """
     return np.sort(rng.uniform(0.0, count / rate, count))
 
@@ -34,15 +33,15 @@ def constant(rate: float, count: int) -> Floats:
 
 
 def closed(batch: int, count: int) -> Floats:
-    """The first arrivals of a closed loop: all at 0, as many as the batch holds; the rest follow answers."""
+    """First arrivals of a closed loop: one batch at 0; the rest follow answers."""
     return np.zeros(min(batch, count))
 
 
 def stepped(edges: Sequence[float], rates: Sequence[float], rng: Rng) -> Floats:
-    """Poisson at `rates[i]` per second from `edges[i]` to `edges[i + 1]`; as many arrivals as are expected.
+    """Poisson at `rates[i]` per second from `edges[i]` to `edges[i + 1]`, with the expected number of arrivals.
 
-    Given their number, arrivals are independent draws with a density proportional to the rate (Çinlar, Introduction
-    to Stochastic Processes, 4.7): uniform draws of the expected count are led back through it to their instants.
+    Given their number, arrivals are independent draws with a density proportional to the rate (Çinlar, Introduction to
+    Stochastic Processes, 4.7): uniform draws of the expected count are mapped to instants by its inverse.
     """
     expected = np.concatenate([[0.0], np.cumsum(np.diff(edges) * np.asarray(rates))])
     count = max(1, round(float(expected[-1])))
@@ -50,7 +49,7 @@ def stepped(edges: Sequence[float], rates: Sequence[float], rng: Rng) -> Floats:
 
 
 def burst(load: Load, rng: Rng) -> Floats:
-    """`rate`, and `peak` within each burst."""
+    """Poisson arrivals at `rate`, and at `peak` within each burst."""
     edges, rates = [0.0], list[float]()
     for begin, end in load.bursts:
         edges += [begin, end]
@@ -59,9 +58,9 @@ def burst(load: Load, rng: Rng) -> Floats:
 
 
 def mmpp(load: Load, rng: Rng) -> Floats:
-    """A Poisson process whose rate jumps between two, modulated by a Markov chain (Fischer and Meier-Hellstern 1993).
+    """Markov-modulated Poisson process with two rates (Fischer and Meier-Hellstern 1993).
 
-    It begins as it is found at a random moment. Spells are exponential, so there is no telling when one ends.
+    It starts in its stationary state. The durations of both states are exponential.
     """
     busy, every = load.lasts or 0.0, load.every or 1.0
     is_busy = bool(rng.random() < busy / every)
@@ -75,9 +74,9 @@ def mmpp(load: Load, rng: Rng) -> Floats:
 
 
 def ramp(load: Load, rng: Rng) -> Floats:
-    """The rate grows, or falls, evenly from `rate` to `peak`.
+    """Poisson arrivals whose rate changes linearly from `rate` to `peak`.
 
-    The expected count is r·t + g·t²/2 with slope g; draws of it are led back by solving for t, in the form of the
+    The expected count is r·t + g·t²/2 with slope g; draws of it are inverted by solving for t, in the form of the
     quadratic that stays exact where the slope is small.
     """
     slope = ((load.peak or load.rate) - load.rate) / load.duration
@@ -87,7 +86,7 @@ def ramp(load: Load, rng: Rng) -> Floats:
 
 
 def replay(load: Load) -> Floats:
-    """The first `duration` seconds of what was recorded. Raises BadInputError."""
+    """The first `duration` seconds of a recording. Raises `BadInputError`."""
     instants = recorded(load.file or "")
     return instants[instants < load.duration]
 
@@ -110,5 +109,5 @@ def first_instants(load: Load, seed: int, time_scale: float) -> Floats:
 
 
 def requests_of(load: Load, seed: int) -> int:
-    """How many requests the run of a block has, whose seed is `seed`."""
+    """Number of requests of a run in the block with this seed."""
     return len(first_instants(load, seed, 1.0)) if load.arrivals == "mmpp" else load.planned

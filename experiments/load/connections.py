@@ -1,7 +1,7 @@
-"""The generator's connections to one address: kept alive, leased newest first, opened ahead of need.
+"""Connection pool of the load generator for one address: kept alive, leased newest first, opened ahead of need.
 
-Rule of this file: no request waits for a handshake if that can be foreseen, because the wait would be the
-generator's own. A spare connection is opened whenever fewer than `spare` are idle.
+As far as foreseeable, no request waits for a handshake, since that wait would be the load generator's own. A connection
+is opened whenever fewer than `spare` are idle.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from balancer.upstream.connection import UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds. A loopback handshake takes microseconds; a full backlog may take its time."""
+"""Connect timeout in seconds. A loopback handshake takes microseconds; with a full backlog it may take longer."""
 
 Ready = Callable[[UpstreamConnection], None]
 Refused = Callable[[], None]
 
 
 class Connections:
-    """Owner of every connection to `host`:`port`."""
+    """Pool of all connections to `host`:`port`."""
 
     def __init__(self, host: str, port: int, spare: int) -> None:
         self._host, self._port, self._spare = host, port, spare
@@ -31,13 +31,13 @@ class Connections:
         self._all: set[UpstreamConnection] = set()
 
     async def open(self, count: int) -> None:
-        """Have `count` connections idle before the run. Raises FleetFailedError when one cannot be made."""
+        """Open `count` idle connections before the run. Raises `FleetFailedError` when one fails."""
         opened = await asyncio.gather(*(self._connect() for _ in range(count)))
         self._all.update(opened)
         self._idle += opened
 
     def lease(self, ready: Ready, refused: Refused) -> None:
-        """Call `ready` with a connection, at once if one is idle; or `refused` when none could be made."""
+        """Call `ready` with a connection, at once if one is idle; call `refused` when none can be opened."""
         if self._idle:
             upstream = self._idle.pop()
             if len(self._idle) + len(self._opening) < self._spare:
@@ -48,7 +48,7 @@ class Connections:
             self._open_one()
 
     def give_back(self, upstream: UpstreamConnection) -> None:
-        """A request has ended on it: hand it on, keep it, or close it."""
+        """Return a connection after a request: pass it to a waiter, keep it idle, or close it."""
         if not upstream.is_reusable:
             upstream.close()
         elif self._waiting:
@@ -57,13 +57,13 @@ class Connections:
             self._idle.append(upstream)
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
-        """It can no longer be leased."""
+        """Remove a closed connection from the pool."""
         self._all.discard(upstream)
         if upstream in self._idle:
             self._idle.remove(upstream)
 
     async def close(self) -> None:
-        """Close everything; requests on the wire hear nothing any more."""
+        """Close all connections; requests in flight get no callback."""
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
@@ -76,7 +76,7 @@ class Connections:
         task.add_done_callback(self._opening.discard)
 
     async def _connect(self) -> UpstreamConnection:
-        """The one place where what `connect` raises becomes an error of this room."""
+        """Open a connection, with every failure converted to `FleetFailedError`."""
         try:
             return await connect(self, self._host, self._port, CONNECT_TIMEOUT)
         except Exception as error:

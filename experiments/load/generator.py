@@ -1,9 +1,9 @@
-"""The load generator: requests that leave when they are due, whatever became of those before.
+"""The load generator on asyncio: requests are sent when they are due, whatever became of earlier ones.
 
-Rules of this file: it is built like the data path it measures (asyncio protocols, llhttp, no task and no timer
-per request), because a generator that costs more than the balancer measures itself. Latency counts from the
-instant at which a request was due, so a stalled system cannot hide behind requests that were never sent
-(coordinated omission). Every instant is read from `time.monotonic()`, never from the loop's coarse clock.
+It is built like the proxy that it measures (asyncio protocols, llhttp, no task and no timer per request), because a
+generator that costs more than the balancer measures itself. Latency counts from the instant at which a request was due,
+so a stalled system cannot hide behind requests that were never sent (coordinated omission). Every instant is read from
+`time.monotonic()`, never from the loop's cached time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORKER_FIELD = re.compile(rb"\r\nx-worker-name:[ \t]*([^\r]*)", re.IGNORECASE)
 
 SPARE = 8
 SWEEP = 0.02
-"""Seconds between two looks for requests that have timed out."""
+"""Seconds between two sweeps for timed-out requests."""
 
 
 class InFlightRequest:
@@ -40,7 +40,7 @@ class InFlightRequest:
         self.kind = Kind.OK
 
     def depart(self, upstream: UpstreamConnection) -> None:
-        """A connection is here: write the request."""
+        """Send the request on a connection."""
         if self.has_ended:  # timed out while the connection was being made
             self._generator.connections.give_back(upstream)
             return
@@ -49,7 +49,7 @@ class InFlightRequest:
         upstream.send(self._generator.head(self.number), self, b"GET")
 
     def refused(self) -> None:
-        """No connection could be made."""
+        """End the request because no connection could be opened."""
         self.end(Kind.REFUSED)
 
     def response_whole(self, response: Response, body: bytes) -> None:
@@ -58,7 +58,7 @@ class InFlightRequest:
 
     def response_started(self, response: Response) -> None:
         status = response.status
-        if status < 200:  # an interim answer is not the answer
+        if status < 200:  # an interim response
             return
         found = WORKER_FIELD.search(response.block)
         self._generator.ledger.answered(self.number, time.monotonic(), status, found[1] if found else b"")
@@ -87,14 +87,14 @@ class InFlightRequest:
         pass
 
     def time_out(self) -> None:
-        """Too late: give the connection up, for an answer may still arrive on it."""
+        """End the request and close its connection, on which an answer may still arrive."""
         if not self.has_ended:
             if self._upstream is not None:
                 self._upstream.close()
             self.end(Kind.TIMEOUT)
 
     def end(self, kind: Kind) -> None:
-        """Write the end down, once."""
+        """Record the end of the request, at most once."""
         if not self.has_ended:
             self.has_ended = True
             self._generator.ended(self.number, kind)
@@ -107,9 +107,9 @@ def ignore_start(started_at: float) -> None:
 class Generator:
     """Sends `count` requests: those of `instants` when they are due, the rest one per answer.
 
-    `instants` has shape (m,), m <= count, in seconds from the start. With m == count the loop is open, else it
-    is closed and m requests are kept outstanding: a sliding batch. `timeout` in seconds from being due. `demand`, if
-    any, is what each request says in X-Service-Times, by its number.
+    `instants` has shape (m,), m <= count, in seconds from the start. With m == count the loop is open, else it is
+    closed and m requests are kept outstanding: a sliding batch. `timeout` in seconds from the due instant. `demand`, if
+    given, holds the X-Service-Times header value of each request, by number.
     """
 
     def __init__(
@@ -139,9 +139,8 @@ class Generator:
     async def run(self, connections: int, begun: Callable[[float], None] = ignore_start) -> Ledger:
         """Open `connections`, send everything, wait for every end. On cancellation open rows are closed first.
 
-        `begun` is called as the load starts, with that instant of `time.monotonic()`.
-
-        Raises FleetFailedError when the first connections cannot be made.
+        `begun` is called as the load starts, with that instant of `time.monotonic()`. Raises `FleetFailedError` when
+        the first connections cannot be opened.
         """
         loop = asyncio.get_running_loop()
         await self.connections.open(connections)
@@ -162,11 +161,11 @@ class Generator:
         return self.ledger
 
     def head(self, number: int) -> bytes:
-        """The request's bytes, with an identity of its own."""
+        """Bytes of a request, with a unique X-Request-ID."""
         return self._head % ((number, self._demand[number]) if self._demand else number)
 
     def ended(self, number: int, kind: Kind) -> None:
-        """A request is over; in a closed loop its slot is free from this instant."""
+        """Record the end of a request; in a closed loop, send the next one."""
         now = time.monotonic()
         self.ledger.ended(number, now, kind)
         if self._is_closed_loop and len(self.ledger) < self.count and not self._is_over:
@@ -180,7 +179,7 @@ class Generator:
         return self._finished is None or self._finished.done()
 
     def _send_due(self) -> None:
-        """Send all that is due, then set the alarm to the next."""
+        """Send all requests that are due, then set the alarm to the next one."""
         start, due = self.ledger.started_at, self._due
         while due and start + due[0] <= time.monotonic():
             at = start + due.popleft()
@@ -194,7 +193,7 @@ class Generator:
         self.connections.lease(flight.depart, flight.refused)
 
     async def _sweep(self) -> None:
-        """End what is overdue. Requests have equal timeouts, so the oldest stand first."""
+        """Time out overdue requests. Timeouts are equal, so the oldest requests come first."""
         while True:
             await asyncio.sleep(SWEEP)
             overdue = time.monotonic() - self._timeout

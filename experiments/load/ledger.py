@@ -1,7 +1,7 @@
-"""The columns of a run while it is being made.
+"""Columns of a run while it is being recorded.
 
-Rule of this file: a row exists from the moment at which its request is due, and its end is written exactly
-once. Instants go in as seconds of the monotonic clock and come out as seconds from the start of the run.
+A row exists from the instant at which its request is due, and its end is written exactly once. Instants go in as
+seconds of the monotonic clock and come out as seconds from the start of the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNKNOWN = -1
 
 
 class Ledger:
-    """One row per request, in order of being due. `started_at` is the zero of every column."""
+    """One row per request, in order of due instants. `started_at` is the zero of every column."""
 
     def __init__(self, places: Sequence[Place], started_at: float) -> None:
         regions = list(dict.fromkeys(place.region for place in places))
@@ -41,7 +41,7 @@ class Ledger:
         return len(self.scheduled_at)
 
     def due(self, at: float) -> int:
-        """Open a row for a request that is due at `at`; returns its number."""
+        """Add a row for a request that is due at `at`; returns its number."""
         self.scheduled_at.append(at)
         self.sent_at.append(math.nan)
         self.first_byte_at.append(math.nan)
@@ -52,13 +52,13 @@ class Ledger:
         return len(self.scheduled_at) - 1
 
     def answered(self, number: int, at: float, status: int, worker: bytes) -> None:
-        """The head of the response is here."""
+        """Record the head of the response."""
         self.first_byte_at[number] = at
         self.status[number] = status
         self.worker[number] = self._workers.get(worker, UNKNOWN)
 
     def ended(self, number: int, at: float, kind: Kind) -> None:
-        """Close the row."""
+        """Record the end of a request."""
         self.ended_at[number] = at
         self.kind[number] = kind
         self.ended_order.append(number)
@@ -66,7 +66,7 @@ class Ledger:
             self.failures[kind.name.lower()] += 1
 
     def close(self, at: float) -> None:
-        """Rows still open end now, unfinished: they were sent, so they count."""
+        """Close open rows as unfinished at `at`: the requests were sent, so they count."""
         for number, ended_at in enumerate(self.ended_at):
             if math.isnan(ended_at):
                 self.ended(number, at, Kind.UNFINISHED)
@@ -76,7 +76,7 @@ class Ledger:
         return len(self) - len(self.ended_order)
 
     def recent(self, now: float, span: float = 1.0) -> tuple[float, float, float]:
-        """Of requests that ended in the last `span` seconds: ends per second, and latency p50 and p99 in seconds."""
+        """Requests that ended in the last `span` seconds: ends per second, and latency p50 and p99 in seconds."""
         latency = []
         for number in reversed(self.ended_order):
             if self.ended_at[number] < now - span:
@@ -86,16 +86,16 @@ class Ledger:
         return len(latency) / span, percentile(values, 50), percentile(values, 99)
 
     def recent_lag(self, count: int = 100) -> float:
-        """The worst lateness in seconds among the last `count` requests that were due."""
+        """Maximum lag in seconds among the last `count` requests that were due."""
         late = [
             sent - due
             for sent, due in zip(self.sent_at[-count:], self.scheduled_at[-count:], strict=True)
-            if sent == sent  # not nan: it was sent
+            if sent == sent  # false for nan: not sent
         ]
         return max(late, default=0.0)
 
     def samples(self) -> Samples:
-        """The columns as arrays, instants counted from the start of the run."""
+        """The columns as arrays, with instants in seconds from the start of the run."""
         worker = np.array(self.worker, dtype=np.int64)
         regions = np.array([*self._region_of, UNKNOWN], dtype=np.int64)
         return Samples(

@@ -1,9 +1,8 @@
-"""An open loop that is cheap enough to stand beside what it measures: raw sockets, epoll, arrays.
+"""Open-loop load generator that is cheap enough to run beside what it measures: raw sockets, epoll, arrays.
 
-Rule of this file: nothing in here may cost a request more than a few microseconds, so there is no event loop, no
-parser and no object for a request. A request is a number; what became of it stands in arrays under that number. A
-connection that is free takes the next request that is due, the one that was used last first. A request that finds none
-free waits in line, and its latency counts from being due all the same.
+A request may cost no more than a few microseconds, so there is no event loop, no parser and no object per request. A
+request is a number that indexes arrays of results. A free connection takes the next due request, the last used
+connection first. A request without a free connection waits, and its latency still counts from its due instant.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ HEAD_START = 0.02
 """Seconds from the last connection made to the first instant."""
 
 SWEEP = 0.1
-"""Seconds from one look for what is overdue to the next."""
+"""Seconds between two sweeps for overdue requests."""
 
 LOOK = 50e-6
-"""Seconds that a look for something new may take; whatever takes longer is somebody else on our core, and not idle."""
+"""Maximum seconds of a poll that counts as idle; a longer one was preempted by another process on the core."""
 
 OPEN_WITHIN = 5.0
 READ = 4096
-"""Bytes at a time: what is small is read at once, and more would be allocated and given back for each response."""
+"""Bytes per read: a small response fits, and a larger buffer would be allocated and freed for each response."""
 
 OK = b"HTTP/1.1 200 "
 LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)[ \t]*\r\n", re.IGNORECASE)
 FREE, OPENING = -1, -2
-"""What a lane has for a number when it has no request."""
+"""Value of `ConnectionSlot.number` without a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row per request: instants in seconds of `time.monotonic()`, nan where there was none; `kind` as in Kind."""
+    """A row per request: instants in seconds of `time.monotonic()`, nan where there is none; `kind` as in `Kind`."""
 
     due: Floats
     sent: Floats
     ended: Floats
     kind: Ints
     has_waited: Flags
-    """Whether no connection was free when it was due."""
+    """Whether no connection was free when the request was due."""
 
     def since(self, instant: float) -> Record:
-        """Those that were due from `instant` on."""
+        """Rows that were due from `instant` on."""
         rows = self.due >= instant
         return Record(
             self.due[rows], self.sent[rows], self.ended[rows], self.kind[rows], self.has_waited[rows]
@@ -70,17 +69,17 @@ class ConnectionSlot:
         self.take(sock, FREE)
 
     def take(self, sock: socket.socket, number: int) -> None:
-        """This connection from now on."""
+        """Use a new socket, with request `number` or `FREE` or `OPENING`."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock, self.send, self.recv = sock, sock.send, sock.recv
         self.number = number
         self.came = b""
-        """What has come of a response that is not whole yet."""
+        """Bytes received of an incomplete response."""
 
 
 class OpenLoop:
-    """Sends one request at every instant and writes down what became of it. `timeout` in seconds from being due."""
+    """Sends one request at every instant and records its result. `timeout` in seconds from the due instant."""
 
     def __init__(
         self, port: int, request: bytes, connections: int, timeout: float, spins: bool = False
@@ -90,13 +89,13 @@ class OpenLoop:
         self._timeout = timeout
         self._spins = spins
         self.idle = 0.0
-        """Seconds of spinning in which nothing came and nothing was due."""
+        """Seconds of spinning in which nothing arrived and nothing was due."""
 
         self._size = -1
-        """Bytes of a whole response, as the first has shown; -1 before it."""
+        """Bytes of a complete response, taken from the first one; -1 before it."""
 
         self._short_until = 0.0
-        """When a connection became free after there had been none."""
+        """Instant at which a connection became free after there had been none."""
 
         self._next = 0
         self._is_set_for = -1
@@ -124,33 +123,33 @@ class OpenLoop:
         self._epoll.register(lane.sock.fileno(), mask)
 
     def run(self, instants: Sequence[float]) -> Record:
-        """Send at `instants`, seconds from now and ascending, at least one; returns when all have ended."""
+        """Send at `instants`, in seconds from now and ascending, at least one; returns when all have ended."""
         start, count = time.monotonic() + HEAD_START, len(instants)
         self._due = [start + instant for instant in instants]
         self._left = count
         self._sent, self._ended = array("d", [np.nan]) * count, array("d", [np.nan]) * count
         self._kind, self._has_waited = array("b", [Kind.UNFINISHED]) * count, array("b", [0]) * count
         give_up_at = self._due[-1] + self._timeout
-        self._due.append(float("inf"))  # the next of the last
+        self._due.append(float("inf"))  # sentinel after the last instant
         self._turns(give_up_at)
         self._give_up(give_up_at)
         return self._record()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all sockets and the timer and epoll descriptors."""
         for lane in [*self._lanes.values(), *self._down]:
             lane.sock.close()
         self._timer.close()
         self._epoll.close()
 
     def _turns(self, give_up_at: float) -> None:
-        """Wait until something comes or is due, and do it; all the time goes by in here."""
+        """Main loop: wait for data or the next due instant and handle it."""
         clock, due, lanes = time.monotonic, self._due, self._lanes
         wait = self._look if self._spins else self._sleep
         now = sweep_at = clock()
         while self._left and now < give_up_at:
             events = wait()
-            now = clock()  # what is read after this had come by now, but for the rest of one in pieces
+            now = clock()  # data read after this had arrived by now, except the rest of a fragmented response
             for fd, _ in events:
                 if (lane := lanes.get(fd)) is not None:
                     self._hear(lane, now)
@@ -161,14 +160,14 @@ class OpenLoop:
                 self._sweep(now)
 
     def _sleep(self) -> list[tuple[int, int]]:
-        """Until something comes, or the next is due and can be sent."""
+        """Wait with epoll until data arrives, or the next request is due and can be sent."""
         if self._free and self._is_set_for < self._next < len(self._due) - 1:
             self._is_set_for = self._next
             self._timer.set(self._due[self._next])
         return self._epoll.poll(SWEEP)
 
     def _look(self) -> list[tuple[int, int]]:
-        """As `_sleep`, without giving the core away. It comes back at times with nothing, for the sweep."""
+        """Busy-poll instead of sleeping in `_sleep`. Returns without events at times, for the sweep."""
         clock, poll, due = time.monotonic, self._epoll.poll, self._due
         began_at = now = clock()
         while not (events := poll(0)) and now < began_at + SWEEP:
@@ -183,7 +182,7 @@ class OpenLoop:
         return events
 
     def _send_due(self) -> None:
-        """Everything that is due and finds a connection."""
+        """Send all due requests for which a connection is free."""
         clock, free, due = time.monotonic, self._free, self._due
         while free and due[self._next] <= (now := clock()):
             lane = free.pop()
@@ -280,7 +279,7 @@ class OpenLoop:
         self._down.append(lane)
 
     def _sweep(self, now: float) -> None:
-        """End what is overdue, and try again where nobody answered."""
+        """Time out overdue requests, and reopen refused connections."""
         for lane in list(self._lanes.values()):
             if lane.number >= 0 and self._due[lane.number] + self._timeout <= now:
                 self._end_broken(lane, Kind.TIMEOUT, now)
@@ -290,10 +289,10 @@ class OpenLoop:
         self._send_due()
 
     def _give_up(self, now: float) -> None:
-        """Whatever is left has failed: unanswered, or never sent for want of a connection."""
+        """Mark the remaining requests as failed: unanswered, or never sent for want of a connection."""
         for number in range(len(self._kind)):
             if self._kind[number] == Kind.UNFINISHED:
-                was_sent = self._sent[number] == self._sent[number]  # nan is not
+                was_sent = self._sent[number] == self._sent[number]  # false for nan
                 self._kind[number] = Kind.TIMEOUT if was_sent else Kind.REFUSED
                 self._ended[number] = now
 
@@ -308,7 +307,7 @@ class OpenLoop:
 
 
 def size_of(data: bytes) -> int:
-    """Bytes of the response that begins like this; -1 while that is not known. Only Content-Length is understood."""
+    """Size in bytes of the response that begins with `data`; -1 if unknown. Only Content-Length is supported."""
     end = data.find(b"\r\n\r\n")
     if end < 0:
         return -1

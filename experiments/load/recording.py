@@ -1,7 +1,7 @@
-"""Recorded instants: a text file with one request per line, when it arrived in seconds; or a balancer's recording.
+"""Recorded arrivals: a text file with one request per line, its instant in seconds; or a recording of the balancer.
 
-Rule of this file: of text only the first column is read, whatever stands behind a comma or a space; `#` begins a
-comment. What counts is the distance from the first instant, so a recording may begin at any time of day.
+Of text only the first column is read, up to a comma or a space; `#` begins a comment. Instants count from the first, so
+a recording may begin at any time of day.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from experiments.load.samples import Floats
 from experiments.record.reader import is_recording, read_recording
 
 LARGEST = 256 << 20
-"""Bytes of text: some ten million requests."""
+"""Maximum size of a text file in bytes: some ten million requests."""
 
 
 @lru_cache(maxsize=8)
 def recorded(path: str) -> Floats:
-    """Ascending instants in seconds from the first, shape (n,). Raises BadInputError naming the line."""
+    """Ascending instants in seconds from the first, shape (n,). Raises `BadInputError` naming the line."""
     if is_recording(Path(path)):
         return recorded_by_balancer(path)
     try:
         lines = checked_file(Path(path)).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:  # UnicodeDecodeError is one, and so is a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError includes UnicodeDecodeError and a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else "not text"
         raise BadInputError(f"load.file: {path} cannot be read: {reason}") from None
     instants = np.sort(
@@ -35,12 +35,12 @@ def recorded(path: str) -> Floats:
     if not len(instants):
         raise BadInputError(f"load.file: {path} holds no instant")
     counted = np.asarray(instants - instants[0], dtype=np.float64)
-    counted.flags.writeable = False  # it is shared by whoever asks again
+    counted.flags.writeable = False  # cached and shared by all callers
     return counted
 
 
 def checked_file(path: Path) -> Path:
-    """A file that ends, and that memory has room for. Raises BadInputError and OSError."""
+    """Check that the path is a regular file that fits in memory. Raises `BadInputError` and `OSError`."""
     size = path.stat().st_size
     if not path.is_file() or size > LARGEST:
         raise BadInputError(f"load.file: {path}: must be a file of at most {LARGEST >> 20} MiB")
@@ -55,7 +55,7 @@ def recorded_by_balancer(path: str) -> Floats:
 
 
 def read(path: str, number: int, line: str) -> list[float]:
-    """The instant in one line, or none if it has only a comment or, being the first, the names of columns."""
+    """Instant of one line, or none if it has only a comment or, as the first line, column names."""
     words = line.partition("#")[0].replace(",", " ").split()
     try:
         found = [float(words[0])] if words else []

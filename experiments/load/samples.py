@@ -1,8 +1,8 @@
-"""The raw result of one run: a row per request, and the facts of the run beside them.
+"""Raw samples of one run: a row per request, and the facts of the run beside them.
 
-Rule of this file: nothing is summarised and nothing is dropped. A request that failed, timed out or was
-still open when the run was stopped keeps its row; a report is a function of these files alone. All instants
-are float seconds from the start of the run; `nan` where an instant was never reached.
+Nothing is summarised and nothing is dropped. A request that failed, timed out or was still open when the run was
+stopped keeps its row; a report is a function of these files alone. All instants are float seconds from the start of the
+run; `nan` where an instant was never reached.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from experiments.printable import PrintableName
 FORMAT = 1
 
 LARGEST_COLUMN = 256 << 20
-"""Bytes of a column, or of the facts: 32 million requests."""
+"""Maximum size of a column or of the facts in bytes: 32 million requests."""
 
 LONGEST = 1e9
-"""Seconds of a run."""
+"""Maximum absolute instant of a run in seconds."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 World = Literal["measured", "simulated"]
-"""Where a run took place: among real processes, or in virtual time."""
+"""How a run was executed: on real processes, or in virtual time."""
 
 
 class Kind(IntEnum):
-    """How a request ended, as the client saw it. The numbers are written to files: append, never renumber."""
+    """Outcome of a request as the client saw it. The numbers are written to files: append, never renumber."""
 
     OK = 0
     ERROR_STATUS = 1  # an answer with a status of 400 or more
     REFUSED = 2  # no connection to the balancer
     TIMEOUT = 3  # no complete answer within the scenario's timeout
-    RESET = 4  # the connection broke, or what came was not HTTP
+    RESET = 4  # the connection broke, or the response was not HTTP
     UNFINISHED = 5  # the run was stopped while the request was open
-    ABANDONED = 6  # the client left: known from access logs only
+    ABANDONED = 6  # the client left; known from access logs only
 
 
 class Place(BaseModel):
-    """A worker and the region that it stands in."""
+    """A worker and the region to which it belongs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class Place(BaseModel):
 
 
 class RunFacts(BaseModel):
-    """What is known of a run besides its requests. Written as JSON into the same file."""
+    """Facts of a run other than its requests, written as JSON into the same file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -101,8 +101,8 @@ class RunFacts(BaseModel):
 class Samples:
     """One array per column, all of shape (n,), in order of `sequence`.
 
-    `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered.
-    `attempts` is the number of workers that the balancer tried, 0 where it does not say.
+    `worker` indexes `RunFacts.places` and `region` indexes `RunFacts.regions`; -1 where no worker answered. `attempts`
+    is the number of workers that the balancer tried, 0 where unknown.
     """
 
     scheduled_at: Floats
@@ -126,7 +126,7 @@ class Samples:
 
     @property
     def ok(self) -> Flags:
-        """Which requests succeeded, shape (n,)."""
+        """Mask of the requests that succeeded, shape (n,)."""
         return np.asarray(self.kind == Kind.OK)
 
     @property
@@ -155,7 +155,7 @@ HEAD = re.compile(
     rb"'shape': \((?P<count>\d{1,9}),\), \} *\n",
     re.DOTALL,
 )
-"""What numpy writes before a column (numpy.lib.format, version 1.0); what it would read besides is no run's."""
+"""Header that numpy writes before a column (numpy.lib.format, version 1.0); other headers are rejected."""
 
 KINDS_OF_COLUMNS = {
     **dict.fromkeys(("scheduled_at", "sent_at", "first_byte_at", "ended_at"), np.dtype("f8")),
@@ -165,14 +165,14 @@ KINDS_OF_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Samples and the facts they belong to."""
+    """Samples of a run and its facts."""
 
     facts: RunFacts
     samples: Samples
 
 
 def save_run(run: Run, path: Path) -> None:
-    """Write the run as one npz file, complete or not at all: a half-written run would poison the report."""
+    """Write the run as one npz file atomically, so that a report never reads a half-written run."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     with partial.open("wb") as file:
@@ -181,14 +181,14 @@ def save_run(run: Run, path: Path) -> None:
 
 
 def write_run(run: Run, file: IO[bytes]) -> None:
-    """The bytes of a run file; the same run gives the same bytes."""
+    """Write the bytes of a run file; the same run gives the same bytes."""
     columns = {field.name: getattr(run.samples, field.name) for field in fields(run.samples)}
     facts = np.frombuffer(run.facts.model_dump_json().encode(), dtype=np.uint8)
     np.savez_compressed(file, allow_pickle=False, facts=facts, **columns)
 
 
 def load_run(path: Path) -> Run:
-    """Read what `save_run` wrote. Raises BadInputError when the file is not one of ours."""
+    """Read a file written by `save_run`. Raises `BadInputError` when it is not a run file."""
     try:
         with ZipFile(path) as archive:
             facts = RunFacts.model_validate(json.loads(member(archive, "facts", np.dtype("u1")).tobytes()))
@@ -199,12 +199,12 @@ def load_run(path: Path) -> Run:
     except (OSError, BadZipFile, zlib.error, EOFError, KeyError, ValueError, RecursionError) as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise BadInputError(f"{path}: not a run file: {reason[0][:200]}") from None
-    except NotImplementedError:  # a compression that zipfile does not know
+    except NotImplementedError:  # a compression that zipfile does not support
         raise BadInputError(f"{path}: not a run file: its compression is unknown") from None
 
 
 def member(archive: ZipFile, name: str, kind: np.dtype[Any] | None = None) -> NDArray[Any]:
-    """One array of the file. Raises ValueError where it is larger than one of ours, or of another kind."""
+    """Read one array of the file. Raises `ValueError` if it is too large or of another type."""
     info = archive.getinfo(f"{name}.npy")
     if info.file_size > LARGEST_COLUMN:
         raise ValueError(f"{name}: {info.file_size:,} bytes, where {LARGEST_COLUMN:,} are allowed")
@@ -220,7 +220,7 @@ def member(archive: ZipFile, name: str, kind: np.dtype[Any] | None = None) -> ND
 
 
 def check_samples(samples: Samples, facts: RunFacts) -> None:
-    """Raises ValueError where a column says what no run can."""
+    """Check the ranges of the columns. Raises `ValueError`."""
     for name, least, most in (
         ("worker", -1, len(facts.places) - 1),
         ("region", -1, len(facts.regions) - 1),

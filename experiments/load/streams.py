@@ -1,7 +1,7 @@
-"""Random streams that grow from the seed of a block, one for each thing that is drawn.
+"""Random streams derived from the seed of a block, one for each kind of draw.
 
-Rule of this file: whoever draws more of one thing moves no number of another. So entries of a block see the same
-arrivals and the same faults, whatever their policies draw, measured or simulated.
+Drawing more from one stream does not change another. Entries of a block therefore see the same arrivals and the same
+faults, whatever their policies draw, measured or simulated.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 Stream = Literal["arrivals", "faults"]
 
 NUMBERS: dict[Stream, int] = {"arrivals": 0xA2214A15, "faults": 0xFA0175}
-"""Sets the streams apart; arbitrary, and never changed, because old runs are repeated by their seeds."""
+"""Separates the streams; arbitrary constants, never changed, because old runs are repeated by their seeds."""
 
 
 def stream(name: Stream, seed: int) -> np.random.Generator:
-    """The stream of that name, for draws by the thousand."""
+    """NumPy generator of the stream with that name."""
     return np.random.default_rng([NUMBERS[name], seed])

@@ -1,1 +1,1 @@
-"""What a reader sees: tables, figures and pages, from the files of a campaign alone."""
+"""Tables, figures and pages of a report, generated from the files of a campaign alone."""

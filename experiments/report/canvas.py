@@ -1,8 +1,8 @@
-"""The paper that figures are drawn on: sizes, axes, and the way to a file.
+"""Base of all figures: sizes, axes, and export to SVG and PNG.
 
-Rules of this file: the object interface of matplotlib with the Agg canvas, never pyplot and never a window.
-Every figure exists in two widths, because text that is readable at 1280 pixels is not on a phone. Text
-becomes outlines and identifiers are seeded, so a file depends on nothing but its data.
+Uses matplotlib's object interface with the Agg canvas, never pyplot or a window. Every figure exists in two widths,
+because text that is readable at 1280 pixels is not on a phone. Text becomes outlines and identifiers are seeded, so a
+file depends only on its data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STYLE: Any = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "text.color": INK,
-    "text.parse_math": False,  # a name with two dollar signs is no formula
+    "text.parse_math": False,  # a name with two dollar signs is not a formula
     "legend.frameon": False,
     "hatch.linewidth": 0.8,
     "hatch.color": "white",
@@ -54,7 +54,7 @@ PNG_DPI = 120
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A width in inches, and how many small multiples stand side by side on it."""
+    """A figure width in inches, and the number of small multiples side by side."""
 
     name: str
     width: float
@@ -73,7 +73,7 @@ SHEETS = (WIDE, NARROW)
 def blank(
     sheet: Sheet, height: float, rows: int = 1, columns: int = 1, **grid: Any
 ) -> tuple[Figure, list[Axes]]:
-    """An empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
+    """Empty figure of `height` inches with its axes, row by row. Call inside `mpl.rc_context(STYLE)`."""
     figure = Figure(figsize=(sheet.width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **grid)
@@ -81,7 +81,7 @@ def blank(
 
 
 def settle(figure: Figure) -> Figure:
-    """Lay the figure out once and keep the places: each file format would do it again."""
+    """Compute the layout once and freeze it; otherwise every file format repeats it."""
     with mpl.rc_context(STYLE):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
@@ -89,7 +89,7 @@ def settle(figure: Figure) -> Figure:
 
 
 def to_svg(figure: Figure) -> bytes:
-    """The figure as SVG without a date, dots rasterised where a drawing asked for it."""
+    """Figure as SVG bytes without a date; marked elements are rasterised."""
     with mpl.rc_context(STYLE):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
@@ -97,7 +97,7 @@ def to_svg(figure: Figure) -> bytes:
 
 
 def to_png(figure: Figure) -> bytes:
-    """The figure as PNG at PNG_DPI dots per inch."""
+    """Figure as PNG bytes at `PNG_DPI` dots per inch."""
     with mpl.rc_context(STYLE):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=PNG_DPI, metadata={"Software": None})
@@ -105,9 +105,9 @@ def to_png(figure: Figure) -> bytes:
 
 
 def milliseconds(axis: Any, values: Sequence[float]) -> None:
-    """A log axis over `values` in ms with plain numbers: at 1, 2, 5 times a power of ten, closer or wider by need.
+    """Log axis over `values` in ms with plain numbers: ticks at 1, 2, 5 times a power of ten, or closer or wider.
 
-    Without values there is no scale: the axis stays empty, as the run was.
+    Without values the axis stays empty.
     """
     if not values:
         axis.set_ticks([])
@@ -123,19 +123,19 @@ def milliseconds(axis: Any, values: Sequence[float]) -> None:
 
 
 def steps(ratio: float) -> tuple[float, ...]:
-    """Multiples of a power of ten that get a number, where the axis spans `ratio`."""
+    """Multiples of a power of ten that get a label, for an axis that spans `ratio`."""
     if ratio > 2e3:
         return (1.0,)
     return (1.0, 2.0, 5.0) if ratio > 8 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 
 def log_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Limits with a little air on both sides, never less than half an octave apart."""
+    """Axis limits with a margin on both sides, at least a factor of 1.5 apart."""
     low, high = max(min(values), 1e-3), max(*values, 1e-3)
     return low / 1.06, max(high * 1.06, low * 1.5)
 
 
 def legend_above(figure: Figure, handles: Sequence[Any], sheet: Sheet, columns: int = 5) -> None:
-    """One legend for the whole figure, outside of every axis."""
+    """Add one legend for the whole figure, outside of the axes."""
     ncols = min(2 if sheet.is_narrow else columns, max(1, len(handles)))
     figure.legend(handles=list(handles), loc="outside upper left", ncols=ncols, fontsize=9, handlelength=2.2)

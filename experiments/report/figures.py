@@ -1,7 +1,7 @@
-"""Figures that hold the entries against each other: quantiles, distribution, throughput.
+"""Figures that compare the entries: latency quantiles, latency distribution, throughput.
 
-Rule of this file: each drawing takes the results or the summary and a sheet, and returns a figure. Axes carry
-units; what failed, and what rests on too few samples, is marked and stays visible.
+Each function takes the results or the summary and a sheet, and returns a figure. Axes carry units; failures, and values
+that rest on too few samples, are marked and stay visible.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from experiments.report.palette import FAINT, INK, INVALID, Competitor
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42
-"""Inches of height that one entry takes in a horizontal figure."""
+"""Height in inches of one entry in a horizontal figure."""
 
 MOST_STEPS = 4000
-"""Of a distribution, for each of its two axes: a step for each of millions of requests is gigabytes, and no pixel."""
+"""Maximum number of steps of a distribution, for each of its two axes: a step per request would take gigabytes for
+millions of requests, without a visible difference.
+"""
 
 
 @mpl.rc_context(STYLE)
@@ -50,7 +52,7 @@ def latency_quantiles(field: Sequence[Competitor], sheet: Sheet) -> Figure:
 
 
 def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: float, few: bool) -> None:
-    """One quantile as its mark; hollow grey when it rests on fewer than 100 samples beyond it."""
+    """Draw one quantile; hollow grey when fewer than 100 samples lie beyond it."""
     mark = QUANTILE_MARKS[percent]
     edge = FAINT if few and mark not in "|x" else one.colour
     face = "white" if few else one.colour
@@ -61,7 +63,7 @@ def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: floa
 
 
 def quantile_legend() -> list[Line2D]:
-    """The marks in words."""
+    """Legend of the quantile markers, including the hollow one."""
     names = {50.0: "p50", 75.0: "p75, p90", 95.0: "p95", 99.0: "p99", 99.9: "p99.9", 100.0: "max"}
     solid = [
         Line2D([], [], linestyle="", marker=QUANTILE_MARKS[percent], color=INK, label=name)
@@ -74,7 +76,7 @@ def quantile_legend() -> list[Line2D]:
 
 
 def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
-    """Entries down the left side, first on top."""
+    """Label the vertical axis with the entries, first on top."""
     axes.set_yticks(range(len(field)), [one.name.replace(" (", "\n(") for one in field])
     for tick, one in zip(axes.get_yticklabels(), field, strict=True):
         tick.set_color(INK if one.is_valid else FAINT)
@@ -85,7 +87,7 @@ def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
 
 @mpl.rc_context(STYLE)
 def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
-    """Left the cumulative distribution over a log axis, right the percentile spectrum that shows the tail."""
+    """Cumulative distribution over a log axis (left), and percentile spectrum of the tail (right)."""
     shape = (2, 1) if sheet.is_narrow else (1, 2)
     legend = 0.26 * math.ceil(len(field) / (2 if sheet.is_narrow else 5))
     figure, (left, right) = canvas.blank(sheet, (7.2 if sheet.is_narrow else 4.2) + legend, *shape)
@@ -100,8 +102,10 @@ def latency_distribution(field: Sequence[Competitor], sheet: Sheet) -> Figure:
 
 
 def draw_distribution(left: Axes, right: Axes, one: Competitor) -> list[float]:
-    """Sorted latencies over the part of all requests: failures keep the curve below 100 %. Returns the least and the
-    greatest, in ms, if there are any."""
+    """Draw sorted latencies over the fraction of all requests; failures keep the curve below 100 %.
+
+    Returns the least and the greatest latency in ms, if there are any.
+    """
     total = sum(len(run.samples) for run in one.runs)
     latency = success_latency(one.runs)
     latency.sort()
@@ -115,8 +119,10 @@ def draw_distribution(left: Axes, right: Axes, one: Competitor) -> list[float]:
 
 
 def steps_drawn(count: int) -> Ints:
-    """Which of so many sorted values a curve needs: all or, of many, some thousand. Even parts of all for the one axis,
-    and towards the end ever closer ones, as the axis of the tail has them."""
+    """Indices of the sorted values to draw: all, or of many some thousand.
+
+    Evenly spaced for the distribution, and ever denser towards the end for the tail's axis.
+    """
     if count <= 2 * MOST_STEPS:
         return np.arange(count)
     from_end = np.unique(np.geomspace(1, count, MOST_STEPS).astype(np.int64))
@@ -124,7 +130,7 @@ def steps_drawn(count: int) -> Ints:
 
 
 def spectrum_axis(axes: Axes, total: int) -> None:
-    """Percentiles spaced by the number of nines, as far as the samples reach."""
+    """Axis of percentiles spaced by the number of nines, as far as the samples reach."""
     percents = [p for p in (0.0, 50.0, 90.0, 99.0, 99.9, 99.99) if total * (1 - p / 100) >= 1]
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([1 / (1 - p / 100) for p in percents]))
@@ -134,13 +140,13 @@ def spectrum_axis(axes: Axes, total: int) -> None:
 
 
 def line_of(one: Competitor) -> Line2D:
-    """The entry as a legend shows it."""
+    """Legend handle with the colour and dash of the entry."""
     return Line2D([], [], color=one.colour, linestyle=one.dash, linewidth=2.2, label=one.name)
 
 
 @mpl.rc_context(STYLE)
 def throughput_bars(field: Sequence[Competitor], sheet: Sheet) -> Figure:
-    """Successes per second as bars, failures per second behind them in grey, blocks as dots."""
+    """Bars of successes per second, followed by failures per second in grey, with a tick per block."""
     figure, (axes,) = canvas.blank(sheet, 1.1 + ROW * len(field))
     totals = [completion_rate(one) for one in field]
     for y, (one, total) in enumerate(zip(field, totals, strict=True)):
@@ -160,7 +166,7 @@ def any_blocks(field: Sequence[Competitor]) -> bool:
 
 
 def throughput_bar(axes: Axes, y: int, one: Competitor, total: float, sheet: Sheet) -> None:
-    """One entry: successes, the failures that follow them, the number, and a tick per block."""
+    """One entry: bar of successes, bar of failures, the number, and a tick per block."""
     rate = throughput(one.runs)
     axes.barh(y, rate, height=0.66, color=one.colour, hatch=one.hatch, ec="white", lw=0)
     axes.barh(y, total - rate, left=rate, height=0.66, color=INVALID, hatch="xxx", ec="white", lw=0)
@@ -177,7 +183,7 @@ def completion_rate(one: Competitor) -> float:
 
 
 def rate_text(rate: float, total: float, sheet: Sheet) -> str:
-    """`187/s`, and the failed part when there is one and room for it."""
+    """Label such as `187/s`, with the failed part if there is one and the sheet is wide."""
     if sheet.is_narrow or total - rate < 1e-9:
         return f"{rate:.0f}/s"
     return f"{rate:.0f}/s, {100 * (1 - rate / total):.2g} % KO"

@@ -1,7 +1,7 @@
-"""Latency and answers against offered load, with the knee.
+"""Figures of latency and throughput against offered rate, with the knee.
 
-Rule of this file: the axis of load is absolute and the same for all entries; a point that did not keep up or must
-not be believed is hollow and grey, and its line goes through it all the same.
+The rate axis is absolute and the same for all entries; a point that did not keep up or is invalid is hollow and grey,
+and its line continues through it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.report.palette import FAINT, INK, Competitor
 
 @mpl.rc_context(STYLE)
 def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: float, sheet: Sheet) -> Figure:
-    """p99 with intervals on a log axis, and successes per second, both over the offered rate."""
+    """p99 with confidence intervals on a log axis, and successes per second, both over the offered rate."""
     shape = (2, 1) if sheet.is_narrow else (1, 2)
     legend = 0.26 * math.ceil((len(field) + 3) / (2 if sheet.is_narrow else 5))
     figure, (left, right) = canvas.blank(sheet, (7.4 if sheet.is_narrow else 4.4) + legend, *shape)
@@ -47,7 +47,7 @@ def load_curves(curve: Curve, field: Sequence[Competitor], slo: float, pooled: f
 
 
 def draw_curve(left: Axes, right: Axes, one: Competitor, points: Sequence[Point], knee: Point | None) -> None:
-    """One entry in both panels."""
+    """Draw one entry in both panels."""
     rates = [point.rate for point in points]
     for axes, values in ((left, [1e3 * p.p99.ratio for p in points]), (right, [p.answered for p in points])):
         axes.plot(rates, values, color=one.colour, linestyle=one.dash, linewidth=1.9)
@@ -67,7 +67,7 @@ def draw_curve(left: Axes, right: Axes, one: Competitor, points: Sequence[Point]
 
 
 def marks() -> list[Line2D]:
-    """What is not an entry's line."""
+    """Legend handles other than the entries' lines."""
     hollow = Line2D(
         [], [], linestyle="", marker="o", markerfacecolor="white", color=FAINT, label="does not keep up"
     )

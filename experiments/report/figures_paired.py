@@ -1,7 +1,7 @@
-"""The forest plot: paired ratios to the baseline with their intervals.
+"""Forest plot: paired ratios to the baseline with their confidence intervals.
 
-Rule of this file: a ratio is drawn on a log axis, because half and double are equally far from the same; the
-bands of practical equality and of noise lie behind, so that nothing inside them looks like a difference.
+Ratios are drawn on a log axis, since half and double are equally far from 1; the bands of practical equality and of
+noise lie behind, so that nothing inside them looks like a difference.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def forest(
     floors: dict[str, Interval],
     sheet: Sheet,
 ) -> Figure:
-    """Paired ratios to the baseline with their intervals, one panel per measure."""
+    """Paired ratios to the baseline with their confidence intervals, one panel per measure."""
     measures = list(dict.fromkeys(comparison.measure for comparison in comparisons))[:2]
     shape = (len(measures), 1) if sheet.is_narrow else (1, len(measures))
     rows = len(comparisons) // max(1, len({c.measure for c in comparisons}))
@@ -54,7 +54,7 @@ def forest(
 def forest_panel(
     axes: Axes, comparisons: Sequence[Comparison], floor: Interval | None, colours: dict[str, str]
 ) -> None:
-    """One measure: a point and its interval per entry, the bands of equality and noise behind."""
+    """One measure: a point and its interval per entry, in front of the bands of equality and noise."""
     axes.axvspan(math.exp(-EQUAL_WITHIN), math.exp(EQUAL_WITHIN), color=GRID, zorder=0)
     if floor is not None and not math.isnan(floor.low):
         axes.axvspan(floor.low, floor.high, color=NOISE, alpha=0.55, zorder=1)
@@ -71,7 +71,7 @@ def forest_panel(
 
 
 def ratio_axis(axes: Axes, comparisons: Sequence[Comparison]) -> None:
-    """A log axis of ratios with plain labels, symmetric in nothing but honest in all."""
+    """Log axis of ratios with plain labels."""
     ends = np.array([[c.interval.low, c.interval.high, c.interval.ratio] for c in comparisons])
     low, high = float(np.nanmin(ends)), float(np.nanmax(ends))
     candidates = RATIOS if high / low > 1.6 else CLOSE_RATIOS

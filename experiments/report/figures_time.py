@@ -1,7 +1,7 @@
-"""Figures over the time of a run: the tail with the faults behind it, and what lay at each worker.
+"""Figures over the time of a run: tail latency with the events behind it, and requests in flight per worker.
 
-Rule of this file: one vertical axis for all entries, one time axis where runs are equally long, and every event of
-the scenario is shaded where it was played, so that nobody has to remember when it was.
+All entries share one vertical axis, and one time axis where runs are equally long; every event of the scenario is
+shaded where it occurred.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from experiments.report.palette import (
 SHADE = "#F6DDB0"
 MOST_BINS = 40
 PER_BIN = 200
-"""Requests that a point of the tail should rest on; fewer bins before fewer requests."""
+"""Minimum number of requests per point of the tail; with fewer requests there are fewer bins."""
 
 INSTANTS = 400
 """Points in time at which requests in flight are counted."""
@@ -44,7 +44,7 @@ INSTANTS = 400
 
 @mpl.rc_context(STYLE)
 def tail_over_time(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
-    """p99 and median by scheduled instant, all valid runs of an entry together, events shaded."""
+    """p99 and median by scheduled instant, all valid runs of an entry pooled, events shaded."""
     figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
     drawn: list[float] = []
     for axes, one in zip(panels, field, strict=False):
@@ -60,19 +60,19 @@ def tail_over_time(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet
 
 
 def is_alike(scenario: Scenario) -> bool:
-    """Whether all runs take the same time: a closed loop is over when its requests are."""
+    """Whether all runs take the same time; a closed loop ends with its requests."""
     return scenario.load.mode == "open"
 
 
 def frame(axes: Axes, one: Competitor, scenario: Scenario, end: float) -> None:
-    """Events behind, the entry's name above, the time from 0 to `end`."""
+    """Draw the events, the entry's name as title, and a time axis from 0 to `end`."""
     shade_events(axes, scenario, end)
     title(axes, one)
     axes.set_xlim(0, end)
 
 
 def tail_legend(field: Sequence[Competitor], scenario: Scenario) -> list[Line2D | Patch]:
-    """Lines, ticks and shades that occur."""
+    """Legend of the lines, ticks and shades that occur."""
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=INK, linewidth=2, label="p99"),
         Line2D([], [], color=INK, linewidth=1, alpha=0.6, label="median"),
@@ -85,14 +85,14 @@ def tail_legend(field: Sequence[Competitor], scenario: Scenario) -> list[Line2D 
 
 
 def bin_edges(field: Sequence[Competitor]) -> Floats:
-    """Equal parts of the longest run, as many as the shortest list of requests fills."""
+    """Edges of equal time bins over the longest run, as many as the entry with the fewest requests fills."""
     end = max(float(run.samples.scheduled_at.max()) for one in field for run in one.runs)
     fewest = min(sum(len(run.samples) for run in one.runs) for one in field)
     return np.linspace(0, max(end, 1e-3), max(4, min(MOST_BINS, fewest // PER_BIN)) + 1)
 
 
 def draw_tail(axes: Axes, one: Competitor, edges: Floats) -> list[float]:
-    """Both lines of one entry and a tick per failure; returns the values drawn, in ms."""
+    """Draw p99, median and a tick per failure of one entry; returns the values drawn, in ms."""
     due = np.concatenate([run.samples.scheduled_at[run.samples.ok] for run in one.runs])
     taken = np.concatenate([run.samples.latency[run.samples.ok] for run in one.runs]) * 1e3
     which = np.clip(np.digitize(due, edges) - 1, 0, len(edges) - 2)
@@ -111,7 +111,7 @@ def draw_tail(axes: Axes, one: Competitor, edges: Floats) -> list[float]:
 
 
 def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
-    """Each event from its beginning to its end, in measured seconds, named at its foot."""
+    """Shade each event from its beginning to its end, in measured seconds, with a label at the bottom."""
     for number, event in enumerate(scenario.events):
         begins = event.at * scenario.time_scale
         ends = end if event.lasts is None else (event.at + event.lasts) * scenario.time_scale
@@ -129,8 +129,10 @@ def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
 
 @mpl.rc_context(STYLE)
 def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario, sheet: Sheet) -> Figure:
-    """Requests sent to a worker and not yet answered, over the first run of each entry: a line per worker or, where
-    those would be too many, the median of each region in a band from its least to its most."""
+    """Requests in flight per worker over the first run of each entry.
+
+    One line per worker; with too many workers, the median of each region in a band from least to most.
+    """
     figure, panels = multiples(field, sheet, sharex=is_alike(scenario))
     places = field[0].runs[0].facts.places
     for axes, one in zip(panels, field, strict=False):
@@ -146,7 +148,7 @@ def in_flight_per_worker(field: Sequence[Competitor], scenario: Scenario, sheet:
 
 
 def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], end: float) -> None:
-    """Lines are thin where there are many."""
+    """Draw one run; lines are thin where there are many."""
     instants = np.linspace(0, end, INSTANTS)
     lying = in_flight(run.samples, len(places), instants)
     if len(places) <= MOST_DRAWN:
@@ -163,7 +165,7 @@ def draw_in_flight(axes: Axes, run: Run, places: Sequence[Place], end: float) ->
 
 
 def in_flight(samples: Samples, workers: int, instants: Floats) -> Floats:
-    """Requests of each worker that were sent and had not ended at each instant; shape (workers, instants)."""
+    """Requests sent to each worker that have not ended at each instant; shape (workers, instants)."""
     order = np.argsort(samples.worker, kind="stable")
     bounds = np.searchsorted(samples.worker[order], np.arange(workers + 1))
     lying = np.empty((workers, len(instants)))

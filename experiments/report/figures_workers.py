@@ -1,7 +1,7 @@
-"""Figures that look inside the runs: who did the work, how long each request took, and when.
+"""Figures of single runs: share per worker, service time per request, latency over time.
 
-Rule of this file: small multiples, one panel per entry, in the scenario's order and with the same vertical
-axis, so that the eye compares without reading. Dots are rasterised inside the SVG to keep the file small.
+Small multiples, one panel per entry in the scenario's order, with a common vertical axis. Dots are rasterised inside
+the SVG to keep the file small.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from experiments.report.palette import (
 )
 
 READABLE_SHARE = 0.07
-"""A narrower segment holds no number."""
+"""Minimum share (0..1) of a bar segment that carries a number."""
 
 BINS = 48
 
 
 @mpl.rc_context(STYLE)
 def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
-    """Whole bars: which part of the answers came from which worker, a hue per region; where workers are too many to
-    be told apart, from which region."""
+    """Stacked bars of the share of answers per worker, a hue per region; with too many workers, per region."""
     places = field[0].runs[0].facts.places
     figure, (axes,) = canvas.blank(sheet, 1.4 + ROW * len(field) + (0.5 if sheet.is_narrow else 0))
     colours = worker_colours(places)
@@ -61,7 +60,7 @@ def worker_share(field: Sequence[Competitor], sheet: Sheet) -> Figure:
 
 
 def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str], sheet: Sheet) -> None:
-    """One entry's bar, with numbers in the segments that are wide enough."""
+    """Bar of one entry, with numbers in the segments that are wide enough."""
     left = 0.0
     for share, colour in zip(shares, colours, strict=True):
         axes.barh(y, 100 * share, left=100 * left, height=0.7, color=colour, edgecolor="white", linewidth=1)
@@ -73,7 +72,7 @@ def share_bar(axes: Axes, y: int, shares: Sequence[float], colours: Sequence[str
 
 
 def is_dark(colour: str) -> bool:
-    """Whether white text reads better on it than ink (relative luminance by Rec. 709)."""
+    """Whether white text is more readable on the colour than ink (relative luminance by Rec. 709)."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 140
 
@@ -97,7 +96,7 @@ def service_by_request(field: Sequence[Competitor], sheet: Sheet) -> Figure:
 
 
 def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
-    """Dots of successes by worker, grey crosses where a request failed."""
+    """Dots for successes by worker, grey crosses for failed requests."""
     samples = run.samples
     for index, colour in enumerate(colours):
         mine = samples.ok & (samples.worker == index)
@@ -110,7 +109,7 @@ def draw_requests(axes: Axes, run: Run, colours: Sequence[str]) -> None:
 
 @mpl.rc_context(STYLE)
 def latency_over_time(field: Sequence[Competitor], sheet: Sheet) -> Figure:
-    """Median line in a band from p5 to p95, over the time of one run; each panel has its own time axis."""
+    """Median line in a band from p5 to p95 over the time of one run; each panel has its own time axis."""
     figure, panels = multiples(field, sheet, sharex=False)
     for axes, one in zip(panels, field, strict=False):
         draw_over_time(axes, one)
@@ -128,7 +127,7 @@ def latency_over_time(field: Sequence[Competitor], sheet: Sheet) -> Figure:
 
 
 def draw_over_time(axes: Axes, one: Competitor) -> None:
-    """Bin successes by their scheduled instant; failures are ticks along the top."""
+    """Bin successes by scheduled instant; failures are ticks along the top."""
     samples = one.runs[0].samples
     at, taken = samples.scheduled_at[samples.ok], samples.latency[samples.ok] * 1e3
     edges = np.linspace(0, max(float(samples.scheduled_at.max()), 1e-3), BINS + 1)
@@ -144,7 +143,7 @@ def draw_over_time(axes: Axes, one: Competitor) -> None:
 
 
 def multiples(field: Sequence[Competitor], sheet: Sheet, sharex: bool) -> tuple[Figure, list[Axes]]:
-    """A grid of panels with a common vertical axis; those that stay empty are hidden."""
+    """Grid of panels with a common vertical axis; unused panels are hidden."""
     columns = min(sheet.columns, len(field))
     rows = math.ceil(len(field) / columns)
     height = 1.0 + rows * (1.75 if sheet.is_narrow else 2.05)
@@ -155,12 +154,12 @@ def multiples(field: Sequence[Competitor], sheet: Sheet, sharex: bool) -> tuple[
 
 
 def title(axes: Axes, one: Competitor) -> None:
-    """The entry's name above its panel, grey when it is invalid."""
+    """Title a panel with the entry's name, grey when it is invalid."""
     axes.set_title(one.name, fontweight="bold", color=INK if one.is_valid else FAINT)
 
 
 def outer_bottom(panels: Sequence[Axes], count: int, sheet: Sheet) -> list[Axes]:
-    """The lowest visible panel of every column."""
+    """Lowest visible panel of every column."""
     columns = min(sheet.columns, count)
     lowest = list(panels[max(0, count - columns) : count])
     for axes in lowest:
@@ -169,7 +168,7 @@ def outer_bottom(panels: Sequence[Axes], count: int, sheet: Sheet) -> list[Axes]
 
 
 def label_left(panels: Sequence[Axes], sheet: Sheet, text: str) -> None:
-    """Name the vertical axis on the first column only."""
+    """Label the vertical axis in the first column only."""
     for axes in panels[:: min(sheet.columns, len(panels))]:
         axes.set_ylabel(text)
 

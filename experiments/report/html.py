@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else: no font, script, style or picture from elsewhere.
+"""The report as one self-contained HTML file: no external font, script, style or image.
 
-Rule of this file: the page never scrolls sideways, its tables do, inside their own frame. It follows the
-reader's light or dark setting; figures keep white paper, because colours chosen for white must stay on it.
+The page never scrolls sideways; tables scroll inside their own frame. It follows the reader's light or dark setting;
+figures keep a white background, for which their colours were chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from experiments.report.text import invalid_lines
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn figure: SVG bytes for wide screens and for phones."""
+    """A drawn figure: SVG bytes for wide and for narrow screens."""
 
     name: str
     title: str
@@ -29,11 +29,11 @@ class Picture:
 
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-"""Content-Security-Policy of every page: no script, and nothing from elsewhere."""
+"""Content-Security-Policy of every page: no script and no external resource."""
 
 
 def to_html(summary: Summary, pictures: Sequence[Picture], method: Sequence[str]) -> str:
-    """The whole page."""
+    """The complete report page: verdict, tables, figures, method."""
     first, *rest = tables_of(summary)
     body = [
         header(summary),
@@ -46,7 +46,7 @@ def to_html(summary: Summary, pictures: Sequence[Picture], method: Sequence[str]
 
 
 def page(title: str, body: Sequence[Html]) -> Html:
-    """A document of these parts."""
+    """HTML document with a title and body parts."""
     head = [
         opened("meta", charset="utf-8"),
         Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
@@ -61,7 +61,7 @@ def page(title: str, body: Sequence[Html]) -> Html:
 
 
 def header(summary: Summary) -> Html:
-    """Question, verdict, and everything that warns."""
+    """Page header with question, verdict, and all warnings."""
     verdict = summary.verdict
     sentences = (element("p", sentence) for sentence in verdict.sentences)
     return joined(
@@ -75,23 +75,23 @@ def header(summary: Summary) -> Html:
 
 
 def heading(eyebrow: str, title: str) -> Html:
-    """The title of a page and what it is about."""
+    """Page heading with an eyebrow line."""
     return element("header", element("p", eyebrow, class_="eyebrow"), element("h1", title))
 
 
 def verdict_box(headline: str, *rest: Html, has_verdict: bool = True) -> Html:
-    """What came out, in a word."""
+    """Box with the headline of the verdict."""
     kind = "verdict" if has_verdict else "verdict none"
     return element("div", element("strong", headline), *rest, class_=kind)
 
 
 def kind_of(summary: Summary) -> str:
-    """What the page is about."""
+    """Kind of the page: experiment or simulation."""
     return "experiment" if summary.world == "measured" else "simulation: simulated, not measured"
 
 
 def warnings(summary: Summary) -> Html:
-    """Invalid runs, failed thresholds and a time scale, each in a box of its own."""
+    """Invalid runs, failed thresholds, missing runs and a time scale, each in its own box."""
     missing = [f"{summary.missing_runs} planned runs are missing: the campaign was stopped or failed."]
     scale = summary.scenario.time_scale
     failed = [f"{j.label}: {j.threshold} — {j.message}" for j in summary.failed_thresholds]
@@ -105,17 +105,17 @@ def warnings(summary: Summary) -> Html:
 
 
 def box(title: str, lines: Sequence[str]) -> Html:
-    """A warning, or nothing without lines."""
+    """Warning box with a list; empty without lines."""
     return element("div", element("strong", title), listing(lines), class_="warning") if lines else Html()
 
 
 def section(title: str, inner: Html) -> Html:
-    """A part of the page under a heading."""
+    """Section of the page with a heading."""
     return element("section", element("h2", title), BREAK, inner)
 
 
 def table_html(table: Table) -> Html:
-    """A table in a frame that scrolls by itself, and can be reached by keyboard."""
+    """Table in a frame that scrolls by itself and is reachable by keyboard."""
     heads = (element("th", column, scope="col") for column in table.columns)
     rows = (joined([element("tr", *map(cell_html, row)), BREAK]) for row in table.rows)
     parts = [element("thead", element("tr", *heads)), element("tbody", BREAK, *rows)]
@@ -125,12 +125,12 @@ def table_html(table: Table) -> Html:
 
 
 def cell_html(cell: Cell) -> Html:
-    """A cell with its mark as a class."""
+    """Table cell with its mark as a class."""
     return element("td", cell.text, class_=cell.mark)
 
 
 def picture_html(picture: Picture) -> Html:
-    """A figure that shows its narrow drawing on narrow screens."""
+    """Figure that shows its narrow drawing on narrow screens."""
     narrow = opened("source", media="(max-width: 640px)", srcset=data_uri(picture.narrow))
     wide = opened("img", src=data_uri(picture.wide), alt=f"{picture.title}. {picture.caption}")
     caption = element("figcaption", picture.caption)
@@ -138,5 +138,5 @@ def picture_html(picture: Picture) -> Html:
 
 
 def data_uri(svg: bytes) -> str:
-    """SVG inside the page itself."""
+    """Encode SVG as a base64 data URI."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode('ascii')}"

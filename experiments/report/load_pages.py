@@ -1,6 +1,6 @@
-"""The report of a sitting over several rates, from its files alone.
+"""The report of a load curve (a campaign over several rates), from its files alone.
 
-Rule of this file: as `pages.py`: a function of the directory, and the same files give the same bytes. It writes
+A function of the directory: the same files give the same bytes. It writes
 
     load.json  load.csv  load.html  figures/latency-against-load.svg  .png
 """
@@ -48,7 +48,7 @@ CSV_COLUMNS = (
 
 
 def write_load_report(directory: Path) -> Curve:
-    """Write every output beside the rates. Raises BadInputError when it cannot."""
+    """Write every output beside the rates. Raises `BadInputError` when it cannot."""
     curve = read_curve(directory)
     results = curve.results[-1]
     scenario, field = results.scenario, competitors(results)
@@ -73,7 +73,7 @@ def write_load_report(directory: Path) -> Curve:
 
 
 def load_table(curve: Curve) -> Table:
-    """A row for each entry and rate."""
+    """Table with a row for each entry and rate."""
     columns = (
         "entry",
         "offered /s",
@@ -93,7 +93,7 @@ def load_table(curve: Curve) -> Table:
 
 
 def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
-    """One row."""
+    """Table row of one point of the load curve."""
     remark = "INVALID" if not point.valid else "" if point.keeps_up else "does not keep up"
     return (
         Cell(point.label),
@@ -109,7 +109,7 @@ def cells(point: Point, is_knee: bool) -> tuple[Cell, ...]:
 
 
 def span(point: Point) -> str:
-    """`212 [201–224]`, in ms."""
+    """Format p99 with its interval in ms as `212 [201–224]`."""
     centre, low, high = (
         milliseconds(value).text for value in (point.p99.ratio, point.p99.low, point.p99.high)
     )
@@ -117,7 +117,7 @@ def span(point: Point) -> str:
 
 
 def as_json(curve: Curve) -> dict[str, Any]:
-    """Every point and knee; times in measured seconds, rates per second of the scenario."""
+    """Load curve as JSON values; times in measured seconds, rates per scenario second."""
     scenario = curve.results[0].scenario
     knees = {label: knee.rate for label in curve.labels if (knee := curve.knee(label)) is not None}
     points = [plainly(point) for point in curve.points]
@@ -131,7 +131,7 @@ def as_json(curve: Curve) -> dict[str, Any]:
 
 
 def as_csv(curve: Curve) -> str:
-    """For spreadsheets."""
+    """Load curve as CSV, one line per point."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)

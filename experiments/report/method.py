@@ -1,6 +1,6 @@
-"""The method section: what a reader must know to believe the numbers, and to repeat them.
+"""The method section of a report: what is needed to judge and repeat the measurement.
 
-Rule of this file: nothing is asserted that the files do not show.
+Only facts from the files are stated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from experiments.campaign.verdict import noise_line
 
 
 def method_lines(summary: Summary) -> list[str]:
-    """Lines of plain text, in the order in which a doubter would ask."""
+    """Lines of plain text of the method section."""
     scenario = summary.scenario
     lines = [
         f"Repeat it: {summary.command}",
@@ -34,7 +34,7 @@ def method_lines(summary: Summary) -> list[str]:
 
 
 def world_line(summary: Summary) -> list[str]:
-    """That nothing was measured, if nothing was."""
+    """Statement that the results are simulated, if they are."""
     if summary.world == "measured":
         return []
     return [
@@ -44,12 +44,12 @@ def world_line(summary: Summary) -> list[str]:
 
 
 def source_line(scenario: Scenario) -> list[str]:
-    """Where the scenario comes from, if it says."""
+    """Source of the scenario, if given."""
     return [f"Source: {scenario.source}"] if scenario.source else []
 
 
 def scale_line(scenario: Scenario) -> list[str]:
-    """The time scale, if it is not one."""
+    """Time scale, if it is not 1."""
     if scenario.time_scale == 1:
         return []
     scale = scenario.time_scale
@@ -57,7 +57,7 @@ def scale_line(scenario: Scenario) -> list[str]:
 
 
 def regions_text(scenario: Scenario) -> str:
-    """`emea 2 workers at 350 ms RTT (19-21ms, 1 slot)`, each region."""
+    """Describe each region, for example `emea 2 workers at 350 ms RTT (service 19-21ms, 1 slot)`."""
     return "; ".join(
         f"{region.name} {region.workers} workers at {region.rtt * 1e3:g} ms RTT "
         f"(service {region.service}, {region.slots} slot{'s' * (region.slots != 1)})"
@@ -66,7 +66,7 @@ def regions_text(scenario: Scenario) -> str:
 
 
 def load_text(scenario: Scenario) -> str:
-    """The load in words, with what "batch" means."""
+    """Describe the load, including the meaning of "batch"."""
     load = scenario.load
     if load.mode == "open":
         return (
@@ -80,7 +80,7 @@ def load_text(scenario: Scenario) -> str:
 
 
 def blocks_text(summary: Summary) -> str:
-    """Blocks that were planned and measured."""
+    """Numbers of planned and measured blocks."""
     planned = summary.scenario.blocks
     missing = f", {summary.missing_runs} planned runs are missing" if summary.missing_runs else ""
     return (

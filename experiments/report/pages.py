@@ -1,7 +1,7 @@
 """The report of a results directory, from its files alone.
 
-Rule of this file: `write_report` may be called on any directory that holds at least one run, as often as one
-likes, and the same runs give the same summary byte for byte. It writes, beside the raw samples:
+`write_report` works on any directory with at least one run, any number of times, and the same runs give the same
+summary byte for byte. It writes, beside the raw samples:
 
     summary.json  summary.csv  report.md  report.html  figures/*.svg  figures/*.png
 """
@@ -28,7 +28,7 @@ from experiments.report.thinning import thinned, thinning
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of the report: its file name, its heading, and what there is to see in it."""
+    """A figure of the report: file name, title, caption, and the function that draws it."""
 
     name: str
     title: str
@@ -37,7 +37,7 @@ class Drawing:
 
 
 def write_report(directory: Path) -> Summary:
-    """Write every output beside the runs. Raises BadInputError when it cannot."""
+    """Write every output beside the runs. Raises `BadInputError` when it cannot."""
     results = load_results(directory)
     summary = summarise(results)
     method = method_lines(summary)
@@ -54,12 +54,12 @@ def write_report(directory: Path) -> Summary:
 
 
 def write(path: Path, text: str) -> None:
-    """UTF-8 with plain line ends, whatever the platform; a file name that is no UTF-8 is written with escapes."""
+    """Write UTF-8 with LF on every platform; a file name that is not UTF-8 is written with escapes."""
     path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def save_drawing(drawing: Drawing, directory: Path) -> Picture:
-    """Draw both widths, save the wide one as SVG and PNG and the narrow one as SVG."""
+    """Draw both widths; save the wide one as SVG and PNG and the narrow one as SVG."""
     directory.mkdir(parents=True, exist_ok=True)
     wide, narrow = (canvas.settle(drawing.draw(sheet)) for sheet in canvas.SHEETS)
     svg, small = canvas.to_svg(wide), canvas.to_svg(narrow)
@@ -70,7 +70,7 @@ def save_drawing(drawing: Drawing, directory: Path) -> Picture:
 
 
 def drawings(results: Results, summary: Summary) -> list[Drawing]:
-    """The figures of this campaign; paired ratios join them from two blocks on."""
+    """Figures of the campaign; paired ratios only from two blocks on."""
     field = competitors(results)
     few = thinned(field)
     made = [
@@ -136,7 +136,7 @@ def drawings(results: Results, summary: Summary) -> list[Drawing]:
 
 
 def paired_drawing(results: Results, summary: Summary) -> list[Drawing]:
-    """The forest plot, when there are pairs to draw it from."""
+    """The forest plot, if there are paired blocks."""
     paired = [comparison for comparison in summary.comparisons if comparison.interval.blocks >= 2]
     if not paired:
         return []

@@ -1,7 +1,7 @@
-"""Colours and marks: the same policy looks the same in every figure of every report.
+"""Colours and marks: a policy looks the same in every figure of every report.
 
-Rule of this file: Okabe and Ito's colours, which the common kinds of colour blindness keep apart, fixed by
-policy name, with a dash for relatives. Entries of one policy differ by dash and hatch; an invalid entry is grey.
+The colours are Okabe and Ito's, which the common kinds of colour blindness keep apart, fixed by policy name, with a
+dash for related policies. Entries of one policy differ by dash and hatch; an invalid entry is grey.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ POLICY_LOOKS = {
     "maglev": (BLUE, 2),
     "rendezvous": (AMBER, 2),
 }
-"""Colour and kind of line: relatives share a colour, and no two policies share both."""
+"""Colour and line style: related policies share a colour, and no two policies share both."""
 
 SPARE_COLOURS = (OLIVE, "#6A3D9A", "#7F5539", "#4D4D4D")
 
@@ -60,15 +60,15 @@ DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.6)), (0, (1.2, 1.4)))
 HATCHES = ("", "////", "....")
 
 MOST_NAMED = 12
-"""Workers that a legend names one by one."""
+"""Maximum number of workers that a legend lists one by one."""
 
 MOST_DRAWN = 64
-"""Workers that a figure draws one by one. Of more, regions are drawn: nobody tells the shades of hundreds apart."""
+"""Maximum number of workers drawn one by one; beyond it regions are drawn, as hundreds of shades look alike."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Competitor:
-    """An entry as figures show it. `turn` is its dash and hatch; entries of one policy count on from its own."""
+    """An entry as drawn. `turn` is its dash and hatch; entries of one policy continue from the policy's own."""
 
     label: str
     colour: str
@@ -86,17 +86,17 @@ class Competitor:
 
     @property
     def name(self) -> str:
-        """The label, with the mark of an invalid entry."""
+        """The label, with a mark if the entry is invalid."""
         return in_legend(self.label if self.is_valid else f"{self.label} (INVALID)")
 
 
 def in_legend(name: str) -> str:
-    """The name as a label: matplotlib leaves those out of a legend that begin with an underscore."""
+    """The name as a legend label; matplotlib omits labels that begin with an underscore."""
     return f" {name}" if name.startswith("_") else name
 
 
 def competitors(results: Results) -> list[Competitor]:
-    """Every entry that has runs, in the scenario's order, with its believable runs."""
+    """Every entry that has runs, in the scenario's order, with its valid runs, or all if none is valid."""
     found: list[Competitor] = []
     turns: dict[str, int] = {}
     for entry in results.entries():
@@ -110,7 +110,7 @@ def competitors(results: Results) -> list[Competitor]:
 
 
 def policy_look(name: str, seen: Sequence[str]) -> tuple[str, int]:
-    """The fixed look of a known policy; a foreign one takes a spare colour by order of appearance, then a dash."""
+    """Fixed look of a known policy; an unknown one takes a spare colour by order of appearance, then a dash."""
     if name in POLICY_LOOKS:
         return POLICY_LOOKS[name]
     turn, place = divmod(
@@ -120,7 +120,7 @@ def policy_look(name: str, seen: Sequence[str]) -> tuple[str, int]:
 
 
 def policy_colour(name: str, seen: Sequence[str]) -> str:
-    """Its colour alone, for figures where dashes mean something else: of relatives among `seen` only one has theirs."""
+    """Colour of a policy in figures without dashes: of related policies among `seen`, one keeps the shared colour."""
     names = list(dict.fromkeys([*seen, name]))
     looks = {other: policy_look(other, names) for other in names}
     colours: dict[str, str] = {}
@@ -132,7 +132,7 @@ def policy_colour(name: str, seen: Sequence[str]) -> str:
 
 
 def place_handles(places: Sequence[Place]) -> list[Patch]:
-    """A legend of workers; where they are many, of regions."""
+    """Legend of workers, or of regions if there are many workers."""
     if len(places) <= MOST_NAMED:
         colours = worker_colours(places)
         return [Patch(facecolor=c, label=in_legend(p.worker)) for c, p in zip(colours, places, strict=True)]
@@ -144,7 +144,7 @@ def place_handles(places: Sequence[Place]) -> list[Patch]:
 
 
 def region_colours(places: Sequence[Place]) -> dict[str, str]:
-    """A hue for each region, in the order of `places`: that of its first worker."""
+    """Colour per region, in the order of `places`: that of its first worker."""
     regions = dict.fromkeys(place.region for place in places)
     return {region: REGION_COLOURS[n % len(REGION_COLOURS)][0] for n, region in enumerate(regions)}
 
@@ -162,6 +162,6 @@ def worker_colours(places: Sequence[Place]) -> list[str]:
 
 
 def between(dark: str, light: str, part: float) -> str:
-    """The colour at `part` (0..1) of the way."""
+    """Interpolated colour at `part` (0..1) from `dark` to `light`."""
     ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (dark, light)]
     return "#" + "".join(f"{round(a + part * (b - a)):02X}" for a, b in zip(*ends, strict=True))

@@ -1,7 +1,7 @@
-"""The style sheet of the report.
+"""Style sheet of the report.
 
-Rules of this file: no address of anything outside the page; light and dark by the reader's own setting; every
-colour is named once. It is Python so that it cannot be left out of an installation.
+No reference to anything outside the page; light and dark by the reader's setting; every colour is defined once. It is a
+Python module so that every installation contains it.
 """
 
 STYLE = """\

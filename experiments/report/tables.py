@@ -1,7 +1,7 @@
-"""The tables of a report, once, for HTML, Markdown and the terminal alike.
+"""The tables of a report, shared by HTML, Markdown and the terminal.
 
-Rule of this file: numbers become text here and nowhere else, with their unit in the column's head. A cell may
-be marked: `few` rests on too few samples and is shown grey, `bad` is a failure or an invalid run.
+Numbers are formatted only here, with their unit in the column head. A cell may be marked: `few` rests on too few
+samples and is shown grey, `bad` is a failure or an invalid run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from experiments.campaign.verdict import show
 Mark = Literal["", "few", "bad", "good"]
 
 MOST_COLUMNS = 24
-"""Workers that have a column each; of more, regions have."""
+"""Maximum number of workers with a column each; beyond it there is a column per region."""
 
 
 class Cell(NamedTuple):
-    """Text as shown, and what is to be said of it."""
+    """Text of a table cell and its mark."""
 
     text: str
     mark: Mark = ""
@@ -56,7 +56,7 @@ def tables_of(summary: Summary) -> list[Table]:
 
 
 def statistics_table(summary: Summary) -> Table:
-    """Gatling's statistics table."""
+    """Gatling's statistics table, one row per entry."""
     heads = ("min", "50th", "75th", "95th", "99th", "max", "mean", "std dev")
     columns = ("entry", "total", "OK", "KO", "% KO", "req/s", *heads)
     note = (
@@ -89,12 +89,12 @@ def statistics_cells(entry: EntrySummary) -> tuple[Cell, ...]:
 
 
 def name_cell(entry: EntrySummary) -> Cell:
-    """The label, marked when no run of the entry was valid."""
+    """Label of the entry, marked when none of its runs was valid."""
     return Cell(entry.label) if entry.valid else Cell(f"{entry.label} — INVALID", "bad")
 
 
 def milliseconds(seconds: float, few: bool = False) -> Cell:
-    """Whole milliseconds, tenths below 100 ms; a dash for what was never measured."""
+    """Whole milliseconds, with decimals below 100 ms; a dash for non-finite values."""
     if not math.isfinite(seconds):
         return Cell("–", "few")
     digits = 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2
@@ -102,7 +102,7 @@ def milliseconds(seconds: float, few: bool = False) -> Cell:
 
 
 def tail_table(summary: Summary) -> Table:
-    """What the first table leaves out: the far tail, failures mapped to the deadline, goodput, total time."""
+    """Far tail, deadline-mapped failures, goodput and total time."""
     slo = f"{summary.scenario.slo * 1e3:g} ms"
     columns = (
         "entry", "load", "total time s", "p90 ms", "p99.9 ms", "p99 with KO ms",
@@ -134,13 +134,13 @@ def tail_cells(entry: EntrySummary) -> tuple[Cell, ...]:
 
 
 def quantile_cell(quantiles: Sequence[Quantile], percent: float) -> Cell:
-    """The quantile as milliseconds, greyed where it rests on few samples."""
+    """Quantile in milliseconds, greyed where it rests on few samples."""
     found = next(quantile for quantile in quantiles if quantile.percent == percent)
     return milliseconds(found.seconds, found.few)
 
 
 def comparison_table(summary: Summary) -> Table:
-    """Paired ratios to the baseline, every measure, with the A/A pair as the last row."""
+    """Paired ratios to the baseline in every measure, with the A/A control as the last rows."""
     columns = ("entry", "measure", "ratio [95 %]", "p (Holm)", "blocks", "standing")
     rows: list[tuple[Cell, ...]] = [
         (
@@ -164,13 +164,13 @@ def comparison_table(summary: Summary) -> Table:
 
 
 def floor_cells(measure: str, floor: Interval) -> tuple[Cell, ...]:
-    """The A/A pair as a row."""
+    """Row of the A/A control in the comparison table."""
     blocks = str(floor.blocks)
     return (Cell("A/A pair"), Cell(measure), Cell(show(floor)), Cell("–"), Cell(blocks), Cell("noise floor"))
 
 
 def share_table(summary: Summary) -> Table:
-    """Which part of the answers came from which worker; of many, from which region, and how even it was."""
+    """Share of answers per worker; with many workers, per region with the spread over workers."""
     workers = tuple(dict.fromkeys(worker for entry in summary.entries for worker in entry.share_per_worker))
     if len(workers) > MOST_COLUMNS:
         return region_table(summary)
@@ -186,7 +186,7 @@ def share_table(summary: Summary) -> Table:
 
 
 def region_table(summary: Summary) -> Table:
-    """Shares of regions, and the parts of the least and the most asked worker of all, as multiples of an even one."""
+    """Share of answers per region, and those of the least and most loaded workers as multiples of an even share."""
     places = places_of(summary.scenario)
     rows = []
     for entry in summary.entries:
@@ -202,7 +202,7 @@ def region_table(summary: Summary) -> Table:
 
 
 def threshold_table(summary: Summary) -> Table:
-    """Every threshold and whether it held."""
+    """Every threshold and whether it passed."""
     rows = tuple(
         (
             Cell(judgement.label),
@@ -217,7 +217,7 @@ def threshold_table(summary: Summary) -> Table:
 
 
 def run_table(summary: Summary) -> Table:
-    """Every run in the order in which it was made, invalid ones with their reasons."""
+    """Every run in execution order, invalid ones with their reasons."""
     columns = (
         "entry", "block", "place", "requests", "KO", "OK/s", "p99 with KO ms",
         "offered /s", "sent /s", "lag p50 ms", "lag p99 ms", "validity",

@@ -1,7 +1,7 @@
 """The report as JSON, CSV and Markdown.
 
-Rule of this file: the same summary gives the same bytes: keys keep their order, floats are rounded to nine
-significant digits, what was never measured is null.
+The same summary gives the same bytes: keys keep their order, floats are rounded to nine significant digits, values that
+were not measured are null.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TABLE_COLUMNS = {
 
 
 def to_json(summary: Summary) -> str:
-    """The whole summary. Times in seconds, shares as parts of one."""
+    """The whole summary as JSON. Times in seconds, shares from 0 to 1."""
     plain = {**plainly(summary), "valid": not summary.has_invalid, "format": 1}
     return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
 
 
 def plainly(value: Any) -> Any:
-    """Data classes, models and floats as plain JSON values."""
+    """Convert data classes, models and floats to plain JSON values."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: plainly(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, BaseModel):
@@ -57,7 +57,7 @@ def plainly(value: Any) -> Any:
 
 
 def to_csv(summary: Summary) -> str:
-    """A row per entry, for spreadsheets."""
+    """CSV with a row per entry."""
     text = io.StringIO()
     writer = csv.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -67,7 +67,7 @@ def to_csv(summary: Summary) -> str:
 
 
 def csv_row(entry: EntrySummary) -> dict[str, Any]:
-    """One entry by the names of CSV_COLUMNS."""
+    """One entry as a row with the columns of `CSV_COLUMNS`."""
     table = plainly(asdict(entry.table))
     counts = {name: table[name] for name in ("total", "ok", "ko", "ko_percent")}
     quantiles = {f"p{q.percent:g}_s": plainly(q.seconds) for q in entry.latency if q.percent < 100}
@@ -96,12 +96,12 @@ def csv_row(entry: EntrySummary) -> dict[str, Any]:
 
 
 def pairs(values: dict[str, Any]) -> str:
-    """`emea-0=0.25 us-0=0.75`, for one cell."""
+    """Format as `emea-0=0.25 us-0=0.75`, for one cell."""
     return " ".join(f"{name}={plainly(value)}" for name, value in values.items())
 
 
 def to_markdown(summary: Summary, figures: Sequence[tuple[str, str, str]], method: Sequence[str]) -> str:
-    """The report for a pull request. `figures` are (name, title, caption), `method` lines of text."""
+    """The report as Markdown. `figures` are (name, title, caption), `method` lines of text."""
     parts = [f"# {summary.scenario.name}: {summary.scenario.question}", f"**{summary.verdict.headline}.**"]
     parts += [" ".join(summary.verdict.sentences)]
     parts += [f"> **INVALID**: {line}" for line in invalid_lines(summary)]
@@ -114,7 +114,7 @@ def to_markdown(summary: Summary, figures: Sequence[tuple[str, str, str]], metho
 
 
 def invalid_lines(summary: Summary) -> list[str]:
-    """One line per run that must not be believed."""
+    """One line per invalid run with its reasons."""
     return [
         f"{run.label}, block {run.block + 1}: {'; '.join(run.invalid_reasons)}"
         for run in summary.runs
@@ -123,7 +123,7 @@ def invalid_lines(summary: Summary) -> list[str]:
 
 
 def markdown_table(table: Table) -> str:
-    """A table with its title and note; few samples in italics, bad cells in bold."""
+    """Markdown table with title and note; few samples in italics, bad cells in bold."""
     align = [":--"] + ["--:" if not table.prose else ":--"] * (len(table.columns) - 1)
     lines = [table.columns, align, *([markdown_cell(cell) for cell in row] for row in table.rows)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -131,6 +131,6 @@ def markdown_table(table: Table) -> str:
 
 
 def markdown_cell(cell: Cell) -> str:
-    """Emphasis by mark; a pipe would end the cell."""
+    """Cell with emphasis by mark; a pipe is escaped because it would end the cell."""
     text = cell.text.replace("|", "\\|")
     return {"few": f"*{text}*", "bad": f"**{text}**"}.get(cell.mark, text)

@@ -1,6 +1,6 @@
-"""Figures with a dot for each request: of very many only some are drawn, the rest would lie under them.
+"""Thinning of figures with a dot per request: of very many requests only some are drawn.
 
-Rule of this file: what is left out is left out evenly over the run, and said.
+Requests are left out evenly over the run, and the caption states it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from experiments.load.samples import Flags, Run, Samples
 from experiments.report.palette import Competitor
 
 MOST_DOTS = 30_000
-"""Successes of one panel, and failures."""
+"""Maximum number of drawn successes per panel, and of drawn failures."""
 
 
 def thinned(field: Sequence[Competitor]) -> list[Competitor]:
-    """The first run of each, without what is too much. A rare failure stays: it is thinned among failures."""
+    """First run of each entry, thinned. Failures are thinned separately, so that a rare failure stays visible."""
     return [replace(one, runs=(thinned_run(one.runs[0]),)) for one in field]
 
 
 def thinned_run(run: Run) -> Run:
-    """The same run where there is not too much."""
+    """Run with at most `MOST_DOTS` successes and failures."""
     samples = run.samples
     if step_of(samples) == 1:
         return run
@@ -34,18 +34,18 @@ def thinned_run(run: Run) -> Run:
 
 
 def every_so_many(mine: Flags) -> np.ndarray:
-    """The places of those that stay."""
+    """Indices of the requests that are kept."""
     places = np.flatnonzero(mine)
     return places[:: max(1, -(-len(places) // MOST_DOTS))]
 
 
 def step_of(samples: Samples) -> int:
-    """One in so many is drawn: of successes, or of failures where those are more."""
+    """Thinning step: every how many successes one is drawn, or failures where those are more."""
     successes = int(np.count_nonzero(samples.ok))
     return max(1, -(-max(successes, len(samples) - successes) // MOST_DOTS))
 
 
 def thinning(field: Sequence[Competitor]) -> str:
-    """What is left out, for the caption."""
+    """Caption sentence about the thinning; empty if there is none."""
     step = max((step_of(one.runs[0].samples) for one in field if one.runs), default=1)
     return "" if step == 1 else f" There are many: of the largest panel every {step}th request is drawn."

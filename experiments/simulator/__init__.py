@@ -1,1 +1,1 @@
-"""The same policies in virtual time: what a fleet would do, worked out instead of waited for."""
+"""Discrete-event simulation of the balancer with the same policies in virtual time."""

@@ -1,7 +1,7 @@
-"""One request at one worker, on its way there, in it, and on its way back.
+"""One attempt of a request at one worker: on its way there, in service, and on its way back.
 
-Rule of this file: an attempt is an event, the only one that most requests need. Where it is says what happens next.
-What comes for an attempt that is over comes to nothing.
+An attempt is itself the event, the only one that most requests need; its stage determines the next step. Events for a
+settled attempt are ignored.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ _OK: Final = OutcomeKind.OK
 
 
 class Attempt(Event):
-    """`number` is the request's, `tries` how many attempts it has had. `kind` and `status` are what will come back, at
-    `due_at`, which may be put off. `is_over`: it was settled. `is_loser`: another attempt has answered the request.
-    `rival` is the one that runs beside it; `is_fresh`: it had a connection of its own opened. `sent_at` is when a
-    connection took it; `work` is the seconds of its service, known where workers report."""
+    """One attempt, as an event.
+
+    `number` is the request's, `tries` the number of its attempts so far. `kind` and `status` are the outcome, which
+    arrives at `due_at`; that instant may be postponed. `is_over`: it is settled. `is_loser`: another attempt has
+    answered the request. `rival` is the hedged attempt beside it; `is_fresh`: it uses a new connection. `sent_at` is
+    the instant at which a connection took it; `work` is its service time in seconds, set where workers report load.
+    """
 
     __slots__ = (
         "assignment",
@@ -64,14 +67,14 @@ class Attempt(Event):
         self.report: ReportedLoad | None = None
 
     def refuse(self, now: float) -> None:
-        """Nobody is there."""
+        """Return the attempt as refused at once: the worker is down."""
         self.kind = OutcomeKind.REFUSED
         self.stage = RETURNING
         self.due_at = now
         self.post.agenda.add(now, self)
 
     def happen(self, now: float) -> None:
-        """It has got where it was going."""
+        """Perform the next step of the attempt's stage."""
         stage = self.stage
         if self.is_over:
             return

@@ -1,7 +1,7 @@
-"""Clients, all of them: requests that come when they are due, and what each is told.
+"""Simulated clients: arrivals, deadlines and results of requests.
 
-Rule of this file: an open loop asks nobody when to send. A closed one sends the next request when one has ended, as an
-event of its own, so that a failure that takes no time cannot nest.
+An open loop sends at fixed instants. A closed loop sends the next request when one has ended, as a separate event, so
+that a failure that takes no time does not recurse.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ TIMEOUT: Final = 3
 
 
 class Next(Event):
-    """A closed loop's next request."""
+    """Event: a closed loop sends its next request."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def happen(self, now: float) -> None:
-        """It is due."""
         self._client.arrive(now)
 
 
 class Deadline(Event):
-    """When the oldest request that is open has had its time. Timeouts are equal, so they fall due in order."""
+    """Event: deadline of the oldest open request. All timeouts are equal, so they expire in order of arrival."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def happen(self, now: float) -> None:
-        """Whoever is overdue gives up."""
         self._client.give_up(now)
 
 
 class Client:
-    """`units` are where requests enter. `left` are still to end; `open` holds the attempt that each is waiting for.
+    """Clients of all balancers, as one load generator.
 
-    `flying` counts attempts that no router has settled. `open` is kept where there are timeouts, the oldest first.
-    `area` is the integral of the requests that are in the system; by Little's law the sum of their latencies.
+    `units` are the balancers at which requests enter. `left` is the number of requests still to end; `open` maps a
+    request to the attempt it waits for, oldest first, and is kept where there are timeouts. `flying` counts attempts
+    that no router has settled. `area` is the integral of the number of requests in the system; by Little's law it
+    equals the sum of their latencies.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Client:
         self.begin(Columns(0, None, 0.0), None, 0.0)
 
     def begin(self, columns: Columns, instants: Floats | None, start: float) -> None:
-        """Requests of `columns` are next: at `instants` after `start`, or one for each that ends."""
+        """Start a run of the requests in `columns`: at `instants` after `start`, or as a closed loop."""
         self.columns = columns
         self.open: dict[int, Event] = {}
         self._due: dict[int, float] = {}
@@ -83,7 +83,7 @@ class Client:
         self._demand.begin()
 
     def next_at(self) -> float:
-        """When the next request of an open loop is due; `inf` after the last."""
+        """Instant of the next request of an open loop; `inf` after the last."""
         number = self.sent
         if number >= self.count or self._instants is None:
             return inf
@@ -92,13 +92,13 @@ class Client:
         return self._batch[number & MASK]
 
     def start_closed(self, width: int, now: float) -> None:
-        """Let so many be outstanding from now on."""
+        """Start a closed loop with `width` outstanding requests."""
         self._promised = min(width, self.count)
         for _ in range(self._promised):
             self._agenda.add(now, self._next_event)
 
     def arrive(self, now: float) -> None:
-        """The next request is due."""
+        """Start the next request at a balancer and account for its arrival."""
         number = self.sent
         self.sent = number + 1
         demand = self._demand
@@ -122,16 +122,16 @@ class Client:
             units[demand.entrance[number & MASK]].start(number, now)
 
     def is_open(self, number: int) -> bool:
-        """Whether its client still waits."""
+        """Whether the client still waits for the request."""
         return not self.has_timeouts or number in self._due
 
     def served(self, number: int, worker: int, now: float) -> None:
-        """The client has a good answer, at the first attempt: as `ended`, for nearly all."""
+        """Record a successful answer to the first attempt, the common case of `ended`."""
         self.columns.put(number, now, worker)
         self._count_out(number, now)
 
     def ended(self, number: int, kind: int, status: int, worker: int, attempts: int, now: float) -> None:
-        """The client has its answer, or none."""
+        """Record the end of a request, with or without an answer."""
         self.columns.put(number, now, worker)
         self.columns.put_code(number, code_of(kind, status, attempts))
         self._count_out(number, now)
@@ -150,7 +150,7 @@ class Client:
             self._agenda.add(now + self._overhead, self._next_event)
 
     def give_up(self, now: float) -> None:
-        """The deadline of the oldest."""
+        """Time out the oldest requests and schedule the next deadline."""
         self._deadline_is_set = False
         while self._due:
             number, due = next(iter(self._due.items()))
@@ -161,7 +161,7 @@ class Client:
             self._time_out(number, now)
 
     def _time_out(self, number: int, now: float) -> None:
-        """It gives up. That it waited for a turn shows when its turn comes."""
+        """Time out a request. One that waits in a queue is dropped when its turn comes."""
         attempt, attempts = self.open.get(number), 0
         if isinstance(attempt, Attempt):
             attempts = attempt.tries
@@ -169,6 +169,6 @@ class Client:
         self.ended(number, TIMEOUT, 0, -1, attempts, now)
 
     def error(self) -> float:
-        """By how much, relatively, Little's law is missed."""
+        """Relative error of Little's law over all requests."""
         latencies = float(self.columns.latencies.sum())
         return abs(self.area - latencies) / (1.0 + latencies)

@@ -1,7 +1,7 @@
-"""Virtual time, and what is to happen in it.
+"""Virtual clock and event queue.
 
-Rule of this file: time moves only when the next event is taken, and two events of one instant happen in the order in
-which they were put down. So a run is a function of its model and its seed.
+Time advances only when the next event is taken, and events at the same instant run in the order in which they were
+added. A run is therefore a function of its model and its seed.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ _pop: Final = heappop
 
 
 class VirtualClock:
-    """The clock of a router: `at` is the instant of the event that is happening, in seconds from the beginning."""
+    """Clock of a simulated router: `at` is the instant of the current event, in seconds from the start."""
 
     def __init__(self) -> None:
         self.at = 0.0
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Current virtual time in monotonic seconds."""
         return self.at
 
 
 class Event:
-    """Something that happens at an instant."""
+    """Base class of events that the agenda executes."""
 
     def happen(self, now: float) -> None:
-        """It is time."""
+        """Execute the event at the instant `now`."""
         raise NotImplementedError
 
 
 class Call(Event):
-    """An event of whoever has no class of events: `what` is called with the instant."""
+    """Event that calls a function with the instant."""
 
     def __init__(self, what: Callable[[float], None]) -> None:
         self._what = what
 
     def happen(self, now: float) -> None:
-        """Call it."""
         self._what(now)
 
 
 class EventQueue:
     """What is to happen: a heap of instants, and the event of each.
 
-    Instants alone are compared, which costs a fraction of comparing tuples. Events of one instant, which are rare,
-    stand in a line of their own.
+    The heap compares floats only, which costs a fraction of comparing tuples. Further events of the same instant, which
+    are rare, are kept in a queue of their own.
     """
 
     def __init__(self) -> None:
@@ -58,7 +57,7 @@ class EventQueue:
         self._more: dict[float, deque[Event]] = {}
 
     def add(self, at: float, event: Event) -> None:
-        """Let `event` happen at the instant `at`."""
+        """Schedule `event` at the instant `at`. O(log n)."""
         events = self._events
         if at in events:
             line = self._more.get(at)
@@ -71,7 +70,7 @@ class EventQueue:
             _push(self.instants, at)
 
     def take(self) -> Event:
-        """The next event; its instant is `instants[0]`. Where several have one, the first that was put down."""
+        """Remove and return the next event, whose instant is `instants[0]`; in insertion order within an instant."""
         instants = self.instants
         if self._more and instants[0] in self._more:
             return self._take_first(instants[0])

@@ -1,7 +1,6 @@
-"""What becomes of every request, as its client sees it.
+"""Results of all requests of a run, as the client sees them.
 
-Rule of this file: as the generator's ledger, in arrays made once: a row exists from the start, and its end is written
-once.
+Arrays are allocated once, as in the load generator's ledger; each row is completed once.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ from experiments.load.samples import Floats, Ints, Samples
 
 NO_WORKER: Final = -1
 BATCH: Final = 8192
-"""Ends that are put down before they are brought to their rows."""
+"""Number of results that are buffered before they are written to the arrays."""
 
 SHIFT: Final = 20
 WORKERS: Final = (1 << 20) - 1
-"""A request's number and its worker's are one number while they are put down: 2^20 workers are enough for anybody."""
+"""Request number and worker number share one integer in the buffer: 20 bits for the worker, so at most 2^20 workers."""
 
 
 Codes = NDArray[np.int32]
 
 
 def code_of(kind: int, status: int, attempts: int) -> int:
-    """Three numbers in one: it is carried around as one."""
+    """Pack kind, attempts and status into one integer."""
     return kind | attempts << 3 | status << 9
 
 
 OK: Final = code_of(0, 200, 1)
-"""What nearly all come to."""
+"""Code of nearly all requests: success at the first attempt."""
 
 
 class Columns:
     """Rows of `count` requests.
 
-    Ends are put down in the order in which they come, and brought to their rows by the thousand: that is several times
-    cheaper than to write each into arrays. What is not as usual is written at once.
+    Results are buffered in the order in which they arrive and written to the arrays in batches, which is several times
+    cheaper than single writes. Codes other than `OK` are written at once.
     """
 
     def __init__(self, count: int, instants: Floats | None, start: float) -> None:
@@ -55,7 +54,7 @@ class Columns:
         self._due_from = 0
 
     def put_due(self, at: float) -> None:
-        """The next request of a closed loop is due."""
+        """Append the instant at which the next request of a closed loop is due."""
         self._due.append(at)
 
     def put(self, number: int, at: float, worker: int) -> None:
@@ -66,11 +65,11 @@ class Columns:
             self.flush()
 
     def put_code(self, number: int, code: int) -> None:
-        """It did not come to `OK`, but to this, as `code_of` says."""
+        """Record a result other than `OK`, packed by `code_of`."""
         self.codes[number] = code
 
     def flush(self) -> None:
-        """Bring to their rows what was put down."""
+        """Write the buffered results to the arrays."""
         keys = np.frombuffer(pack(f"{len(self._keys)}q", *self._keys), dtype=np.int64)
         rows = keys >> SHIFT
         self.ended[rows] = np.frombuffer(pack(f"{len(self._ends)}d", *self._ends))
@@ -85,27 +84,27 @@ class Columns:
 
     @property
     def kinds(self) -> Ints:
-        """`Kind` of each."""
+        """Outcome of each request as `Kind`."""
         return np.asarray(self.codes & 7, dtype=np.int64)
 
     @property
     def attempts(self) -> Ints:
-        """How many attempts each took."""
+        """Number of attempts of each request."""
         return np.asarray((self.codes >> 3) & 63, dtype=np.int64)
 
     @property
     def statuses(self) -> Ints:
-        """The status that each was answered with; 0: none."""
+        """Status of each answer; 0 without one."""
         return np.asarray(self.codes >> 9, dtype=np.int64)
 
     @property
     def latencies(self) -> Floats:
-        """Seconds from being due to the end."""
+        """Seconds from the due instant to the end."""
         return np.asarray(self.ended - self.due)
 
     def samples(self, start: float, overhead: float, regions: list[int]) -> Samples:
-        """The columns of a run that began at `start`. `regions` holds the region of each worker."""
-        due = self.due - start if self._instants is None else self._instants  # to the last bit
+        """Samples of a run that began at `start`. `regions` holds the region of each worker."""
+        due = self.due - start if self._instants is None else self._instants  # exact to the last bit
         ended = self.ended - (start - overhead)
         worker, status = self.workers.astype(np.int64), self.statuses
         return Samples(

@@ -1,4 +1,4 @@
-"""`experiments simulate`: a campaign in virtual time."""
+"""The command `experiments simulate`: a campaign in virtual time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Examples:
 def simulate(scenario: str, policies: str | None, out: Path | None, **options: Any) -> int:
     """Simulate SCENARIO (default: regions), a name from `experiments list` or a TOML file, in virtual time.
 
-    The policies, the router and its mechanisms are the balancer's own; workers, network and clients are worked out.
-    Beside the registry's policies there are oracles, which know what no balancer can: oracle-least-work,
+    The policies, the router and its mechanisms are the balancer's own; workers, network and clients are simulated.
+    Beside the registry's policies there are oracles, which use information that no balancer has: oracle-least-work,
     oracle-least-work-of-two, oracle-central-queue and oracle-static-split.
     """
     from experiments.simulator.session import conduct

@@ -1,7 +1,7 @@
-"""How much work each request brings, and where it enters: drawn in batches, by request number.
+"""Service demand and entry balancer of each request, drawn in batches by request number.
 
-Rule of this file: what a request brings depends on its number and on the seed, and on nothing that a policy does. So
-policies that are compared under one seed serve the same requests.
+The draws depend on the request number and the seed only, never on what a policy does. Policies compared under one seed
+therefore serve the same requests.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from experiments.load.samples import Floats
 from workers.service import Exponential, Fixed, Lognormal, Profile, Uniform
 
 BATCH: Final = 4096
-"""Requests drawn at once: few calls, and lists that stay in the processor's cache."""
+"""Requests per batch: few calls, and lists that fit in the processor's cache."""
 
 MASK: Final = 4095
-"""`number & MASK` is a request's place in its batch."""
+"""`number & MASK` is a request's index in its batch."""
 
 STREAM = 0xDE3A4D
-"""Sets demand apart from every other stream that grows from the same block seed."""
+"""Separates the demand stream from every other stream derived from the same block seed."""
 
 PLACES = 0x91ACE5
 KEYS = 0x4E75
 
 
 def batch(profile: Profile, rng: np.random.Generator, size: int) -> Floats:
-    """So many service times in seconds, shape (size,)."""
+    """Draw `size` service times in seconds, shape (size,)."""
     match profile:
         case Fixed(mean):
             return np.full(size, mean)
@@ -44,9 +44,9 @@ def batch(profile: Profile, rng: np.random.Generator, size: int) -> Floats:
 
 
 class Demand:
-    """Service times by profile and request number; entrances by request number, where there are several balancers.
+    """Service times by profile and request number; entry balancers by request number, where there are several.
 
-    Numbers are asked for in ascending order, but for late ones, which get a draw of their own.
+    Numbers are requested in ascending order; late ones get an independent draw.
     """
 
     def __init__(self, profiles: Sequence[Profile], entrances: int, seed: int) -> None:
@@ -60,11 +60,11 @@ class Demand:
         self.entrance: list[int] = []
 
     def begin(self) -> None:
-        """A new run begins with request 0."""
+        """Start a new run at request 0."""
         self.until = 0
 
     def renew(self) -> None:
-        """Draw for the next `BATCH` requests."""
+        """Draw service times and entry balancers of the next `BATCH` requests."""
         self.until += BATCH
         pairs = zip(self._profiles, self._streams, strict=True)
         self.seconds = [batch(profile, stream, BATCH).tolist() for profile, stream in pairs]
@@ -72,12 +72,12 @@ class Demand:
             self.entrance = self._places.integers(0, self._entrances, BATCH).tolist()
 
     def another(self, profile: int) -> float:
-        """Seconds of work of a further attempt: independent of the first."""
+        """Service time in seconds of a further attempt, independent of the first."""
         return self._profiles[profile].draw(self._more)
 
 
 class Keys:
-    """Keys by request number: rank k is as likely as k to the power of −`skew`."""
+    """Zipf-distributed keys: rank k has a probability proportional to k to the power of −`skew`."""
 
     def __init__(self, count: int, skew: float, seed: int) -> None:
         weights = np.arange(1, count + 1, dtype=np.float64) ** -skew
@@ -87,7 +87,6 @@ class Keys:
         self._drawn: list[int] = []
 
     def next(self) -> str:
-        """That of the next request."""
         if not self._drawn:
             drawn = self._rng.choice(len(self._chances), BATCH, p=self._chances)
             self._drawn = drawn[::-1].tolist()

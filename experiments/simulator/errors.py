@@ -1,4 +1,4 @@
-"""What can go wrong in a simulation. Bad input is `experiments.errors`' own."""
+"""Exceptions of the simulator. Bad input raises the errors of `experiments.errors`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from experiments.errors import ExperimentError
 
 
 class SimulationError(ExperimentError):
-    """The simulator is wrong, not the scenario."""
+    """Defect of the simulator, not of the scenario."""
 
 
 class AuditError(SimulationError):
-    """A run in which something was lost or counted twice."""
+    """A request was lost or counted twice."""
 
 
 class StuckError(SimulationError):
-    """A run that cannot end."""
+    """The run cannot end: requests are left and no event is scheduled."""

@@ -1,6 +1,6 @@
-"""Everything that stands while a simulation runs: workers, balancers, and which worker each balancer knows.
+"""Workers and balancers of a simulation, and the endpoints of each balancer.
 
-Rule of this file: made from a model and a seed, and nothing else.
+Built from a model and a seed only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from workers.service import Profile
 
 
 class Fleet:
-    """`workers` by id, in the model's order; `units` are the balancers. `label` sets the randomness of what decides
-    apart from that of another run under the same seed: of a twin, for one."""
+    """Workers and balancers of a simulation.
 
     def __init__(self, model: Model, seed: int, label: str, clock: VirtualClock, agenda: EventQueue) -> None:
         self.model = model
@@ -49,7 +48,7 @@ class Fleet:
         self.connect()
 
     def worker(self, number: int) -> Worker:
-        """The one of that number in the model."""
+        """Worker by its number in the model."""
         return self._by_number[number]
 
     def _absent_at_first(self) -> set[str]:
@@ -73,7 +72,7 @@ class Fleet:
 
     @property
     def in_flight(self) -> int:
-        """Requests that some router has not settled."""
+        """Number of requests that no router has settled."""
         return sum(unit.router.in_flight for unit in self.units)
 
     def all_connections(self) -> list[WorkerConnections]:
@@ -81,7 +80,7 @@ class Fleet:
         return [post for worker in self.workers.values() for post in worker.posts]
 
     def endpoints(self) -> list[Endpoint]:
-        """Those that are configured now."""
+        """Configured endpoints, without those of absent workers."""
         return [
             Endpoint(one.id, f"http://{one.id}", one.region, one.weight, most_in_flight(self.model, one))
             for one in self.model.workers
@@ -117,7 +116,7 @@ class Fleet:
         return unit
 
     def set_present(self, worker: str, is_present: bool) -> None:
-        """It is configured from now on, or no more."""
+        """Add the worker to the endpoints of every balancer, or remove it."""
         if is_present:
             self._present.add(worker)
         else:
@@ -127,13 +126,13 @@ class Fleet:
         self.connect()
 
     def set_enabled(self, worker: str, is_enabled: bool) -> None:
-        """Every balancer is told to send it requests, or no new ones."""
+        """Enable or drain the worker at every balancer."""
         for unit in self.units:
             if worker in self._present:
                 unit.router.set_enabled(worker, is_enabled)
 
     def connect(self) -> None:
-        """Every balancer has a post at every worker that it knows."""
+        """Create each balancer's worker connections for its current endpoints."""
         for number, unit in enumerate(self.units):
             unit.posts = [self._post(number, unit, state.id) for state in unit.router.states]
 
@@ -149,7 +148,7 @@ class Fleet:
 
 
 def most_in_flight(model: Model, worker: WorkerModel) -> int | None:
-    """A central queue gives a worker as many as it has slots, and as many more as keep it busy from afar."""
+    """In-flight limit of an endpoint; for a central queue its slots plus those that cover its round trip."""
     if model.policy["name"] != "oracle-central-queue":
         return worker.max_in_flight
     return worker.slots * (1 + ceil(worker.rtt * worker.speed / worker.service.mean))

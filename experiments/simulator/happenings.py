@@ -1,7 +1,7 @@
-"""What happens beside requests: faults, checks, ticks, and what balancers hear of each other.
+"""Events other than requests: faults, active checks, ticks, and load exchange between balancers.
 
-Rule of this file: an event that repeats puts itself down again. These alone would go on for ever, so a run ends with
-its requests and not with its agenda.
+A periodic event schedules itself again. These events alone would go on for ever, so a run ends with its requests and
+not with its event queue.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from policies.health.active_checks import Verdict
 from policies.routing.endpoint_state import EndpointState
 
 LOOK_EVERY = 2.0
-"""Seconds from one look at an endpoint that could not be reached to the next, as in the balancer."""
+"""Seconds between checks of an unreachable endpoint, as in the balancer."""
 
 
 class Tick(Event):
-    """Once a second each router does what is due, and looks whether who could not be reached can be again."""
+    """Tick of a router once per second; also readmits unreachable endpoints that can be reached again."""
 
     def __init__(self, unit: SimulatedBalancer, workers: dict[str, Worker], agenda: EventQueue) -> None:
         self._unit = unit
@@ -42,7 +42,7 @@ class Tick(Event):
 
 
 class Gossip(Event):
-    """Every so often each balancer hears how many requests the others have at each worker."""
+    """Periodic exchange of in-flight counts between the balancers."""
 
     def __init__(self, units: list[SimulatedBalancer], every: float, agenda: EventQueue) -> None:
         self._units = units
@@ -58,7 +58,7 @@ class Gossip(Event):
 
 
 class Check(Event):
-    """A balancer's active checks of one worker: sent when due, judged when answered."""
+    """Active checks of one worker by one balancer: sent when due, judged when answered."""
 
     def __init__(
         self, unit: SimulatedBalancer, state: EndpointState, worker: Worker, model: CheckModel, rng: Random, agenda: EventQueue
@@ -98,7 +98,7 @@ class Check(Event):
 
 
 class Change(Event):
-    """From now on something else is the matter with a worker."""
+    """Change of a worker's fault state."""
 
     def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: EventQueue) -> None:
         self._fleet = fleet
@@ -140,7 +140,7 @@ class Change(Event):
 
 
 class Paused(Event):
-    """A worker stands still, once or again and again while that is the matter with it."""
+    """GC-like pause of a worker, repeated while its fault state contains it."""
 
     def __init__(self, worker: Worker, pause: Pause, agenda: EventQueue) -> None:
         self._worker = worker

@@ -1,7 +1,7 @@
-"""Who is late, and who is asked beside him.
+"""Detection of late attempts, and hedging of them at a second endpoint.
 
-It uses the balancer's rules and budget (`policies/overload/hedging.py`), its wheel of 5 ms and its choice of the
-second endpoint; or, for theory, a hedge after a fixed time, at the next instant rather than the next tick.
+Uses the balancer's rules and budget (`policies/overload/hedging.py`), a timer wheel of 5 ms and the same choice of the
+second endpoint; or, to compare with theory, a hedge after a fixed time, at the exact instant rather than the next tick.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from experiments.simulator.unit import SimulatedBalancer
 
 TICK: Final = 0.005
-"""Seconds of a bucket, as in the balancer."""
+"""Seconds per bucket of the timer wheel, as in the balancer."""
 
 
 class Bucket(Event):
-    """Attempts that will be late at about the same instant."""
+    """Event: attempts that become late within the same tick."""
 
     def __init__(self, hedges: Hedges, tick: int) -> None:
         self.attempts: list[Attempt] = []
@@ -28,24 +28,24 @@ class Bucket(Event):
         self._tick = tick
 
     def happen(self, now: float) -> None:
-        """Look at all of them."""
+        """Judge all attempts of the bucket."""
         self._hedges.turn(self._tick, now)
 
 
 class Late(Event):
-    """An attempt that is late at an instant of its own."""
+    """Event: one attempt becomes late at an exact instant."""
 
     def __init__(self, hedges: Hedges, attempt: Attempt) -> None:
         self._hedges = hedges
         self._attempt = attempt
 
     def happen(self, now: float) -> None:
-        """Ask a second one, if the first has not answered."""
+        """Hedge the attempt unless it has been answered."""
         self._hedges.ask(self._attempt, now)
 
 
 class Hedges:
-    """One balancer's. With `after` nothing is learned and nothing is bounded."""
+    """Hedging of one balancer. With `after`, the delay is fixed and there is no budget."""
 
     def __init__(self, unit: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None) -> None:
         self.hedging = hedging
@@ -55,7 +55,7 @@ class Hedges:
         self._wheel: dict[int, Bucket] = {}
 
     def watch(self, attempt: Attempt, now: float) -> None:
-        """It has just been routed: look at it when it is late."""
+        """Schedule the check whether a newly routed attempt is late."""
         if self._after is not None:
             self._agenda.add(now + self._after, Late(self, attempt))
             return
@@ -67,7 +67,7 @@ class Hedges:
         bucket.attempts.append(attempt)
 
     def turn(self, tick: int, now: float) -> None:
-        """All who stand in a bucket: in time, late, or neither."""
+        """Judge the attempts of a bucket and hedge the late ones."""
         for attempt in self._wheel.pop(tick).attempts:
             state = attempt.assignment.state
             if not attempt.is_over:
@@ -87,6 +87,6 @@ class Hedges:
             self._unit.race(attempt, avoided, now)
 
     def ask(self, attempt: Attempt, now: float) -> None:
-        """The textbook's hedge: one more, elsewhere, whatever it costs."""
+        """Hedge after a fixed delay, at another endpoint, without a budget."""
         if not attempt.is_over:
             self._unit.race(attempt, frozenset((attempt.assignment.state.id,)), now)

@@ -1,8 +1,8 @@
-"""Idle connections of one balancer to one worker, and for how long they are trusted.
+"""Idle connections of one balancer to one worker, and their idle-timeout estimate.
 
-It follows the balancer's pool (`balancer/upstream/idle_connections.py`) with the same idle-timeout estimate: an unknown
-worker is trusted for a few seconds, and the end of one connection that is kept beyond the estimate extends it. The pool
-sweeps four times a second; the simulator looks when a connection is needed. A close by the worker is known at once, so
+Follows the balancer's pool (`balancer/upstream/idle_connections.py`) with the same estimate: connections to an unknown
+worker are used for a few seconds of idleness, and one probe connection kept beyond the estimate extends it. The pool
+sweeps four times a second; the simulator sweeps when a connection is needed. A close by the worker is known at once, so
 the race of a request with a close does not occur.
 """
 
@@ -14,15 +14,17 @@ from typing import Final
 from balancer.upstream.idle_timeout import REST, IdleTimeout, IdleTimeoutRules
 
 JUDGED_EVERY: Final = 1.0
-"""Seconds between two judgements of the horizon."""
+"""Seconds between two updates of the idle-timeout estimate."""
 
 NONE: Final = -inf
 
 
 class Idle:
-    """Told by since when they have been idle, the newest last. `longest`: seconds for which one is kept at most,
-    `keeps` those after which the worker closes one, `margin` a round trip. `limit` is the age up to which one may be
-    used."""
+    """Idle connections, stored by the instant since which they are idle, newest last.
+
+    `longest` is the maximum idle time of the pool in seconds, `keeps` the worker's idle timeout, `margin` a round trip.
+    `limit` is the age up to which a connection may be used.
+    """
 
     def __init__(self, longest: float, rules: IdleTimeoutRules, now: float) -> None:
         self.horizon = IdleTimeout(rules, now)
@@ -36,21 +38,21 @@ class Idle:
         self._go_by()
 
     def relink(self, keeps: float, margin: float) -> None:
-        """The link, or the worker, is another than before."""
+        """Update the worker's idle timeout and the round trip."""
         self.keeps, self.margin = keeps, margin
         self._go_by()
 
     def add(self, now: float) -> None:
-        """One more."""
+        """Add a connection that becomes idle now."""
         self._since.append(now)
 
     def clear(self) -> None:
-        """All are gone, and nothing is learned from it: the worker has ended."""
+        """Drop all connections without updating the estimate, because the worker has ended."""
         self._since.clear()
         self._lookout = NONE
 
     def is_warm(self, now: float) -> bool:
-        """Whether there is one that may be used."""
+        """Whether a usable idle connection exists."""
         since = self._since
         if not since:
             return False
@@ -60,7 +62,7 @@ class Idle:
         return bool(since) and now - since[-1] <= self.limit
 
     def lease(self, now: float) -> bool:
-        """Use the newest, if there is one that may be used."""
+        """Take the newest connection if it is usable; returns whether one was taken."""
         if not self.is_warm(now):
             return False
         age = now - self._since.pop()
@@ -69,7 +71,7 @@ class Idle:
         return True
 
     def _look(self, now: float) -> None:
-        """As a sweep of the pool."""
+        """Sweep, as the pool does periodically."""
         if now - self._looked_at < REST:
             return
         self._looked_at = now
@@ -83,7 +85,7 @@ class Idle:
             self._go_by()
 
     def _end_lookout(self, now: float) -> None:
-        """It has grown as old as one may, or the worker has closed it."""
+        """End the idle-timeout probe when it has reached the maximum age or the worker has closed it."""
         if self._lookout == NONE or now - self._lookout < min(self.longest, self.keeps):
             return
         self._lookout = NONE
@@ -93,7 +95,7 @@ class Idle:
             self.horizon.stood(self.longest - REST)
 
     def _end_closed(self, now: float) -> None:
-        """The worker closes them before the horizon. Those that go at once say no more than one."""
+        """Remove connections that the worker closed before the estimate. Simultaneous closes count once."""
         since, first = self._since, 0
         while first < len(since) and now - since[first] >= self.keeps:
             first += 1
@@ -102,7 +104,7 @@ class Idle:
             del since[:first]
 
     def _expire(self, now: float) -> None:
-        """Of what is past the horizon one stays as a lookout."""
+        """Remove connections older than the limit, keeping one as an idle-timeout probe."""
         since, first = self._since, 0
         while first < len(since) and now - since[first] > self.limit:
             if self._lookout == NONE:

@@ -1,8 +1,7 @@
-"""What is simulated: workers, what lies between, the balancers' mechanisms, and the load.
+"""Simulation model: workers, network, the balancers' mechanisms, and the load.
 
-Rule of this file: plain values, everything stated, no units but seconds and requests. A scenario is translated into
-this by `translation.py` alone; tests and benchmarks write it by hand. Defaults are those of the balancer, but for
-mechanisms that a bare queueing model does not have: they are off.
+Plain values in seconds and requests. `translation.py` derives a model from a scenario; tests and benchmarks construct
+it directly. Defaults are those of the balancer, except for mechanisms that a bare queueing model lacks: these are off.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ Discipline = Literal["fifo", "shared"]
 class WorkerModel:
     """One worker. `rtt` is the round trip from every balancer; `speed` divides its service times.
 
-    `fifo`: `slots` requests are served at a time, `queue` wait, more get 503. `shared`: all that are present share
-    `slots` processors (processor sharing), each at most one of them. `idle_timeout` is after how many seconds it closes
-    an idle connection; `setup_rtts` is what a new connection costs before a request can be sent on it. `is_emulated`:
-    TCP's handshake is over at once, and the first request is a round trip later instead, as on the loopback of
-    `workers/link.py`.
+    `fifo`: `slots` requests are served at a time, `queue` wait, more get 503. `shared`: all requests present share
+    `slots` processors (processor sharing), each using at most one. `idle_timeout` is the number of seconds after which
+    it closes an idle connection; `setup_rtts` is the number of round trips that a new connection takes before a request
+    can be sent. `is_emulated`: the TCP handshake completes at once and the first request takes a round trip longer
+    instead, as on the loopback of `workers/link.py`.
     """
 
     id: str
@@ -48,7 +47,7 @@ class WorkerModel:
 
 @dataclass(frozen=True, slots=True)
 class RetryModel:
-    """As `retries` and `retry` of the balancer's configuration."""
+    """`retries` and `retry` of the balancer's configuration."""
 
     limit: int = 2
     share: float = 0.2
@@ -58,8 +57,10 @@ class RetryModel:
 
 @dataclass(frozen=True, slots=True)
 class HedgeModel:
-    """As `hedging` of the balancer's configuration. With `after`, every request is hedged that many seconds after it
-    was routed, whatever is usual and without a budget: the textbook's hedge."""
+    """`hedging` of the balancer's configuration.
+
+    With `after`, every request is hedged that many seconds after it was routed, without an estimate or a budget.
+    """
 
     quantile: float = 0.95
     share: float = 0.05
@@ -69,7 +70,7 @@ class HedgeModel:
 
 @dataclass(frozen=True, slots=True)
 class CheckModel:
-    """As `checks` of the balancer's configuration."""
+    """Active health checks, as `checks` of the balancer's configuration."""
 
     rules: CheckRules = field(default_factory=CheckRules)
     timeout: float = 1.0
@@ -77,7 +78,7 @@ class CheckModel:
 
 @dataclass(frozen=True, slots=True)
 class PoolModel:
-    """As `pool` of the balancer's configuration."""
+    """Upstream connection pool, as `pool` of the balancer's configuration."""
 
     idle: float = 30.0
     risk: float = 0.01
@@ -85,7 +86,7 @@ class PoolModel:
 
 @dataclass(frozen=True, slots=True)
 class Mechanisms:
-    """What a balancer does beside picking; None and 0 are off. Timeouts in seconds."""
+    """Mechanisms of a balancer other than picking; None and 0 are off. Timeouts in seconds."""
 
     retries: RetryModel | None = None
     hedging: HedgeModel | None = None
@@ -103,17 +104,20 @@ class Mechanisms:
 
     @property
     def need_ticks(self) -> bool:
-        """Whether anything of it is judged once a second."""
+        """Whether any mechanism needs a tick per second."""
         return self.ejection is not None or self.checks is not None or self.slow_start > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The whole. `policy` is a name and options; `staleness` is how old a balancer's knowledge of the others' requests
-    is at most: None, they know nothing of each other. `overhead` seconds go by in balancer and generator beside all
-    that is modelled; `timeout` is the client's. `steps` are what befalls workers when, by their number. `home` is the
-    region that requests come from, `keys` how many different keys they have (0: none), each as likely as its rank to
-    the power of −`key_skew`."""
+    """The complete model.
+
+    `policy` is a name and options; `staleness` is the maximum age in seconds of a balancer's knowledge of the others'
+    requests; None: no exchange. `overhead` is the time in seconds that balancer and load generator add to a request;
+    `timeout` is the client's. `steps` are the changes of the workers' fault states, by worker number. `home` is the
+    region of the requests, `keys` the number of different keys (0: none), each with a probability proportional to its
+    rank to the power of −`key_skew`.
+    """
 
     workers: tuple[WorkerModel, ...]
     policy: Mapping[str, Any]
@@ -127,4 +131,4 @@ class Model:
     keys: int = 0
     key_skew: float = 0.0
     reports: bool = False
-    """Whether answers carry what the worker says of its load; it is up to `staleness` old."""
+    """Whether answers carry the worker's load report, up to `staleness` seconds old."""

@@ -1,13 +1,13 @@
-"""Policies that know what no balancer can: the bounds that others are measured by. In the simulator only.
+"""Oracle policies, which use information that no balancer has, as bounds for other policies. Simulator only.
 
-Rule of this file: an oracle is a policy like any other, made with the workers themselves in its hands.
+An oracle implements the policy interface and is constructed with the simulated workers.
 
 | name | rule |
 |---|---|
 | `oracle-least-work` | the worker at which this request would begin first, and then end first |
-| `oracle-least-work-of-two` | the same of `choices` drawn at random |
-| `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one line |
-| `oracle-static-split` | the best shares for the given rate of those that never change, each worker an M/M/1 |
+| `oracle-least-work-of-two` | the same among `choices` drawn at random |
+| `oracle-central-queue` | M/M/n: every worker takes as many as it has slots, the others wait in one queue |
+| `oracle-static-split` | the best constant shares for the given rate, each worker an M/M/1 |
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class LeastWork:
-    """The least remaining work of all. Of those on the way to a worker the mean is taken."""
+    """Least remaining work. Requests on the way to a worker count with the mean service time."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints)."""
+        """Pick the worker with the lowest expected time for this request. O(endpoints)."""
         return self._least(available, now)
 
     def _least(self, drawn: Sequence[EndpointState], now: float) -> EndpointState:
@@ -51,7 +51,7 @@ class LeastWork:
 
 
 class LeastWorkOfFew(LeastWork):
-    """The same of `choices` drawn at random: what Hellemans and Van Houdt worked out."""
+    """Least remaining work among `choices` workers drawn at random (Hellemans and Van Houdt)."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random, *, choices: int = 2) -> None:
         super().__init__(workers, rng)
@@ -59,18 +59,18 @@ class LeastWorkOfFew(LeastWork):
         self._choices = choices
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(choices)."""
+        """Pick the worker with the least work among those drawn. O(choices)."""
         return self._least(self._sample(available, min(self._choices, len(available))), now)
 
 
 class CentralQueue:
-    """Whoever has a slot free, the quickest first. Endpoints are bounded for it, see `most_in_flight`."""
+    """Pick the fastest worker with a free slot. Its endpoints are limited by `most_in_flight`."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random) -> None:
         self._workers = workers
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints)."""
+        """Pick the available worker with the shortest round trip plus service time. O(endpoints)."""
         return min(available, key=lambda state: self._price(self._workers[state.id]))
 
     def _price(self, worker: Worker) -> float:
@@ -78,7 +78,7 @@ class CentralQueue:
 
 
 class StaticSplit:
-    """Drawn with shares that never change."""
+    """Random choice with constant shares, optimal for `rate` requests per second."""
 
     def __init__(self, workers: Mapping[str, Worker], rng: Random, *, rate: float) -> None:
         mu = [w.model.slots * w.model.speed / w.model.service.mean for w in workers.values()]
@@ -87,7 +87,7 @@ class StaticSplit:
         self._random = rng.random
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        """O(endpoints)."""
+        """Draw a worker by its share; an unavailable one falls to its successor. O(endpoints)."""
         drawn = self._random() * max(self._until.values())
         return next((state for state in available if drawn < self._until[state.id]), available[-1])
 
@@ -101,12 +101,12 @@ ORACLES: dict[str, Callable[..., Policy]] = {
 
 
 def is_oracle(name: str) -> bool:
-    """Whether a policy of that name is known to the simulator alone."""
+    """Whether the policy exists in the simulator only."""
     return name in ORACLES
 
 
 def make_policy(model: Model, workers: Mapping[str, Worker], rng: Random) -> Policy:
-    """The policy that the model names. Raises BadInputError."""
+    """Construct the model's policy. Raises `BadInputError`."""
     spec: dict[str, Any] = dict(model.policy)
     name = spec.pop("name")
     if name in ORACLES:

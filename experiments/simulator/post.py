@@ -1,7 +1,7 @@
-"""What one balancer has at one worker: connections, and an account of its requests there.
+"""Connections of one balancer to one worker, and the accounting of its requests there.
 
-Rule of this file: as the balancer's own pool. The newest idle connection is used first; who finds none waits for one
-that is being opened, or for one that is given back sooner.
+As in the balancer's pool, the newest idle connection is used first; a request without one waits for a connection that
+is being opened, or for one that is returned sooner.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 
 class Opening(Event):
-    """A connection that will stand; for `attempt`, or for whoever waits then."""
+    """Event: a connection has been opened, for `attempt` or for the first waiter."""
 
     def __init__(self, post: WorkerConnections, attempt: Attempt | None) -> None:
         self._post = post
         self._attempt = attempt
 
     def happen(self, now: float) -> None:
-        """The handshake is over, one way or the other."""
         self._post.opened(self._attempt, now)
 
 
@@ -38,8 +37,11 @@ class WorkerConnections:
     """`is_linked`: connections cost something here. `setup` is how many seconds a new one takes, and `late` how many
     its first request takes longer than others. `opened_in_all` and `reused` count.
 
-    `area` is the integral of what is in flight, in request-seconds, told from the router's own count; `sojourns` the
-    same from the requests: by Little's law they are equal.
+    `is_linked`: connections have a cost here. `setup` is the number of seconds that a new one takes, and `late` the
+    extra seconds of its first request. `opened_in_all` and `reused` are counters.
+
+    `area` is the integral of the number in flight, in request-seconds, from the router's count; `sojourns` is the same
+    from the requests. By Little's law they are equal.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class WorkerConnections:
         self.relink()
 
     def relink(self) -> None:
-        """The link is another than before."""
+        """Update the connection costs after a change of the worker's link."""
         worker = self.worker
         self.setup, self.late = worker.rtt * worker.setup_rtts, 0.0
         if worker.is_emulated and worker.setup_rtts == 1:
@@ -70,23 +72,23 @@ class WorkerConnections:
 
     @property
     def is_warm(self) -> bool:
-        """Whether a request that is sent now finds a connection; what policies are told."""
+        """Whether a request sent now finds an idle connection; read by policies."""
         return self._idle.is_warm(self.unit.clock.at)
 
     @property
     def connect_time(self) -> float:
-        """Seconds that opening one took; 0 before the first."""
+        """Seconds that opening a connection took; 0 before the first."""
         return self.setup if self.opened_in_all else 0.0
 
     def entered(self, now: float) -> None:
-        """The router has counted one more in."""
+        """Account for a request that the router has just counted in."""
         state = self.state
         self.area += (state.in_flight - state.elsewhere - 1) * (now - self._changed_at)
         self._changed_at = now
         self.routed += 1
 
     def leaving(self, since: float, now: float) -> None:
-        """The router is about to count one out that came at `since`."""
+        """Account for a request routed at `since`, just before the router counts it out."""
         state = self.state
         self.area += (state.in_flight - state.elsewhere) * (now - self._changed_at)
         self._changed_at = now
@@ -94,13 +96,13 @@ class WorkerConnections:
         self.settled += 1
 
     def error(self) -> float:
-        """By how much, relatively, Little's law is missed."""
+        """Relative error of Little's law for this worker's requests."""
         return abs(self.area - self.sojourns) / (1.0 + self.sojourns)
 
     # --- connections
 
     def lease(self, attempt: Attempt, now: float) -> None:
-        """A connection for it, now or later."""
+        """Send the attempt on a connection, now or when one is ready."""
         self.worker.coming += 1
         if attempt.is_fresh:
             self._open(attempt, now)
@@ -117,7 +119,7 @@ class WorkerConnections:
         self.agenda.add(now + self.setup, Opening(self, attempt))
 
     def opened(self, attempt: Attempt | None, now: float) -> None:
-        """A connection stands, or the worker has refused it."""
+        """A connection is open, or the worker has refused it."""
         if attempt is None:
             self._unclaimed -= 1
             attempt = self._first_waiting()
@@ -141,7 +143,7 @@ class WorkerConnections:
         return None
 
     def give_back(self, now: float) -> None:
-        """An answer is whole: whoever waits may have its connection."""
+        """Return a connection after a complete answer; the first waiter gets it."""
         attempt = self._first_waiting()
         if attempt is None:
             self._idle.add(now)
@@ -150,7 +152,7 @@ class WorkerConnections:
             self._depart(attempt, now, 0.0)
 
     def drop_idle(self) -> None:
-        """The worker has closed them all."""
+        """Drop all idle connections, which the worker has closed."""
         self._idle.clear()
 
     def _depart(self, attempt: Attempt, now: float, late: float) -> None:

@@ -1,7 +1,7 @@
-"""One simulated run: what a measured one would be, from the same scenario.
+"""One simulated run of a scenario, equivalent to a measured one.
 
-Rule of this file: `simulate` is a pure function of its arguments. What it returns is a `Run` as any other, so every
-statistic, table and figure takes it; its `world` says what it is.
+`simulate` is a pure function of its arguments. It returns a `Run` like any other, which all statistics, tables and
+figures accept; its `world` is "simulated".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from experiments.simulator.translation import model_of
 def simulate(
     scenario: Scenario, entry: Entry, block: int, order: int, seed: int, *, is_emulated: bool = False
 ) -> Run:
-    """Simulate `entry` under the `seed` of its block. Raises BadInputError, SimulationError."""
+    """Simulate `entry` under the `seed` of its block. Raises `BadInputError`, `SimulationError`."""
     model = model_of(scenario, entry, seed, is_emulated=is_emulated)
     simulation = Simulation(model, seed, entry.label)
     warm_up(simulation, scenario, entry)
@@ -41,12 +41,12 @@ def simulate(
 
 
 def simulate_emulated(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """The same, with distances as emulated workers on loopback have them: to be held against a measured run."""
+    """Simulate with round trips as emulated by workers on loopback, for comparison with a measured run."""
     return simulate(scenario, entry, block, order, seed, is_emulated=True)
 
 
 def warm_up(simulation: Simulation, scenario: Scenario, entry: Entry) -> None:
-    """As before a measured run, through the balancer and at the load's own width; kept out of the samples."""
+    """Warm up through the balancer at the load's concurrency, as before a measured run; excluded from the samples."""
     if scenario.warmup:
         count = warm_requests(scenario, entry)
         simulation.closed(min(first_connections(scenario, entry), count), count)
@@ -61,7 +61,7 @@ def facts_of(
     samples: Samples,
     simulation: Simulation,
 ) -> RunFacts:
-    """The same facts as of a measured run."""
+    """Facts of the run, as for a measured one."""
     load, scale = scenario.load_of(entry), scenario.time_scale
     is_open = load.mode == "open"
     requests = len(samples)
@@ -111,7 +111,7 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
 
 
 def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
-    """Why the run must not be believed: another policy stood in for the one simulated."""
+    """Reasons why the run is invalid: fallback picks by another policy."""
     routers = [unit.router for unit in simulation.fleet.units]
     demoted = sum(router.demoted for router in routers)
     if not demoted and bool(np.isfinite(samples.ended_at).all()):

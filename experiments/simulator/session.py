@@ -1,6 +1,6 @@
-"""A sitting with the simulator: carry a campaign out in virtual time, then report on it as on any other.
+"""Terminal session of a simulated campaign: run it in virtual time and report it like any other.
 
-Rule of this file: a simulated campaign leaves the same directory as a measured one, and says what it is.
+A simulated campaign leaves the same directory as a measured one, marked as simulated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from experiments.terminal import console_here
 
 
 def conduct(scenario: Scenario, command: str, directory: Path) -> int:
-    """Simulate the scenario into `directory`; returns the exit code. Raises ExperimentError."""
+    """Simulate the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
     campaign = blocks.prepare(scenario, command, directory, world="simulated")
     console.print(Text(scenario.question, style="bold"))
@@ -35,7 +35,7 @@ def conduct(scenario: Scenario, command: str, directory: Path) -> int:
 
 
 def carry_out(campaign: Campaign, directory: Path, console: Console) -> None:
-    """Every run of the plan, one after the other."""
+    """Simulate every run of the plan in order."""
     entries = {entry.label: entry for entry in campaign.scenario.entries}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
@@ -46,7 +46,5 @@ def carry_out(campaign: Campaign, directory: Path, console: Console) -> None:
             save_result(run, planned, directory)
             progress.advance(task)
             console.print(run_line(campaign, number, run), highlight=False)
-            del (
-                run
-            )  # or the next one needs twice the room; so it does while parts of a simulation know each other
+            del run  # or the next run needs twice the memory; a simulation contains reference cycles
             gc.collect()

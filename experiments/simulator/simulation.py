@@ -1,7 +1,6 @@
-"""A model in virtual time: begun, run, and audited.
+"""Execution of a model in virtual time, with an audit after every run.
 
-Rule of this file: what must be true of every run is looked at after every run. A simulator that loses a request, or
-counts one twice, ends with an error and not with a table.
+A simulation that loses a request or counts one twice raises an error instead of returning results.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from experiments.simulator.happenings import Change, Check, Gossip, Tick
 from experiments.simulator.model import Model
 
 TOLERANCE: Final = 1e-6
-"""What sums of millions of floats may differ by, relatively."""
+"""Relative tolerance for sums of millions of floats."""
 
 
 class Simulation:
-    """One run of one model. `fleet` is what stands; `columns` what became of the last requests."""
+    """One simulation of a model. `fleet` holds workers and balancers; `columns` the results of the last requests."""
 
     def __init__(self, model: Model, seed: int, label: str = "") -> None:
         self.clock = VirtualClock()
@@ -50,13 +49,13 @@ class Simulation:
             self.agenda.add(model.staleness, Gossip(fleet.units, model.staleness, self.agenda))
 
     def closed(self, width: int, count: int) -> Columns:
-        """`count` requests, `width` of them outstanding. Raises AuditError, StuckError."""
+        """Run a closed loop: `count` requests, `width` of them outstanding. Raises `AuditError`, `StuckError`."""
         self._begin(count, None)
         self.fleet.client.start_closed(width, self.clock.at)
         return self._go()
 
     def open(self, instants: Floats) -> Columns:
-        """Requests that are due at `instants`, seconds from now. Raises AuditError, StuckError."""
+        """Run an open loop: requests due at `instants`, in seconds from now. Raises `AuditError`, `StuckError`."""
         self._begin(len(instants), instants)
         return self._go()
 
@@ -66,14 +65,14 @@ class Simulation:
         self.fleet.client.begin(self.columns, instants, self.start)
 
     def begin_steps(self) -> None:
-        """What befalls workers is counted from now on."""
+        """Schedule the fault-state changes, relative to the current instant."""
         self.fleet.began_at = self.clock.at
         for step in self.model.steps:
             change = Change(self.fleet, self.fleet.worker(step.worker), step.trouble, self.agenda)
             self.agenda.add(self.clock.at + step.at, change)
 
     def _go(self) -> Columns:
-        """Until every request has ended, and nothing is in flight that nobody waits for."""
+        """Run until every request has ended and no attempt is in flight."""
         with uncollected():
             turn(self.clock, self.agenda, self.fleet)
         self.columns.flush()
@@ -83,7 +82,7 @@ class Simulation:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the collector of cycles: a run makes objects by the million, and none of them is in a cycle."""
+    """Disable the cyclic garbage collector: a run creates millions of objects, none of them in a cycle."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -110,7 +109,7 @@ def turn(clock: VirtualClock, agenda: EventQueue, fleet: Fleet) -> None:
 
 
 def audit(fleet: Fleet) -> None:
-    """Flow conservation, Little's law and utilisation, of everything. Raises AuditError."""
+    """Check flow conservation, Little's law and utilisation. Raises `AuditError`."""
     client = fleet.client
     must(
         client.sent == client.count and client.left == 0,
@@ -140,6 +139,6 @@ def audit(fleet: Fleet) -> None:
 
 
 def must(is_so: bool, complaint: str) -> None:
-    """Raise AuditError unless it is so."""
+    """Raise `AuditError` with `complaint` unless the condition holds."""
     if not is_so:
         raise AuditError(complaint)

@@ -1,7 +1,7 @@
-"""Where a worker serves: slots and a line before them, or processors that all share.
+"""Service stations of a worker: slots with a queue, or processor sharing.
 
-Rule of this file: no event and no randomness. Instants and amounts of work go in, instants come out; work and idleness
-are added up on the way, so that utilisation can be checked against what went in.
+No events and no randomness: instants and amounts of work go in, instants come out. Work and idle time are accumulated,
+so that utilisation can be checked against the admitted work.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from math import inf
 from typing import Final
 
 FULL: Final = -1.0
-"""What `admit` says when there is no room."""
+"""Result of `admit` when there is no room."""
 
 _replace: Final = heapreplace
 
 FORGOTTEN: Final = 1000
-"""Starts that lie in the past and are kept all the same: to take out each by itself costs more."""
+"""Number of past start instants that are kept before they are deleted together, which is cheaper than one by one."""
 
 
 class Slots:
-    """First come, first served by `count` slots; at most `queue` wait. Admission is arithmetic, as in
-    `workers.service`, of which this is the same rule, made for being compiled: a start is known on arrival.
+    """First-come, first-served queue with `count` slots; at most `queue` requests wait.
 
-    `work` is the seconds of service ever admitted, `idle` those that slots stood free between two services. `lost` is
-    what was taken away again, `stopped` what pauses have added.
+    Admission is arithmetic: the start is known on arrival. It is the same rule as in `workers.service`, written so that
+    it can be compiled. `work` is the total admitted service in seconds, `idle` the time that slots were free between
+    two services. `lost` is work that was removed, `stopped` time added by pauses.
     """
 
     def __init__(self, count: int, queue: float) -> None:
@@ -32,14 +32,14 @@ class Slots:
         self.queue = queue
         self.work = self.idle = self.lost = self.stopped = 0.0
         self.admitted = 0
-        self.free_at = 0.0  # of the only slot, or of the one that is free first
+        self.free_at = 0.0  # of the only slot, or of the first free one
         self._free = [0.0] * count  # a heap, used where there are several
         self._is_bounded = queue < inf
-        self._starts: list[float] = []  # of those that wait, the first at `_first`
+        self._starts: list[float] = []  # of the waiting requests, the first at `_first`
         self._first = 0
 
     def admit(self, now: float, seconds: float) -> float:
-        """When a request that brings so much work will be served; `FULL` if it cannot even wait."""
+        """Finish instant of a request with `seconds` of work; `FULL` if the queue has no room."""
         free_at = self.free_at
         if free_at > now:
             if self._is_bounded:
@@ -60,7 +60,7 @@ class Slots:
         return finish_at
 
     def waiting(self, now: float) -> int:
-        """How many have not begun."""
+        """Number of requests that have not begun."""
         starts, first = self._starts, self._first
         end = len(starts)
         while first < end and starts[first] <= now:
@@ -73,19 +73,19 @@ class Slots:
         return end - first
 
     def remaining(self, now: float) -> float:
-        """Seconds until a request that came now would begin."""
+        """Seconds until a request that arrives now would begin."""
         return self.free_at - now if self.free_at > now else 0.0
 
     def _all_free(self) -> list[float]:
         return [self.free_at] if self.count == 1 else self._free
 
     def busy_seconds(self, now: float) -> float:
-        """Slot-seconds spent serving until `now`."""
+        """Total slot-seconds spent serving until `now`."""
         ahead = sum(free_at - now for free_at in self._all_free() if free_at > now)
         return self.work + self.stopped - self.lost - ahead
 
     def pause(self, now: float, until: float) -> None:
-        """Nothing goes on before `until`: whatever had not ended ends that much later."""
+        """Suspend service until `until`: everything in progress ends that much later."""
         later = until - now
         free = []
         for free_at in self._all_free():
@@ -100,7 +100,7 @@ class Slots:
         self._first = 0
 
     def clear(self, now: float) -> None:
-        """All that was here is gone."""
+        """Remove all requests; their remaining work counts as `lost`."""
         self.lost += sum(free_at - now for free_at in self._all_free() if free_at > now)
         self._set([free_at if free_at < now else now for free_at in self._all_free()])
         self._starts.clear()
@@ -112,17 +112,17 @@ class Slots:
         self.free_at = free[0]
 
     def error(self) -> float:
-        """By how much, relatively, time spent and work done differ: slots have either worked or stood free."""
+        """Relative difference between elapsed time and the sum of work and idle time."""
         spent = sum(self._all_free())
         told = self.work + self.idle + self.stopped - self.lost
         return abs(spent - told) / (1.0 + abs(spent))
 
 
 class Shared:
-    """Processor sharing: `count` processors are shared by all that are present, each of whom uses one at most.
+    """Processor sharing: `count` processors are shared by all requests present, each using at most one.
 
-    Worked out in the time of a request's own progress: `_progress` grows by `rate` per second, and whoever came at
-    progress p with w seconds of work leaves at p + w.
+    Computed in the time of a request's own progress: `_progress` grows by `rate` per second, and a request that arrives
+    at progress p with w seconds of work leaves at p + w.
     """
 
     def __init__(self, count: int, queue: float) -> None:
@@ -139,12 +139,12 @@ class Shared:
 
     @property
     def rate(self) -> float:
-        """Seconds of work that each gets per second."""
+        """Seconds of work per second that each request receives."""
         present = len(self._leaving)
         return self.count / present if present > self.count else 1.0
 
     def advance(self, now: float) -> None:
-        """Let time go by until `now`, in which nobody leaves."""
+        """Advance to `now`; no request leaves in between."""
         passed = now - self._at
         if passed <= 0.0:
             return
@@ -158,7 +158,7 @@ class Shared:
         self._at = now
 
     def enter(self, now: float, seconds: float, number: int) -> bool:
-        """Let a request in, under a `number` of its own; returns whether there was room."""
+        """Admit a request under its `number`; returns whether there was room. O(log n)."""
         self.advance(now)
         if len(self._leaving) >= self.count + self.queue:
             return False
@@ -168,38 +168,38 @@ class Shared:
         return True
 
     def next_at(self) -> float:
-        """When the next one leaves if nobody comes; `inf` if nobody is here."""
+        """Instant of the next departure if no request arrives; `inf` when empty."""
         if not self._leaving:
             return inf
         left = self._leaving[0][0] - self._progress
         return self._at + (left / self.rate if left > 0.0 else 0.0)
 
     def leave(self, now: float) -> int:
-        """The next one has been served: its number."""
+        """Remove the next request to leave and return its number."""
         self.advance(now)
-        self._progress = self._leaving[0][0]  # not a rounding less
+        self._progress = self._leaving[0][0]  # exact, without rounding error
         return heappop(self._leaving)[1]
 
     def remaining(self, now: float) -> float:
-        """Seconds of work that are here, per processor."""
+        """Remaining seconds of work, per processor."""
         self.advance(now)
         return sum(at - self._progress for at, _ in self._leaving) / self.count
 
     def busy_seconds(self, now: float) -> float:
-        """Processor-seconds spent until `now`."""
+        """Total processor-seconds spent serving until `now`."""
         self.advance(now)
         return self.done
 
     def pause(self, now: float, until: float) -> None:
-        """Nothing goes on before `until`."""
+        """Suspend service until `until`; no progress is made before."""
         self.advance(now)
         self._at = until
 
     def clear(self, now: float) -> None:
-        """All that was here is gone."""
+        """Remove all requests; their remaining work counts as `lost`."""
         self.lost += self.remaining(now) * self.count
         self._leaving.clear()
 
     def error(self) -> float:
-        """By how much, relatively, work done and work brought differ. Only when all have left."""
+        """Relative difference between work done and work admitted. Valid only when the station is empty."""
         return abs(self.done + self.lost - self.work) / (1.0 + self.work)

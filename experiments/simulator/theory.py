@@ -1,7 +1,7 @@
-"""Closed forms of queueing theory, against which the simulator is held.
+"""Closed forms of queueing theory, with which the simulator is validated.
 
-Rule of this file: arithmetic alone. Service takes 1 on average, so times are in services; `rho` is the load of one
-server, `c` servers, `n` queues.
+Pure arithmetic. The mean service time is 1, so times are in services; `rho` is the load of one server, `c` the number
+of servers, `n` the number of queues.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from math import exp, inf, log, sqrt
 
 
 def mm1_mean(rho: float) -> float:
-    """Mean time in M/M/1."""
+    """Mean sojourn time in M/M/1, in mean service times."""
     return 1 / (1 - rho)
 
 
 def mm1_quantile(rho: float, q: float) -> float:
-    """The time in M/M/1 that a share `q` does not exceed."""
+    """Quantile `q` (0..1) of the sojourn time in M/M/1."""
     return -log(1 - q) / (1 - rho)
 
 
 def erlang_b(load: float, c: int) -> float:
-    """The share that `c` servers without a queue lose under a load of `load` servers (Erlang 1917)."""
+    """Loss probability of `c` servers without a queue under an offered load of `load` servers (Erlang 1917)."""
     blocked = 1.0
     for k in range(1, c + 1):
         blocked = load * blocked / (k + load * blocked)
@@ -41,7 +41,7 @@ def mg1_wait(rho: float, c2: float) -> float:
 
 
 def erlang_m1_mean(rho: float, n: int) -> float:
-    """Mean time where every n-th of a Poisson stream goes to one of `n` exponential servers: Erlang-n/M/1."""
+    """Mean sojourn time in Erlang-n/M/1: every n-th arrival of a Poisson stream goes to one of `n` servers."""
     sigma = rho
     for _ in range(10_000):
         sigma = (n * rho / (n * rho + 1 - sigma)) ** n
@@ -49,7 +49,7 @@ def erlang_m1_mean(rho: float, n: int) -> float:
 
 
 def power_of_d_mean(rho: float, d: int) -> float:
-    """Mean time where each joins the shortest of `d` queues drawn from very many (Mitzenmacher 1996)."""
+    """Mean sojourn time when each joins the shortest of `d` queues drawn from very many (Mitzenmacher 1996)."""
     total, i = 0.0, 1
     while True:
         term = float(rho ** ((d**i - d) / (d - 1)))
@@ -60,15 +60,19 @@ def power_of_d_mean(rho: float, d: int) -> float:
 
 
 LEAST_WORK_OF_TWO = {0.5: 1.1507, 0.7: 1.3742, 0.9: 2.0503}
-"""Mean time where each joins the least work of two queues drawn from very many, by load (Hellemans and Van Houdt,
-SIGMETRICS 2018: solved numerically)."""
+"""Mean sojourn time when each joins the least work of two queues drawn from very many, by load (Hellemans and Van
+Houdt, SIGMETRICS 2018: solved numerically).
+"""
 
 
 def static_split(
     mu: Sequence[float], rate: float, rtt: Sequence[float] | None = None
 ) -> tuple[list[float], float]:
-    """How a Poisson stream is best split, for good, over M/M/1 servers of rates `mu`, `rtt` away: rates, and the mean
-    time. Where α is the price of one request more, λ_i = μ_i − √(μ_i/(α − r_i)) where that is positive."""
+    """Optimal constant split of a Poisson stream over M/M/1 servers of rates `mu` at round trips `rtt`.
+
+    Returns the rates and the mean time. With α the marginal cost of one more request, λ_i = μ_i − √(μ_i/(α − r_i))
+    where that is positive. Raises `ValueError` when `rate` exceeds the capacity.
+    """
     trips = rtt if rtt is not None else [0.0] * len(mu)
 
     def split(price: float) -> list[float]:
@@ -90,11 +94,13 @@ def static_split(
 
 
 def hedged_mean(after: float) -> float:
-    """Mean time of an exponential request that a second one is sent beside `after` later, without queueing:
-    the integral of F̄(t), and from `after` on of F̄(t)·F̄(t − after)."""
+    """Mean time of an exponential request that is hedged `after` later, without queueing.
+
+    It is the integral of F̄(t), and from `after` on of F̄(t)·F̄(t − after).
+    """
     return 1 - exp(-after) / 2
 
 
 def hedged_share(after: float) -> float:
-    """The extra load of such hedges: F̄(after)."""
+    """Extra load of such hedges: F̄(after)."""
     return exp(-after)

@@ -1,7 +1,7 @@
-"""A scenario and one of its entries, as a model.
+"""Translate a scenario and one of its entries into a simulation model.
 
-Rule of this file: every key of a scenario means here what it means to real processes; what has no counterpart in
-virtual time is named in docs/simulator.md. Times are measured ones: the time scale is in them.
+Every key of a scenario has the same meaning as for real processes; docs/simulator.md names those without a counterpart
+in virtual time. Times are measured seconds, with the time scale applied.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from policies.health.active_checks import CheckRules
 from workers.service import parse_profile
 
 OVERHEAD: Final = 0.0005
-"""Seconds of a request that neither worker nor distance account for: balancer, generator and loopback. The least of
-some thousand requests that were measured; a machine that has other things to do adds milliseconds of its own."""
+"""Seconds of a request that neither worker nor network account for: balancer, load generator and loopback. The minimum
+over some thousand measured requests; a busy machine adds milliseconds.
+"""
 
 REPORTED: Final = frozenset(("reported-load", "prequal", "c3", "steelyard"))
-"""Policies that read what workers say of themselves; for the others it is not worked out."""
+"""Policies that read the workers' load reports; for others the reports are not computed."""
 
 
 def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool = False) -> Model:
-    """What is simulated for `entry` under the seed of a block: the scenario itself, or its emulation on loopback."""
+    """Model of `entry` under the seed of a block: the scenario itself, or its emulation on loopback."""
     scale = scenario.time_scale
     return Model(
         workers=tuple(
@@ -54,7 +55,7 @@ def model_of(scenario: Scenario, entry: Entry, seed: int, *, is_emulated: bool =
 
 
 def policy_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
-    """Its name and options; a static split is told the rate that it is to be best for."""
+    """Policy name and options; a static split gets the rate for which it is optimised."""
     spec = entry.policy.model_dump()
     if spec["name"] == "oracle-static-split":
         spec.setdefault("rate", scenario.load_of(entry).mean_rate / scenario.time_scale)
@@ -62,7 +63,7 @@ def policy_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
 
 
 def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> WorkerModel:
-    """Worker `number` of a region."""
+    """Model of worker `number` of a region."""
     return WorkerModel(
         id=f"{region.name}-{number}",
         region=region.name,
@@ -80,7 +81,7 @@ def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> W
 
 
 def mechanisms_of(tables: Tables) -> Mechanisms:
-    """The balancer's tables; their durations are real seconds in any case."""
+    """Mechanisms from the balancer's configuration tables, whose durations are real seconds."""
     retry, checks, hedging, timeouts = tables.retry, tables.checks, tables.hedging, tables.timeouts
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
     return Mechanisms(

@@ -1,7 +1,7 @@
-"""A balancer: the real router, policy and mechanisms, moved by virtual time.
+"""Simulated balancer: the real router, policy and mechanisms, driven by virtual time.
 
-Rule of this file: what the balancer decides by its own rules is decided by the same objects here; what it does with
-sockets is an event. Requests are idempotent and small: they may be sent again, and an answer comes whole.
+Decisions are made by the balancer's own objects; socket operations become events. Requests are idempotent and small:
+they may be retried, and an answer arrives as a whole.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GATEWAY_TIMEOUT: Final = 504
 
 
 class Waiting(Event):
-    """A request for which no endpoint has room. It happens when it has waited for too long."""
+    """Event: queue timeout of a request for which no endpoint has room."""
 
     def __init__(self, unit: SimulatedBalancer, number: int, facts: RequestFacts, is_fresh: bool) -> None:
         self.number = number
@@ -51,20 +51,20 @@ class Waiting(Event):
 
 
 class Overdue(Event):
-    """An attempt that was given so long for an answer."""
+    """Event: per-attempt or first-byte timeout of an attempt."""
 
     def __init__(self, attempt: Attempt, is_final: bool) -> None:
         self._attempt = attempt
         self._is_final = is_final
 
     def happen(self, now: float) -> None:
-        """Its time is over, if there was no answer."""
+        """Handle the timeout unless the attempt is over."""
         if not self._attempt.is_over:
             self._attempt.post.unit.overdue(self._attempt, self._is_final, now)
 
 
 class Probe(Event):
-    """A question after a worker's load: there, and back."""
+    """Load probe of a worker: request and answer."""
 
     def __init__(self, post: WorkerConnections, sent_at: float) -> None:
         self._post = post
@@ -72,7 +72,7 @@ class Probe(Event):
         self._load: ReportedLoad | None = None
 
     def happen(self, now: float) -> None:
-        """It has arrived, at either end."""
+        """Take the report at the worker, or deliver it to the router."""
         post = self._post
         if self._load is None:
             self._load = post.worker.report(now)
@@ -115,7 +115,7 @@ class SimulatedBalancer:
     # --- a request
 
     def start(self, number: int, now: float) -> None:
-        """A client's request is here."""
+        """Accept a client's request and route it, with a key where the model has keys."""
         self.requests += 1
         facts = self._plain
         if self.keys is not None:
@@ -123,7 +123,7 @@ class SimulatedBalancer:
         self.send(number, facts, now, False)
 
     def send(self, number: int, facts: RequestFacts, now: float, is_fresh: bool) -> None:
-        """Choose an endpoint, and a connection to it."""
+        """Route the request and send it to the chosen endpoint, or queue it."""
         try:
             assignment = self._route(facts)
         except NoEndpointAvailable:
@@ -162,7 +162,7 @@ class SimulatedBalancer:
             self._agenda.add(now + rules.first_byte, Overdue(attempt, is_final=True))
 
     def returned(self, attempt: Attempt, now: float) -> None:
-        """What an attempt came to is here."""
+        """Process the outcome of an attempt that has returned."""
         post = attempt.post
         kind, status = attempt.kind, attempt.status
         if post.is_linked and kind is not _RESET and kind is not _REFUSED:
@@ -177,7 +177,7 @@ class SimulatedBalancer:
             self._client.ended(attempt.number, 0, status, post.worker.number, attempt.tries, now)
 
     def _count_out(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
-        """It is over, and the router learns from it."""
+        """Settle an attempt with its outcome at the router."""
         attempt.is_over = True
         self._client.flying -= 1
         attempt.ended_at = now
@@ -187,7 +187,7 @@ class SimulatedBalancer:
         outcome = Outcome(kind, status or None, attempt.sent_at, first_byte_at, now, 0, 0, attempt.report)
         self._settle(assignment, outcome)
 
-    # --- what went wrong
+    # --- failures
 
     def _returned_otherwise(self, attempt: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
         rival = attempt.rival
@@ -201,7 +201,7 @@ class SimulatedBalancer:
             self._failed(attempt, kind, now)
 
     def _raced(self, attempt: Attempt, rival: Attempt, kind: OutcomeKind, status: int, now: float) -> None:
-        """The first of two: an answer wins, a failure leaves it to the other."""
+        """Resolve two hedged attempts: an answer wins, a failure leaves the request to the other one."""
         attempt.rival = rival.rival = None
         if kind is _OK or (kind is _ERROR_STATUS and status not in self._statuses):
             rival.is_loser = True
@@ -215,12 +215,12 @@ class SimulatedBalancer:
             self._stands_for(attempt.number, rival)
 
     def _stands_for(self, number: int, attempt: Attempt) -> None:
-        """The request waits for this attempt."""
+        """Make the request wait for this attempt."""
         if self._client.has_timeouts:
             self._client.open[number] = attempt
 
     def _erred(self, attempt: Attempt, status: int, now: float) -> None:
-        """The worker has answered, with an error."""
+        """Handle an error status: retry, or pass it to the client."""
         may_repeat = status in self._statuses and self._may_repeat(attempt, True, now)
         self._count_out(attempt, _ERROR_STATUS, status, now)
         if may_repeat:
@@ -229,9 +229,9 @@ class SimulatedBalancer:
             self._client.ended(attempt.number, 1, status, attempt.post.worker.number, attempt.tries, now)
 
     def _failed(self, attempt: Attempt, kind: OutcomeKind, now: float) -> None:
-        """There is no answer, and there will be none."""
+        """Handle an attempt without an answer: retry, or answer 502."""
         self._count_out(attempt, kind, 0, now)
-        is_known = kind is not _REFUSED  # to a worker: only what nobody has worked on costs no budget
+        is_known = kind is not _REFUSED  # a worker may have seen it; else no budget is needed
         may_retry = (self._may_repeat if is_known else self._has_another_try)(attempt, False, now)
         if may_retry:
             self._retry(attempt, now, is_fresh=True)
@@ -239,7 +239,7 @@ class SimulatedBalancer:
             self._client.ended(attempt.number, 1, BAD_GATEWAY, -1, attempt.tries, now)
 
     def overdue(self, attempt: Attempt, is_final: bool, now: float) -> None:
-        """The worker has had its time."""
+        """Handle a timeout of an attempt; `is_final` ends the request with 504 unless a hedged attempt remains."""
         if attempt.is_loser or (attempt.rival is not None and is_final):
             self._end_loser(attempt, now)
         elif is_final:
@@ -257,7 +257,7 @@ class SimulatedBalancer:
         self._count_out(attempt, _TIMEOUT, 0, now)
 
     def abandon(self, attempt: Attempt, now: float) -> None:
-        """The client has left, and its connections to workers are closed."""
+        """Abandon the request's attempts after the client has left."""
         rival = attempt.rival
         attempt.rival = None
         self._count_out(attempt, _ABANDONED, 0, now)
@@ -288,10 +288,10 @@ class SimulatedBalancer:
             and budget.take(self.requests, now)
         )
 
-    # --- a second one beside the first
+    # --- hedging
 
     def race(self, late: Attempt, avoided: frozenset[str], now: float) -> None:
-        """Ask somebody who is not `avoided`, too; whoever answers first has it."""
+        """Send a hedged attempt to an endpoint outside `avoided`; the first answer wins."""
         facts, attempts = late.assignment.facts, late.tries
         try:
             assignment = self._route(
@@ -309,13 +309,13 @@ class SimulatedBalancer:
         self.dispatch(post, second, now, False)
 
     def _probe(self, state: EndpointState) -> None:
-        """The policy asks a worker how it does, beside any request."""
+        """Send a load probe to a worker for the policy."""
         post = self.posts[state.order]
         worker, now = post.worker, self.clock.at
         if not worker.is_down and worker.hang < 1.0:
             self._agenda.add(now + worker.half, Probe(post, now))
 
-    # --- nobody has room
+    # --- wait queue
 
     def _wait(self, number: int, facts: RequestFacts, is_fresh: bool, now: float) -> None:
         if not self.router.has_fit or self._waiting >= self._rules.queue:
@@ -338,7 +338,7 @@ class SimulatedBalancer:
                 self._client.ended(waiting.number, 1, UNAVAILABLE, -1, waiting.facts.attempt, now)
 
     def _serve(self) -> None:
-        """There is room again."""
+        """Send queued requests while endpoints have room."""
         line, router = self._line, self.router
         while line and router.has_room:
             waiting = line.popleft()

@@ -1,7 +1,7 @@
-"""A worker: what reaches it, what it makes of that, and what is wrong with it.
+"""Simulated worker: arrivals, service, and active faults.
 
-Rule of this file: as an emulated worker does it. A fault is looked at when a request arrives, in the order down, reset,
-hang, fail; a slow worker's requests are slow that are admitted while it is. A pause stops all that it has.
+Behaves as an emulated worker. Faults are evaluated when a request arrives, in the order down, reset, hang, fail;
+slowness applies to requests admitted while it is active. A pause stops all requests present.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ if TYPE_CHECKING:
     from experiments.simulator.post import WorkerConnections
 
 AVERAGED_OVER: Final = 1.0
-"""Seconds over which a worker tells its utilisation."""
+"""Time constant of the reported utilisation, in seconds."""
 
 
 class Departure(Event):
-    """The next one to leave a shared worker, unless somebody comes first: then there is a later `version`."""
+    """Event: next departure from a shared worker, valid unless a later `version` replaces it."""
 
     def __init__(self, worker: Worker, version: int) -> None:
         self._worker = worker
         self._version = version
 
     def happen(self, now: float) -> None:
-        """Somebody has been served."""
         self._worker.departed(self._version, now)
 
 
 class Worker:
-    """`half` is one way of its link, in seconds; `pace` multiplies the work that a request brings. `arrived`, `done`,
-    `refused` and `broken` count requests. `posts` are what the balancers have here. `is_tracked`: who is `present` is
-    known at every instant, which costs an event more for each; needed for pauses, deaths and reports."""
+    """One worker.
+
+    `half` is the one-way delay of its link in seconds; `pace` multiplies the work of a request. `arrived`, `done`,
+    `refused` and `broken` count requests. `posts` are the balancers' connections. `is_tracked`: the requests `present`
+    are known at every instant, at one more event each; needed for pauses, crashes and load reports.
+    """
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class Worker:
     # --- a request
 
     def arrive(self, attempt: Attempt, now: float) -> None:
-        """A request is here."""
+        """Process the arrival of a request."""
         self.arrived += 1
         self.coming -= self.rtt > 0.0
         if self.is_unwell and self._strikes(attempt, now):
@@ -125,7 +127,7 @@ class Worker:
         return demand.another(self.profile)
 
     def served(self, attempt: Attempt, now: float) -> None:
-        """Its service is over: the answer sets out, with a report."""
+        """Complete the service of a request and send the answer, with a load report where enabled."""
         self.done += 1
         self.present.pop(attempt, None)
         if self._reports:
@@ -164,7 +166,7 @@ class Worker:
         self._expect()
 
     def _expect(self) -> None:
-        """Somebody came, went or was stopped: the next to leave may be another, at another instant."""
+        """Schedule the next departure again after an arrival, a departure or a pause."""
         shared = self.shared
         assert shared is not None
         self._version += 1
@@ -172,7 +174,7 @@ class Worker:
             self.agenda.add(shared.next_at(), Departure(self, self._version))
 
     def departed(self, version: int, now: float) -> None:
-        """As was expected by `version`, if that is the last one."""
+        """Handle a departure event unless a later `version` has replaced it."""
         shared = self.shared
         if version != self._version or shared is None:
             return
@@ -180,10 +182,10 @@ class Worker:
         self.served(attempt, now)
         self._expect()
 
-    # --- what it says of itself
+    # --- load report
 
     def report(self, now: float) -> ReportedLoad:
-        """What it says of itself, as of now or of a little while ago."""
+        """Load report, up to `staleness` seconds old."""
         report = self._snapshot
         if report is None or now - self._snapshot_at >= self._staleness:
             report = ReportedLoad(len(self.present), self._last_service, self.utilization(now))
@@ -191,7 +193,7 @@ class Worker:
         return report
 
     def utilization(self, now: float) -> float:
-        """Share of its slots in use, over about the last second."""
+        """Utilisation of the slots, exponentially averaged over about the last second."""
         elapsed = now - self._told_at
         if elapsed > 0:
             busy = self.slots.busy_seconds(now) if self.shared is None else self.shared.busy_seconds(now)
@@ -201,22 +203,22 @@ class Worker:
         return self._utilization
 
     def remaining(self, now: float) -> float:
-        """Seconds of work ahead of a request that came now: what no balancer can know."""
+        """Seconds of work ahead of a request that arrives now; unknown to real balancers."""
         return self.slots.remaining(now) if self.shared is None else self.shared.remaining(now)
 
     def error(self) -> float:
-        """By how much, relatively, its time and its work do not add up."""
+        """Relative error of the station's time accounting."""
         return self.slots.error() if self.shared is None else self.shared.error()
 
-    # --- what is wrong with it
+    # --- faults
 
     def _strikes(self, attempt: Attempt, now: float) -> bool:
-        """Whether a fault befalls this one."""
+        """Apply the active faults to an arriving request; returns whether one applies."""
         if self.is_down or (self.reset and self._rng.random() < self.reset):
             self._break(attempt, now)
         elif self.hang and self._rng.random() < self.hang:
             self.hung[attempt] = None
-            self.arrived -= 1  # it is not let in before it is looked at again
+            self.arrived -= 1  # it counts as an arrival when it is evaluated again
         elif self.fail and self._rng.random() < self.fail:
             self._refuse(attempt, self.fail_status, now)
         else:
@@ -224,7 +226,7 @@ class Worker:
         return True
 
     def judge(self) -> None:
-        """Other faults are in force than before."""
+        """Recompute the derived fields after a change of faults."""
         self.pace = self.slow / self.model.speed
         self.is_unwell = self.is_down or self.hang > 0 or self.fail > 0 or self.reset > 0
 
@@ -236,13 +238,13 @@ class Worker:
                 self.arrive(attempt, now)
 
     def link(self, rtt: float) -> None:
-        """It is so far away from now on, in seconds there and back."""
+        """Change the round trip, in seconds."""
         self.rtt, self.half = rtt, rtt / 2
         for post in self.posts:
             post.relink()
 
     def pause(self, now: float, until: float) -> None:
-        """It does nothing until then. Only where it is tracked."""
+        """Suspend service until `until`. Requires `is_tracked`, except for processor sharing."""
         if self.shared is not None:
             self.shared.pause(now, until)
             self._expect()
@@ -268,7 +270,7 @@ class Worker:
             post.drop_idle()
 
     def leave(self) -> None:
-        """It ends what it has, and takes nothing new."""
+        """Shut down gracefully: finish the requests present and accept no new connections."""
         self.is_down = True
         for post in self.posts:
             post.drop_idle()

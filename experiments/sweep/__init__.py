@@ -1,1 +1,1 @@
-"""Sweeps: every policy under every scenario, knob and seed, over as many processes or machines as there are."""
+"""Sweeps: simulate every policy under every scenario, knob and seed, on many processes or machines."""

@@ -1,8 +1,7 @@
-"""The catalogue: one SQLite file that holds every cell of every sweep that was made into it.
+"""The catalogue: one SQLite file that holds the cells of all sweeps written to it.
 
-Rules of this file: there is one writer, the driver, and a finished cell is one transaction, so whatever is killed
-at whatever instant loses only cells that were being computed. Readers may look at any time. Everything that SQLite
-complains of ends as one line that names the file.
+There is one writer, the driver, and a finished cell is one transaction, so a kill at any instant loses only cells that
+were being computed. Readers may open the file at any time. Every SQLite error becomes one line that names the file.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from experiments.sweep.outcome import Outcome
 from experiments.sweep.schema import APPLICATION, SCHEMA, TABLES
 
 PATIENCE = 5.0
-"""Seconds to wait while somebody else holds the file."""
+"""Seconds to wait while another program holds the file's lock."""
 
 MEANINGS = {
     "SQLITE_BUSY": "is locked by another program",
@@ -42,12 +41,12 @@ State = Literal["missing", "done", "failed"]
 
 
 class CatalogueError(ExperimentError):
-    """The file failed in the middle of work."""
+    """The catalogue file failed during a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridFacts:
-    """A grid of the catalogue as it was swept last. `seconds` is what computing its cells took, in total."""
+    """A grid of the catalogue as of its last sweep. `seconds` is the total computing time of its cells."""
 
     grid: Grid
     code: str
@@ -75,7 +74,7 @@ class Row:
 
 
 class Catalogue:
-    """An open catalogue. Use as a context manager, or `close` it."""
+    """An open catalogue, usable as a context manager."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -91,10 +90,10 @@ class Catalogue:
     def close(self) -> None:
         self.connection.close()
 
-    # --- the driver
+    # --- writing
 
     def plan(self, grid: Grid, code: str, command: str, cells: Sequence[Cell]) -> None:
-        """Write down what is asked; an earlier plan of the same name goes, its results stay."""
+        """Store the plan of a grid. It replaces an earlier plan of the same name; results stay."""
         machine = f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}"
         facts = (grid.name, grid.model_dump_json(), code, command, machine, now())
         with self.transaction():
@@ -115,7 +114,7 @@ class Catalogue:
         self.connection.execute("INSERT OR IGNORE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?)", asked)
 
     def finished(self, keep_samples: bool) -> set[str]:
-        """Identities that need no computing; where samples are wanted, only those that have them."""
+        """Identities of the finished cells; with `keep_samples`, only of those whose samples are stored."""
         text = "SELECT cell FROM results WHERE state = 'done'"
         if keep_samples:
             text += " AND cell IN (SELECT cell FROM samples)"
@@ -123,7 +122,7 @@ class Catalogue:
             return {row["cell"] for row in self.connection.execute(text)}
 
     def record(self, cell: Cell, outcome: Outcome) -> None:
-        """One finished cell, whole or not at all. Raises CatalogueError."""
+        """Store one finished cell in one transaction. Raises `CatalogueError`."""
         state = "failed" if outcome.message is not None else "done"
         columns = {"cell": cell.identity, "state": state, "message": outcome.message, **outcome.numbers}
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
@@ -142,7 +141,7 @@ class Catalogue:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing. Raises CatalogueError."""
+        """SQLite transaction, rolled back on an exception. Raises `CatalogueError`."""
         with complaints(self.path, CatalogueError):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -153,10 +152,10 @@ class Catalogue:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    # --- whoever reads
+    # --- reading
 
     def grids(self) -> list[GridFacts]:
-        """Every grid, the one that was swept last first."""
+        """Grids of the catalogue, the last swept first."""
         with complaints(self.path):
             return [facts_of(row) for row in self.connection.execute(GRIDS)]
 
@@ -166,13 +165,13 @@ class Catalogue:
             return [row_of(row) for row in self.connection.execute(ROWS, (grid,))]
 
     def samples(self, cell: str) -> bytes | None:
-        """The run file of a cell, where it was kept."""
+        """Run file of a cell as bytes, or None if it was not kept."""
         with complaints(self.path):
             found = self.connection.execute("SELECT run FROM samples WHERE cell = ?", (cell,)).fetchone()
         return None if found is None else bytes(found["run"])
 
     def content(self, cell: str) -> str:
-        """The scenario of a cell with its one entry and no seed, as JSON."""
+        """Scenario of a cell with its only entry and without a seed, as JSON."""
         text = "SELECT scenario FROM contents WHERE id = (SELECT content FROM cells WHERE id = ?)"
         with complaints(self.path):
             return str(self.connection.execute(text, (cell,)).fetchone()[0])
@@ -194,7 +193,7 @@ OF_THE_CELL = ("id", "scenario", "label", "policy", "knobs", "seed", "cell", "st
 
 
 def facts_of(row: sqlite3.Row) -> GridFacts:
-    """A row of GRIDS."""
+    """Convert a row of the query `GRIDS`."""
     return GridFacts(
         grid=Grid.model_validate_json(row["content"]),
         code=row["code"],
@@ -209,14 +208,14 @@ def facts_of(row: sqlite3.Row) -> GridFacts:
 
 
 def row_of(row: sqlite3.Row) -> Row:
-    """A row of ROWS."""
+    """Convert a row of the query `ROWS`."""
     numbers = {name: row[name] for name in row.keys() if name not in OF_THE_CELL}  # noqa: SIM118 (not a dict)
     asked = (row["id"], row["scenario"], row["label"], row["policy"], row["knobs"], row["seed"])
     return Row(*asked, state=row["state"] or "missing", numbers=numbers)
 
 
 def described(cell: Cell) -> tuple[object, ...]:
-    """A row of `cells`, without its content."""
+    """A row of the table `cells`, without its content."""
     return (
         cell.identity,
         cell.scenario.name,
@@ -229,7 +228,7 @@ def described(cell: Cell) -> tuple[object, ...]:
 
 
 def now() -> str:
-    """UTC, ISO 8601."""
+    """Current UTC time in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -237,12 +236,12 @@ def now() -> str:
 
 
 def is_catalogue(path: Path) -> bool:
-    """Whether this is a file where commands may also be given a results directory."""
+    """Whether the path is a file, for commands that also accept a results directory."""
     return path.is_file()
 
 
 def to_write(path: Path) -> Catalogue:
-    """Open or create. Raises BadInputError when it cannot be, or is no catalogue."""
+    """Open or create a catalogue for writing. Raises `BadInputError` when that fails or the file is not a catalogue."""
     with complaints(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -254,12 +253,12 @@ def to_write(path: Path) -> Catalogue:
                 create(catalogue.connection)
             require_ours(catalogue)
             catalogue.connection.execute("PRAGMA foreign_keys = ON")
-            catalogue.connection.execute("PRAGMA synchronous = NORMAL")  # a cell less, after a power cut
+            catalogue.connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may lose the last cells
     return catalogue
 
 
 def to_read(path: Path) -> Catalogue:
-    """Raises BadInputError when there is none."""
+    """Open a catalogue read-only. Raises `BadInputError` when the file does not exist or is not a catalogue."""
     if not path.is_file():
         raise BadInputError(f"{path}: no such file; `experiments sweep` makes one")
     with complaints(path):
@@ -274,7 +273,7 @@ def to_read(path: Path) -> Catalogue:
 
 @contextmanager
 def closed_on_error(catalogue: Catalogue) -> Iterator[None]:
-    """Leave no connection behind that nobody gets."""
+    """Close the catalogue if the block raises."""
     try:
         yield
     except BaseException:
@@ -283,13 +282,13 @@ def closed_on_error(catalogue: Catalogue) -> Iterator[None]:
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """A file just made, also by a driver that was killed before it could write the tables."""
+    """Whether the file has no tables yet, as after a driver was killed before it created them."""
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     return int(tables) == 0 and mark_of(connection) == 0
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """All tables at once."""
+    """Create all tables in one transaction."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.executescript(
         f"BEGIN IMMEDIATE;\n{TABLES}\nPRAGMA application_id = {APPLICATION};\n"
@@ -298,12 +297,12 @@ def create(connection: sqlite3.Connection) -> None:
 
 
 def mark_of(connection: sqlite3.Connection) -> int:
-    """Whose file it is."""
+    """SQLite application id of the file."""
     return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
 def require_ours(catalogue: Catalogue) -> None:
-    """Raises BadInputError for the file of another program, or of another release of ours."""
+    """Raise `BadInputError` if the file is not a catalogue or has another schema version."""
     if mark_of(catalogue.connection) != APPLICATION:
         raise BadInputError(f"{catalogue.path}: is not a catalogue")
     version = int(catalogue.connection.execute("PRAGMA user_version").fetchone()[0])
@@ -315,7 +314,7 @@ def require_ours(catalogue: Catalogue) -> None:
 
 @contextmanager
 def complaints(path: Path, kind: type[ExperimentError] = BadInputError) -> Iterator[None]:
-    """Whatever SQLite says, in one line."""
+    """Convert SQLite errors to one-line errors of `kind`."""
     try:
         yield
     except sqlite3.Error as error:

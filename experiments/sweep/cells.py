@@ -1,7 +1,7 @@
-"""A cell: one policy under one scenario, setting of the knobs and seed, with a name that follows from all of it.
+"""A cell of a sweep: one policy under one scenario, knob setting and seed, identified by a digest of all of it.
 
-Rule of this file: two cells have the same identity exactly if they must have the same result. What is only said about a
-scenario (its question, its other entries, its thresholds) is no part of it.
+Two cells have the same identity exactly if they must have the same result. Descriptive parts of a scenario (its
+question, its other entries, its thresholds) do not enter the identity.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ SAID_ONLY = {
     *("question", "source", "group", "measure", "baseline", "blocks", "seed", "thresholds", "quick"),
     "entries",
 }
-"""Keys of a scenario that decide nothing of a single run."""
+"""Keys of a scenario that do not influence a single run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is computed at once. `scenario` holds this one entry and the seed, and nothing of the others."""
+    """Unit of computation. `scenario` contains only this entry and this seed."""
 
     identity: str
     scenario: Scenario
@@ -52,17 +52,17 @@ class Cell:
 
     @property
     def entry(self) -> Entry:
-        """The only one."""
+        """The single entry of the cell's scenario."""
         return self.scenario.entries[0]
 
     @property
     def size(self) -> int:
-        """Requests, by which the time that it takes is estimated."""
+        """Number of requests, from which the computing time is estimated."""
         return self.scenario.load_of(self.entry).planned
 
 
 def cells_of(grid: Grid, code: str) -> list[Cell]:
-    """All cells, seed by seed, so that a sweep that was stopped has whole blocks. Raises BadInputError."""
+    """Cells of a grid, seed by seed, so that a stopped sweep has complete blocks. Raises `BadInputError`."""
     require_owners(grid.knobs, known_policies(grid))
     pairs = [
         (scenario, entry, around + within)
@@ -79,13 +79,13 @@ def cells_of(grid: Grid, code: str) -> list[Cell]:
 
 
 def require_different(contents: list[dict[str, Any]], grid: Grid) -> None:
-    """A knob that turns nothing would compute everything again and show it as a difference of chance."""
+    """Raise `BadInputError` if a knob changes nothing, which would compute every cell again under another name."""
     if len({identity_of(content, 0, "") for content in contents}) < len(contents):
         raise BadInputError(f"knobs: one of {', '.join(grid.knobs)} decides nothing in a run")
 
 
 def known_policies(grid: Grid) -> list[str]:
-    """The names of all that take part. Raises BadInputError for one that nobody knows."""
+    """Policy names of the grid. Raises `BadInputError` for an unknown one."""
     names = [competitor.policy.name for competitor in grid.policies]
     for name in names:
         if name not in registry.known() and not is_oracle(name):
@@ -109,7 +109,7 @@ def scenarios_of(grid: Grid) -> list[tuple[Scenario, Setting]]:
 
 
 def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
-    """Every policy under every setting of its own knobs, made once so that a bad option is found before a run."""
+    """Every policy under every setting of its own knobs, constructed once so that a bad option fails before a run."""
     return [
         (entry_of(competitor, setting, scenario), setting)
         for competitor in grid.policies
@@ -118,7 +118,10 @@ def entries_of(grid: Grid, scenario: Scenario) -> list[tuple[Entry, Setting]]:
 
 
 def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> Entry:
-    """A policy that needs a region and was given none gets the scenario's own. Raises BadInputError."""
+    """Entry of a policy with the knobs applied; a missing `region` option defaults to the scenario's home region.
+
+    Raises `BadInputError`.
+    """
     spec: dict[str, Any] = competitor.policy.model_dump()
     region = options_of(competitor.policy.name).get("region")
     if region is not None and region.default is region.empty:
@@ -140,18 +143,21 @@ def entry_of(competitor: Competitor, setting: Setting, scenario: Scenario) -> En
 
 
 def alone(scenario: Scenario, entry: Entry, seed: int) -> Scenario:
-    """The scenario as if no other entry were in it."""
+    """The scenario reduced to one entry and seed."""
     return scenario.model_copy(update={"entries": (entry,), "baseline": entry.label, "seed": seed})
 
 
 def content_of(scenario: Scenario, entry: Entry) -> dict[str, Any]:
-    """Everything that decides the result beside seed and code."""
+    """Content that determines the result besides seed and code."""
     said = scenario.model_dump(mode="json", exclude=SAID_ONLY)
     return {"scenario": said, "entry": entry.model_dump(mode="json"), "replayed": replayed(scenario)}
 
 
 def replayed(scenario: Scenario) -> str | None:
-    """The digest of the recording that a scenario replays: its name alone says nothing of what is in it."""
+    """Digest of the recording that a scenario replays, as its name does not identify the content; None without one.
+
+    Raises `BadInputError` when the recording cannot be read.
+    """
     file = getattr(scenario.load, "file", None)
     if file is None:
         return None
@@ -162,6 +168,6 @@ def replayed(scenario: Scenario) -> str | None:
 
 
 def identity_of(content: dict[str, Any], seed: int, code: str) -> str:
-    """Stable over machines and over the order of keys."""
+    """Digest that identifies the cell, independent of the machine and of the order of keys."""
     text = json.dumps(content | {"seed": seed, "code": code}, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]

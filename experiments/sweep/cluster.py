@@ -1,6 +1,6 @@
-"""Where cells are computed: Dask workers, processes of this machine or of a cluster that is there already.
+"""Execution of cells on Dask workers: local processes, or an existing cluster.
 
-Rule of this file: nothing else knows Dask. It is an extra of the installation and is loaded only when a sweep begins.
+Only this module uses Dask. It is an optional dependency and is imported only when a sweep begins.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from experiments.sweep.cells import Cell
 from experiments.sweep.outcome import Outcome, Simulate, compute
 
 AHEAD = 2
-"""Cells that each worker is given before it asks, so that it never waits for the driver."""
+"""Cells submitted ahead per worker, so that it never waits for the driver."""
 
 FEW = 4
-"""Cells under way while no worker has reported yet."""
+"""Minimum number of submitted cells, also while no worker has reported yet."""
 
 GONE = "cancelled", "lost"
-"""States of a future whose scheduler is no more."""
+"""States of a future whose scheduler is gone."""
 
 GONE_IN_WORDS = (
     "the Dask scheduler is gone; what was computed is in the catalogue, and the same command goes on"
@@ -33,21 +33,24 @@ GONE_IN_WORDS = (
 
 
 class Cluster:
-    """Dask behind two questions: how many workers, and what came out."""
+    """Wrapper of a Dask client that submits cells and yields their outcomes."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     @property
     def threads(self) -> int:
-        """Cells that can be computed at the same time, as far as is known."""
+        """Number of cells that can be computed at the same time, as far as known."""
         facts = self._client.scheduler_info()
         return int(facts.get("total_threads", sum(w["nthreads"] for w in facts["workers"].values())))
 
     async def outcomes(
         self, cells: Iterable[Cell], simulate: Simulate, keep_samples: bool
     ) -> AsyncIterator[tuple[Cell, Outcome]]:
-        """Every cell with what came out, as they end. Raises FleetFailedError when the scheduler is gone."""
+        """Yield every cell with its outcome in order of completion.
+
+        Raises `FleetFailedError` when the scheduler is gone.
+        """
         waiting, running = deque(cells), dict[Any, Cell]()
         ended = dask().as_completed(loop=self._client.loop)
 
@@ -66,13 +69,13 @@ class Cluster:
             give()
 
     def _submit(self, cell: Cell, simulate: Simulate, keep_samples: bool) -> Any:
-        """The key names the driver too: another one may use the same scheduler."""
+        """Submit a cell; the key includes the client's id, since another driver may use the same scheduler."""
         key = f"{cell.identity}-{self._client.id}"
         return self._client.submit(compute, cell, simulate, keep_samples, key=key, pure=False)
 
 
 async def outcome_of(future: Any) -> Outcome:
-    """What a worker answered, or in words why none could."""
+    """Outcome of a future; a failure of the worker becomes an outcome with a message."""
     if future.status in GONE:
         raise FleetFailedError(GONE_IN_WORDS)
     try:
@@ -89,9 +92,10 @@ async def outcome_of(future: Any) -> Outcome:
 
 @asynccontextmanager
 async def joined(scheduler: str | None, workers: int | None) -> AsyncIterator[Cluster]:
-    """A cluster: the one at `scheduler`, or `workers` processes of one thread each, which end with it.
+    """Context manager of a cluster: the one at `scheduler`, or `workers` local processes of one thread.
 
-    Raises BadInputError without Dask, FleetFailedError when nobody answers at the address.
+    Local processes are stopped at exit. Raises `BadInputError` without Dask, `FleetFailedError` when the scheduler
+    cannot be reached.
     """
     dask()
     silence_dask()
@@ -104,7 +108,7 @@ async def joined(scheduler: str | None, workers: int | None) -> AsyncIterator[Cl
 
 
 def dask() -> Any:
-    """The library, loaded when it is needed; it has no types worth the name. Raises BadInputError without it."""
+    """Import Dask lazily; it has no useful types. Raises `BadInputError` without it."""
     try:
         return import_module("distributed")
     except ImportError:
@@ -124,9 +128,9 @@ HERE = "127.0.0.1"
 
 @asynccontextmanager
 async def of_processes(count: int) -> AsyncIterator[Cluster]:
-    """Workers that nobody else can reach; each is started again when it dies.
+    """Local worker processes that listen on loopback only; a worker that dies is restarted.
 
-    Dask's scheduler serves HTTP however it is asked; on its usual port it would meet another sweep's, with a warning.
+    Dask's scheduler always serves HTTP; on its default port it would collide with that of another sweep and warn.
     """
     local = dask().LocalCluster(
         n_workers=count,
@@ -145,7 +149,7 @@ async def of_processes(count: int) -> AsyncIterator[Cluster]:
 
 @asynccontextmanager
 async def at_address(scheduler: str) -> AsyncIterator[Cluster]:
-    """A scheduler that somebody else started; its workers are left as they are."""
+    """Client of an existing scheduler, whose workers are left as they are."""
     client = dask().Client(scheduler, asynchronous=True, set_as_default=False, timeout=10)
     try:
         await client

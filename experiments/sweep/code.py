@@ -1,7 +1,6 @@
-"""Which code a result is of: a digest of every source file of ours that a simulation can reach.
+"""Code version of a result: a digest of every project source file that a simulation can import.
 
-Rule of this file: what a simulation does not import does not matter to it. So a changed page or table keeps all
-results, and a changed policy or mechanism asks for every cell again.
+A changed page or table therefore keeps all results, and a changed policy or mechanism invalidates every cell.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from policies.routing import registry
 
 ROOMS = ("policies", "balancer", "workers", "experiments")
 SHORT = 12
-"""Characters of a digest that people see."""
+"""Number of characters of a displayed digest."""
 
 
 def version_of(function: Callable[..., Any]) -> str:
-    """The digest for what `function` can reach, in the interpreter that runs it."""
+    """Digest of the code that `function` can reach, in the current interpreter."""
     return digest_from(function.__module__)
 
 
 @cache
 def digest_from(module: str) -> str:
-    """Over names and bytes of all files, and the versions of what draws random numbers or adds policies."""
+    """Digest of names and bytes of all reached files, and of the versions of Python, NumPy and policy plug-ins."""
     found = hashlib.sha256()
     for name, path in sorted(reached(module).items()):
         found.update(f"{name}\0".encode())
@@ -43,7 +42,7 @@ def digest_from(module: str) -> str:
 
 
 def surroundings() -> list[str]:
-    """What is not ours and still decides results."""
+    """Versions outside the project that influence results."""
     python = ".".join(platform.python_version_tuple()[:2])
     plugins = sorted(
         f"{plugin.name} {plugin.dist.name} {plugin.dist.version}"
@@ -54,7 +53,7 @@ def surroundings() -> list[str]:
 
 
 def reached(start: str) -> dict[str, Path]:
-    """Module -> file, of the module itself and all of ours that it imports, however far away and however late."""
+    """Module -> file, of the module and all project modules that it imports, transitively and lazily."""
     found: dict[str, Path] = {}
     waiting = [start]
     while waiting:
@@ -67,7 +66,7 @@ def reached(start: str) -> dict[str, Path]:
 
 
 def source_of(module: str) -> Path | None:
-    """Its source; also that of a compiled one, which stands beside it. None for a name inside of a module."""
+    """Source file of a module, also for a compiled one, whose source is beside it. None if the name is not a module."""
     try:
         spec = find_spec(module)
     except ModuleNotFoundError:
@@ -80,13 +79,13 @@ def source_of(module: str) -> Path | None:
 
 
 def imported(module: str, path: Path) -> Iterator[str]:
-    """Every name that it may import as a module, the packages around each included."""
+    """Every name that the file may import as a module, with its parent packages."""
     if path.suffix == ".py":
         yield from imports_of(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
 
 
 def imports_of(code: CodeType) -> Iterator[str]:
-    """By its bytecode, functions and classes within included."""
+    """Imported names in the bytecode, including that of nested functions and classes."""
     source = ""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "IMPORT_NAME":
@@ -100,6 +99,6 @@ def imports_of(code: CodeType) -> Iterator[str]:
 
 
 def with_packages(module: str) -> Iterator[str]:
-    """a.b.c -> a, a.b, a.b.c."""
+    """Yield the module's packages and the module: a.b.c -> a, a.b, a.b.c."""
     parts = module.split(".")
     yield from (".".join(parts[: length + 1]) for length in range(len(parts)))

@@ -1,6 +1,6 @@
-"""`experiments sweep`: every policy under every scenario, knob and seed of a grid, into a catalogue.
+"""The command `experiments sweep`: every policy under every scenario, knob and seed of a grid, into a catalogue.
 
-Rule of this file: it reads options and calls the driver; nothing of Dask is loaded before a sweep begins.
+Dask is not imported before a sweep begins.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sweep(
     keep_samples: bool,
     dry_run: bool,
 ) -> int:
-    """Simulate every cell of GRID, a TOML file, that its catalogue does not hold yet."""
+    """Simulate every cell of GRID, a TOML file, that its catalogue does not contain yet."""
     from experiments.simulator.run import simulate
     from experiments.sweep.driver import Sitting, conduct
     from experiments.terminal import console_here
@@ -70,12 +70,12 @@ def sweep(
 
 
 def default_catalogue(grid: Grid) -> Path:
-    """The same for the same grid, so that the same command goes on."""
+    """Default catalogue path, derived from the grid's name so that repeating the command resumes the sweep."""
     return Path("results") / f"{grid.name}.sqlite"
 
 
 def count(grid: Grid, console: Console) -> int:
-    """What the sweep would be."""
+    """Print the number of cells and requests of the sweep."""
     from experiments.sweep.cells import cells_of
 
     cells = cells_of(grid, code="")

@@ -1,7 +1,6 @@
-"""One catalogue against another: two revisions, two knobs, two machines.
+"""Comparison of two catalogues, for example of two revisions, knobs or machines.
 
-Rule of this file: only what both hold is compared, cell by cell of the same scenario, policy, knobs and seed; the code
-may differ, and that is usually the question.
+Only cells with the same scenario, policy, knobs and seed in both are compared; their code may differ.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from experiments.sweep.catalogue import Row
 from experiments.sweep.matrix import believable, policy_name, scenario_name
 
 Place = tuple[str, str]
-"""Scenario and policy, knobs included."""
+"""Names of scenario and policy, each with its knobs."""
 
 MARKS: dict[Standing, Mark] = {"ahead": "good", "behind": "bad", "no verdict": "few"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A policy under a scenario: `ratio` is second / first, so below one is better in the second."""
+    """Paired comparison of a policy under a scenario: `ratio` is second / first, so the second is better below one."""
 
     scenario: str
     policy: str
@@ -34,7 +33,10 @@ class Change:
 
 
 def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
-    """Every place that both have, Holm-adjusted over all. Raises BadInputError when there is none."""
+    """Compare every scenario and policy that both contain, Holm-adjusted over all.
+
+    Raises `BadInputError` when they have none in common.
+    """
     before, after = by_place(first, measure), by_place(second, measure)
     places = [place for place in before if place in after and set(before[place]) & set(after[place])]
     if not places:
@@ -50,7 +52,7 @@ def changes(first: list[Row], second: list[Row], measure: str) -> list[Change]:
 
 
 def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, float]]:
-    """seed -> value of each place, of cells that may be believed."""
+    """seed -> value of the measure for each scenario and policy, valid cells only."""
     found: dict[Place, dict[int, float]] = defaultdict(dict)
     for row in believable(rows, measure):
         found[scenario_name(row), policy_name(row)][row.seed] = float(row.numbers[measure])
@@ -58,7 +60,7 @@ def by_place(rows: list[Row], measure: str) -> dict[Place, dict[int, float]]:
 
 
 def change_table(found: list[Change], measure: str) -> Table:
-    """The widest differences first."""
+    """Table of the changes, the largest first."""
     order = sorted(found, key=lambda change: -abs(change.ratio.ratio - 1))
     rows = tuple(
         (

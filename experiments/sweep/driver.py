@@ -1,7 +1,7 @@
-"""The driver of a sweep: what is missing, who computes it, and into the catalogue with it.
+"""Driver of a sweep: determine the missing cells, have them computed, and store them in the catalogue.
 
-Rule of this file: the catalogue alone says what is done. A sweep that was stopped or killed goes on by the same
-command, and its catalogue cannot be told from that of one that nobody disturbed.
+Only the catalogue records what is done. A stopped or killed sweep is resumed by the same command, and its catalogue
+equals that of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAILED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sitting:
-    """How a grid is swept this time; nothing of it changes a result."""
+    """Options of one execution of a sweep; none of them changes a result."""
 
     command: str
     out: Path
@@ -39,7 +39,7 @@ class Sitting:
 
 
 def conduct(grid: Grid, sitting: Sitting, simulate: Simulate, console: Console) -> int:
-    """Compute what is missing; returns the exit code. Raises ExperimentError."""
+    """Compute the missing cells; returns the exit code. Raises `ExperimentError`."""
     dask()
     code = version_of(simulate)
     cells = cells_of(grid, code)
@@ -58,7 +58,7 @@ def conduct(grid: Grid, sitting: Sitting, simulate: Simulate, console: Console) 
 
 
 def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> list[Cell]:
-    """Those without a result, and those that failed."""
+    """Cells without a result, including failed ones."""
     finished = catalogue.finished(keep_samples)
     return [cell for cell in cells if cell.identity not in finished]
 
@@ -66,7 +66,7 @@ def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> l
 async def carried_out(
     missing: list[Cell], catalogue: Catalogue, sitting: Sitting, simulate: Simulate, progress: Progress
 ) -> None:
-    """Each cell is in the catalogue before the next outcome is looked at."""
+    """Compute cells and store each in the catalogue before the next outcome is handled."""
     if not missing:
         return
     with progress:
@@ -78,13 +78,13 @@ async def carried_out(
 
 
 def greeting(planned: int, missing: int, out: Path) -> str:
-    """What is about to be done."""
+    """Line with the number of cells to compute."""
     known = f", {planned - missing} of them known already" if missing < planned else ""
     return f"{planned} cells{known}, into {out}"
 
 
 def farewell(progress: Progress, out: Path, console: Console) -> int:
-    """Exit code 1 and a sentence when cells failed."""
+    """Print a sentence and return exit code 1 when cells failed, else 0."""
     if not progress.failed:
         return 0
     console.print(

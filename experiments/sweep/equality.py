@@ -1,7 +1,6 @@
-"""Whether two catalogues say the same: that of a sweep which was stopped and resumed, and that of an undisturbed one.
+"""Equality of two catalogues, for example of a resumed sweep and an undisturbed one.
 
-Rule of this file: results are equal to the last bit or they differ; who computed them, where, when and for how long is
-not looked at.
+Results are compared bit for bit; worker, host, time and duration are ignored.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from experiments.errors import BadInputError
 from experiments.sweep.catalogue import Catalogue, GridFacts, Row
 
 SHOWN = 10
-"""Differences that are told one by one."""
+"""Maximum number of differences that are listed."""
 
 
 def chosen_grid(catalogue: Catalogue, name: str | None) -> GridFacts:
-    """The grid of that name, or the one that was swept last. Raises BadInputError."""
+    """The grid with that name, or the last swept one. Raises `BadInputError`."""
     grids = catalogue.grids()
     if not grids:
         raise BadInputError(f"{catalogue.path}: holds no grid yet")
@@ -30,7 +29,7 @@ def chosen_grid(catalogue: Catalogue, name: str | None) -> GridFacts:
 
 
 def differences(ours: Catalogue, theirs: Catalogue, name: str | None) -> Iterator[str]:
-    """One sentence for each planned cell in which they differ."""
+    """Yield one sentence for each planned cell that differs."""
     name = chosen_grid(ours, name).grid.name
     chosen_grid(theirs, name)
     mine, others = ({row.cell: row for row in one.rows(name)} for one in (ours, theirs))
@@ -45,7 +44,7 @@ def differences(ours: Catalogue, theirs: Catalogue, name: str | None) -> Iterato
 
 
 def of_cell(row: Row, other: Row, ours: Catalogue, theirs: Catalogue) -> Iterator[str]:
-    """Everything in which two results of one cell differ, in one sentence."""
+    """Yield one sentence if the two results of a cell differ."""
     if row.state != other.state:
         yield f"{in_words(row)}: {row.state} in {ours.path}, {other.state} in {theirs.path}"
         return
@@ -57,6 +56,6 @@ def of_cell(row: Row, other: Row, ours: Catalogue, theirs: Catalogue) -> Iterato
 
 
 def in_words(row: Row) -> str:
-    """`steady, random, seed 3`."""
+    """Describe a cell as `steady, random, seed 3`."""
     knobs = "" if row.knobs == "{}" else f", {row.knobs}"
     return f"{row.scenario}, {row.label}{knobs}, seed {row.seed}"

@@ -1,7 +1,7 @@
-"""The heat map of the matrix.
+"""Heat map of the policy matrix.
 
-Rules of this file: the colour is the ratio on a log scale, from cividis, which looks the same to the colour-blind, and
-every square says its number besides. A mark says what is as good as the best, so that a shade never has to.
+The colour is the ratio on a log scale, from cividis, which is readable with colour blindness; every square also carries
+its number, and a mark where the policy is as good as the best.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ MARKS = {"best": "★", "equal": "≈", "undecided": "?", "behind": "", "no verd
 LEGEND = ("★ best", "≈ practically equal to it (±5 %)", "? chance may explain it", "n % requests that failed")
 SHADES = mpl.colormaps["cividis_r"]
 DARKEST = 4.0
-"""The ratio from which on all squares are equally dark."""
+"""Ratio from which on all squares are equally dark."""
 
 TICKS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 CLOSE = 1.25
-"""Too near to its neighbours on a narrow sheet."""
+"""Tick that is too close to its neighbours on a narrow sheet."""
 ROW, HEAD, FOOT = 0.34, 1.5, 0.75
-"""Inches: a policy, the names of scenarios, the scale."""
+"""Heights in inches: a policy, the scenario names, the scale."""
 
 MOST = {False: 18, True: 4}
-"""Scenarios side by side; more go below. Keyed by whether the sheet is narrow."""
+"""Maximum number of scenarios side by side; more go below. Keyed by whether the sheet is narrow."""
 
 SOME_FAILED = 0.001
-"""Part of the requests; from here on a square says how many failed."""
+"""Fraction of failed requests from which on a square shows it."""
 
 
 @mpl.rc_context(STYLE)
 def heat_map(matrix: Matrix, ours: str, sheet: Sheet) -> Figure:
-    """Ratios to the best, policies from best to worst, ours in bold."""
+    """Ratios to the best policy, policies from best to worst, `ours` in bold."""
     strips = strips_of(matrix.scenarios, MOST[sheet.is_narrow])
     policies = matrix.ranked()
     height = len(strips) * (ROW * len(policies) + HEAD) + FOOT
@@ -58,7 +58,7 @@ def heat_map(matrix: Matrix, ours: str, sheet: Sheet) -> Figure:
 
 
 def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str, sheet: Sheet) -> None:
-    """The scale of shades below, and what the marks mean."""
+    """Add the colour scale below, and the legend of the marks."""
     shrink, aspect = (1.0, 30) if sheet.is_narrow else (0.6, 45)
     shades = mpl.cm.ScalarMappable(norm, SHADES)
     scale = figure.colorbar(
@@ -72,7 +72,7 @@ def explain(figure: Figure, panels: Sequence[Axes], norm: LogNorm, measure: str,
 
 
 def strips_of(scenarios: Sequence[str], most: int) -> list[list[str]]:
-    """Scenarios in strips of nearly equal length; one empty strip without any."""
+    """Split scenarios into strips of nearly equal length; one empty strip without any."""
     count = max(1, math.ceil(len(scenarios) / most))
     size = math.ceil(len(scenarios) / count)
     return [list(scenarios[number * size : (number + 1) * size]) for number in range(count)]
@@ -87,7 +87,7 @@ def strip(
     norm: LogNorm,
     sheet: Sheet,
 ) -> None:
-    """Some of the scenarios; all strips are `width` squares wide, so that squares are alike."""
+    """Draw some of the scenarios; all strips are `width` squares wide, so that squares have equal size."""
     for y, policy in enumerate(policies):
         for x, scenario in enumerate(scenarios):
             draw(axes, x, y, matrix.squares.get((policy, scenario)), norm, 8.5 if width <= 12 else 7.5)
@@ -110,12 +110,12 @@ def strip(
 
 
 def shortened(name: str, sheet: Sheet) -> str:
-    """Long names in lines, where there is little room."""
+    """Wrap a long name at the sheet's width for labels."""
     return fill(name, 18 if sheet.is_narrow else 30)
 
 
 def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size: float) -> None:
-    """One square: its shade, its ratio and its mark; a pale one with a dash where nothing could be compared."""
+    """Draw one square: shade, ratio and mark; pale with a dash where nothing could be compared."""
     ratio = square.ratio.ratio if square else math.nan
     shade = to_rgb(SHADES(norm(max(1.0, ratio))) if square else GRID)
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.2))
@@ -129,28 +129,28 @@ def draw(axes: Axes, x: int, y: int, square: Square | None, norm: LogNorm, size:
 
 
 def ink_on(shade: Sequence[float]) -> str:
-    """Whichever of white and ink has more contrast, by relative luminance (WCAG 2.2)."""
+    """White or ink, whichever has more contrast by relative luminance (WCAG 2.2)."""
     luminance = sum(part * value**2.2 for part, value in zip((0.2126, 0.7152, 0.0722), shade, strict=False))
     return "white" if luminance < 0.21 else INK
 
 
 def tick(ratio: float, _: object) -> str:
-    """`× 2`; the last one stands for all beyond."""
+    """Format a tick as `× 2`; the last one stands for all beyond."""
     return f"× {ratio:g}{'+' if ratio >= DARKEST else ''}"
 
 
 def number(ratio: float) -> str:
-    """`1.04`, `12.3`, `140`."""
+    """Format a ratio as `1.04`, `12.3` or `140`."""
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
 
 
 def percent(part: float) -> str:
-    """`0.2 %`, `12 %`."""
+    """Format a fraction as `0.2 %` or `12 %`."""
     return f"{part * 100:.1f} %" if part < 0.1 else f"{part * 100:.0f} %"
 
 
 def embolden(axes: Axes, ours: str) -> None:
-    """Let the eye find our row."""
+    """Set the row label of `ours` in bold."""
     for label in axes.get_yticklabels():
         if label.get_text().replace("\n", " ").split(",")[0] == ours:
             label.set_fontweight("bold")

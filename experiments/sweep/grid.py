@@ -1,7 +1,6 @@
-"""A grid: which policies meet which scenarios, under which knobs, with how many seeds.
+"""A grid: the policies, scenarios, knobs and seeds of a sweep.
 
-Rule of this file: a grid is frozen data, an unknown key is an error, and whatever is wrong with it ends as one line
-that names the file and the field.
+A grid is frozen data, an unknown key is an error, and every error becomes one line that names the file and the field.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from policies.routing import registry
 EVERYTHING = "all"
 OURS = "steelyard"
 MEASURES = ("p50", "p75", "p90", "p95", "p99", "p999", "max", "mean")
-"""By which a catalogue can be read: seconds, deadline-mapped; less is better in all of them."""
+"""Measures by which a catalogue can be read: seconds, deadline-mapped; less is better for all."""
 
 POLICY_KNOB = "policy."
-"""A knob of the policies begins so; every other one is a key of the scenario."""
+"""Prefix of the knobs of policies; every other knob is a key of the scenario."""
 
 
 class Model(BaseModel):
@@ -33,12 +32,12 @@ class Model(BaseModel):
 
 
 def competitor_table(value: object) -> object:
-    """`"random"` is short for `{ policy = "random" }`."""
+    """Expand `"random"` to `{ policy = "random" }`."""
     return {"policy": value} if isinstance(value, str) else value
 
 
 class Competitor(Model):
-    """A policy that takes part. `balancer` are tables of the balancer's configuration that are said for it alone."""
+    """A policy of the grid. `balancer` holds balancer settings for this policy alone."""
 
     policy: Policy
     label: PrintableName = Field(
@@ -48,24 +47,24 @@ class Competitor(Model):
 
     @property
     def name(self) -> str:
-        """What it is called in every table."""
+        """Label in all tables: the given one, or the policy's name."""
         return self.label or self.policy.name
 
 
 def everything(value: object) -> object:
-    """`policies = "all"`: every policy that is registered."""
+    """Expand `policies = "all"` to every registered policy."""
     return registry.known() if value == EVERYTHING else value
 
 
 def every_scenario(value: object) -> object:
-    """`scenarios = "all"`: every scenario that comes with the package, in the order of `experiments list`."""
+    """Expand `scenarios = "all"` to every packaged scenario, in the order of `experiments list`."""
     if value != EVERYTHING:
         return value
     return [scenario.name for scenarios in grouped().values() for scenario in scenarios]
 
 
 def listed_seeds(value: object) -> object:
-    """`seeds = 20` is short for 1 to 20."""
+    """Expand `seeds = 20` to 1 to 20."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if value > MOST_SEEDS:
@@ -74,12 +73,12 @@ def listed_seeds(value: object) -> object:
 
 
 def flattened(value: object) -> object:
-    """`load.rate = […]` and `"load.rate" = […]` are the same knob."""
+    """Flatten nested tables: `load.rate = […]` and `"load.rate" = […]` are the same knob."""
     return dict(leaves(value)) if isinstance(value, Mapping) else value
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of everything in a table of tables."""
+    """Yield dotted path and value of every leaf in nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
@@ -120,7 +119,7 @@ class Grid(Model):
 
     @model_validator(mode="after")
     def names_nothing_twice(self) -> Self:
-        """A cell has one place."""
+        """Check that no policy, scenario, seed or knob value is repeated."""
         require_unique("policies", [competitor.name for competitor in self.policies])
         require_unique("scenarios", list(self.scenarios))
         require_unique("seeds", [str(seed) for seed in self.seeds])
@@ -130,7 +129,7 @@ class Grid(Model):
 
 
 def load_grid(path: Path) -> Grid:
-    """Read a grid file; scenarios named by a relative path are looked for beside it. Raises BadInputError."""
+    """Read a grid file; relative scenario paths are resolved against its directory. Raises `BadInputError`."""
     grid = checked_grid(read_toml(path, str(path)), str(path))
     places = tuple(name if name in packaged() else str(path.parent / name) for name in grid.scenarios)
     unknown = next((name for name in grid.scenarios if name not in packaged() and not is_file(name)), None)
@@ -143,12 +142,12 @@ def load_grid(path: Path) -> Grid:
 
 
 def is_file(scenario: str) -> bool:
-    """Whether it is meant as a path."""
+    """Whether the scenario is given as a path."""
     return scenario.endswith(".toml")
 
 
 def checked_grid(raw: Any, source: str) -> Grid:
-    """Raises BadInputError naming the field."""
+    """Validate a grid document. Raises `BadInputError` naming the field."""
     try:
         return Grid.model_validate(raw)
     except ValidationError as error:

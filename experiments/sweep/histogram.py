@@ -1,7 +1,7 @@
-"""A latency histogram of a few hundred bytes: counts in buckets that are each at most 3 % wide.
+"""Latency histogram of a few hundred bytes: counts in buckets that are each at most 3 % wide.
 
-Rule of this file: buckets follow from the bits of a number alone, so that two machines never disagree about one. What
-it loses is bounded by the width of a bucket; quantiles that a report ranks by are taken from raw samples before.
+Buckets follow from the bits of a number alone, so all machines agree. The error is bounded by the bucket width;
+quantiles that a report ranks by are taken from raw samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROW = np.dtype([("bucket", "<i2"), ("count", "<u4")])
 
 
 def packed(seconds: Floats) -> bytes:
-    """Counts of the buckets that hold something, in order. `seconds` of shape (n,), finite and not negative."""
+    """Counts of the non-empty buckets, in order. `seconds` of shape (n,), finite and not negative."""
     buckets, counts = np.unique(bucket_of(seconds), return_counts=True)
     rows = np.empty(len(buckets), dtype=ROW)
     rows["bucket"], rows["count"] = buckets, counts
@@ -25,13 +25,13 @@ def packed(seconds: Floats) -> bytes:
 
 
 def bucket_of(seconds: Floats) -> Ints:
-    """The bucket of each; below a nanosecond all are one."""
+    """Bucket number of each value; values below a nanosecond share one bucket."""
     fraction, exponent = np.frexp(np.maximum(seconds, 1e-9))
     return np.asarray(exponent * STEPS + np.floor((fraction - 0.5) * 2 * STEPS), dtype=np.int64)
 
 
 def unpacked(data: bytes) -> tuple[Floats, Ints]:
-    """The upper edge of each bucket in seconds, and its count; both of shape (buckets,)."""
+    """Upper edge of each bucket in seconds, and its count; both of shape (buckets,)."""
     rows = np.frombuffer(data, dtype=ROW)
     exponent, step = np.divmod(rows["bucket"].astype(np.int64), STEPS)
     return np.ldexp(0.5 + (step + 1) / (2 * STEPS), exponent), rows["count"].astype(np.int64)

@@ -1,7 +1,6 @@
-"""Turning a knob: one value at one dotted path of a scenario, and the settings that a grid asks for.
+"""Knobs of a sweep: set a value at a dotted path of a scenario, and enumerate the settings of a grid.
 
-Rule of this file: a scenario is checked as a whole after every knob has been turned, so no knob can do what a file
-could not say.
+The scenario is validated as a whole after the knobs are applied, so a knob obeys the same rules as a file.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ Setting = tuple[tuple[str, Any], ...]
 """Knob and value, in the grid's order."""
 
 NAMES = ("name", "label", "target")
-"""Keys by which a row of a list may be called: `regions.emea.rtt`."""
+"""Keys by which a row of a list is addressed, as in `regions.emea.rtt`."""
 
 
 def settings(knobs: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """Every combination; one empty setting without knobs."""
+    """Cartesian product of the knob values; one empty setting without knobs."""
     return [tuple(zip(knobs, values, strict=True)) for values in product(*knobs.values())]
 
 
 def scenario_knobs(knobs: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Those that turn something of the scenario."""
+    """Knobs whose key belongs to the scenario."""
     return {knob: values for knob, values in knobs.items() if not knob.startswith(POLICY_KNOB)}
 
 
 def policy_knobs(knobs: Mapping[str, Sequence[Any]], policy: str) -> dict[str, Sequence[Any]]:
-    """Those that this policy has an option for; the others do not multiply its cells."""
+    """Knobs that are options of this policy; others do not multiply its cells."""
     options = options_of(policy)
     return {
         knob: values
@@ -48,7 +47,7 @@ def policy_knobs(knobs: Mapping[str, Sequence[Any]], policy: str) -> dict[str, S
 
 
 def options_of(policy: str) -> dict[str, Parameter]:
-    """Also of those that only the simulator knows."""
+    """Options of a policy, including those of the simulator's oracles."""
     if is_oracle(policy):
         parameters = signature(ORACLES[policy]).parameters.values()
         return {
@@ -58,7 +57,7 @@ def options_of(policy: str) -> dict[str, Parameter]:
 
 
 def require_owners(knobs: Mapping[str, Sequence[Any]], policies: Sequence[str]) -> None:
-    """Every knob of a policy is an option of at least one that takes part. Raises BadInputError."""
+    """Check that every policy knob is an option of at least one policy of the grid. Raises `BadInputError`."""
     owned = {knob for policy in policies for knob in policy_knobs(knobs, policy)}
     for knob in knobs:
         if knob.startswith(POLICY_KNOB) and knob not in owned:
@@ -69,7 +68,7 @@ def require_owners(knobs: Mapping[str, Sequence[Any]], policies: Sequence[str]) 
 
 
 def turned(scenario: Scenario, setting: Setting) -> Scenario:
-    """The scenario with every knob at its value. Raises BadInputError naming the knob."""
+    """Scenario with the knobs of the setting applied. Raises `BadInputError` naming the knob."""
     raw = scenario.model_dump(mode="json")
     try:
         for knob, value in setting:
@@ -83,7 +82,7 @@ def turned(scenario: Scenario, setting: Setting) -> Scenario:
 
 
 def turn(raw: Any, knob: str, value: Any) -> None:
-    """Set one value in place. Raises BadInputError when the path leads nowhere."""
+    """Set one value in place. Raises `BadInputError` when the path does not exist."""
     *way, last = knob.split(".")
     for step in way:
         raw = entered(raw, step, knob)
@@ -91,7 +90,7 @@ def turn(raw: Any, knob: str, value: Any) -> None:
 
 
 def entered(raw: Any, step: str, knob: str) -> Any:
-    """The table or list under `step`; a table that nobody has said yet is made."""
+    """Table or list under `step`; a missing table is created."""
     if isinstance(raw, list):
         return raw[row_of(raw, step, knob)]
     if raw.get(step) is None:
@@ -102,7 +101,7 @@ def entered(raw: Any, step: str, knob: str) -> Any:
 
 
 def row_of(rows: list[Any], step: str, knob: str) -> int:
-    """The place of the row that is called so, or has this number."""
+    """Index of the row with this name or number. Raises `BadInputError`."""
     for place, row in enumerate(rows):
         if isinstance(row, dict) and step in (row.get(name) for name in NAMES):
             return place

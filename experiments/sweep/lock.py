@@ -1,7 +1,6 @@
-"""One driver for one catalogue: a second one would compute the same cells again.
+"""File lock that allows one driver per catalogue; a second one would compute the same cells again.
 
-Rule of this file: the lock is the kernel's and goes with the process, however that ends; the empty file that it stands
-on stays, because taking it away would be a race.
+The kernel releases the lock when the process ends. The empty lock file stays, because deleting it would be a race.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from experiments.errors import BadInputError
 
 @contextmanager
 def only_driver(catalogue: Path) -> Iterator[None]:
-    """Raises BadInputError while another process sweeps into the catalogue."""
+    """Hold the catalogue's lock. Raises `BadInputError` while another process sweeps into the catalogue."""
     file = locked(catalogue)
     try:
         yield
@@ -26,7 +25,7 @@ def only_driver(catalogue: Path) -> Iterator[None]:
 
 
 def locked(catalogue: Path) -> IO[str]:
-    """The open file that holds the lock."""
+    """Open the lock file and lock it. Raises `BadInputError` when another process holds the lock."""
     path = catalogue.with_name(f"{catalogue.name}-driver")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The policy matrix: every policy under every scenario, as a ratio to the best there.
+"""The policy matrix: every policy under every scenario, as a ratio to the best policy there.
 
-Rules of this file: the unit is the cell, paired by seed, as in every comparison of this room. A cell that failed, or
-whose run is invalid, is counted and never compared. The best is the one with the lowest geometric mean; being chosen
-for that flatters it a little, so what is practically equal to it is as good.
+The statistical unit is the cell, paired by seed. A failed cell, or one with an invalid run, is counted but not
+compared. The best policy has the lowest geometric mean; that selection favours it slightly, so a policy that is
+practically equal to it counts as equally good.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Mark = Literal["best", "equal", "undecided", "behind", "no verdict"]
 class Square:
     """A policy under a scenario: `value` in seconds, the geometric mean over `seeds`; `ratio` to the best.
 
-    `failed` is the part of its requests that failed, `shares` the part of the answers by worker, `median` in seconds,
-    all on average over the seeds.
+    `failed` is the fraction of its requests that failed, `shares` the fraction of the answers by worker, `median` in
+    seconds, all averaged over the seeds.
     """
 
     policy: str
@@ -46,12 +46,12 @@ class Square:
 
     @property
     def is_as_good(self) -> bool:
-        """Best or practically equal to it."""
+        """Whether the policy is the best of the scenario or practically equal to it."""
         return self.mark in ("best", "equal")
 
     @property
     def told(self) -> Mark:
-        """The mark for people: of few seeds nobody is called the best, though ratios need somebody below the line."""
+        """Displayed mark: "no verdict" with too few seeds, although the ratios still refer to a best policy."""
         return self.mark if self.seeds >= ENOUGH_BLOCKS else "no verdict"
 
 
@@ -66,16 +66,16 @@ class Matrix:
     left_out: Mapping[str, int]
 
     def column(self, scenario: str) -> list[Square]:
-        """All squares of a scenario, in the order of the policies."""
+        """Squares of a scenario, in the order of the policies."""
         found = (self.squares.get((policy, scenario)) for policy in self.policies)
         return [square for square in found if square is not None]
 
     def best(self, scenario: str) -> Square | None:
-        """None where no cell of the scenario succeeded."""
+        """Best square of a scenario, or None where no cell succeeded."""
         return next((square for square in self.column(scenario) if square.mark == "best"), None)
 
     def row(self, policy: str) -> list[Square]:
-        """All squares of a policy, in the order of the scenarios."""
+        """Squares of a policy, in the order of the scenarios."""
         found = (self.squares.get((policy, scenario)) for scenario in self.scenarios)
         return [square for square in found if square is not None]
 
@@ -89,7 +89,7 @@ class Matrix:
 
 
 def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
-    """The matrix of a grid's cells."""
+    """Compute the matrix of a grid's cells."""
     rows = list(rows)
     grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -107,17 +107,17 @@ def matrix_of(rows: Iterable[Row], measure: str = "p99") -> Matrix:
 
 
 def scenario_name(row: Row) -> str:
-    """With the knobs that turn the scenario: `steady, load.rate = 150`."""
+    """Scenario name with its knobs: `steady, load.rate = 150`."""
     return named(row.scenario, row, is_policys=False)
 
 
 def policy_name(row: Row) -> str:
-    """With the knobs of the policy: `least-in-flight, choices = 3`."""
+    """Policy label with its knobs: `least-in-flight, choices = 3`."""
     return named(row.label, row, is_policys=True)
 
 
 def named(name: str, row: Row, is_policys: bool) -> str:
-    """The name and those knobs that are its own."""
+    """Name with those knobs that belong to it."""
     knobs = [(k, v) for k, v in json.loads(row.knobs).items() if k.startswith(POLICY_KNOB) is is_policys]
     return ", ".join(
         [name, *(f"{knob.removeprefix(POLICY_KNOB)} = {in_words(value)}" for knob, value in knobs)]
@@ -125,12 +125,12 @@ def named(name: str, row: Row, is_policys: bool) -> str:
 
 
 def in_words(value: object) -> str:
-    """Numbers and texts as people write them."""
+    """Format a knob value; floats in short form."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def left_out(rows: Iterable[Row]) -> dict[str, int]:
-    """Cells that are in no square, by what they lack."""
+    """Number of cells that are in no square, by reason."""
     counts = {"missing": 0, "failed": 0, "invalid": 0}
     for row in rows:
         if row.state != "done":
@@ -141,17 +141,17 @@ def left_out(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def is_bound(row: Row) -> bool:
-    """Whether its policy knows what no balancer can: shown beside the others, and never the best."""
+    """Whether the policy is an oracle: shown beside the others, but never the best."""
     return is_oracle(json.loads(row.policy)["name"])
 
 
 def is_invalid(row: Row) -> bool:
-    """Whether its run says that it must not be believed."""
+    """Whether the run of the cell is invalid."""
     return bool(json.loads(row.numbers["invalid"] or "[]"))
 
 
 def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -> list[Square]:
-    """The squares of one scenario."""
+    """Compute the squares of one scenario."""
     kept = {policy: believable(rows, measure) for policy, rows in cells.items()}
     values = {
         policy: {row.seed: float(row.numbers[measure]) for row in rows}
@@ -178,7 +178,7 @@ def column_of(scenario: str, cells: Mapping[str, Sequence[Row]], measure: str) -
 
 
 def believable(rows: Sequence[Row], measure: str) -> list[Row]:
-    """Cells that have a number to compare."""
+    """Valid cells with a comparable value."""
     return [
         row
         for row in rows
@@ -187,7 +187,7 @@ def believable(rows: Sequence[Row], measure: str) -> list[Row]:
 
 
 def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
-    """Lowest geometric mean over common seeds, of those that have at least half as many as the most complete."""
+    """Policy with the lowest geometric mean over common seeds, among those with at least half of the most seeds."""
     most = max(len(of_seed) for of_seed in values.values())
     judged = {policy: of_seed for policy, of_seed in values.items() if 2 * len(of_seed) >= most}
     common = set.intersection(*(set(of_seed) for of_seed in judged.values())) or set().union(*judged.values())
@@ -195,17 +195,17 @@ def best_of(values: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def mean_over(seeds: set[int], values: Mapping[int, float]) -> float:
-    """The geometric mean of those that there are."""
+    """Geometric mean of the values whose seed is in `seeds`."""
     return geometric_mean(value for seed, value in values.items() if seed in seeds)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Of positive values, at least one."""
+    """Geometric mean of positive values, at least one."""
     return math.exp(float(np.mean(np.log(list(values)))))
 
 
 def mark_of(interval: Interval, p_value: float) -> Mark:
-    """In the words of this room's comparisons; what is ahead of the best is an oracle or lacks seeds."""
+    """Mark for a comparison with the best; a policy ahead of the best is an oracle or lacks seeds."""
     words = standing(interval, p_value, None, more_is_better=False)
     marks: dict[str, Mark] = {"practically equal": "equal", "behind": "behind", "no verdict": "no verdict"}
     return marks.get(words, "undecided")
@@ -214,7 +214,7 @@ def mark_of(interval: Interval, p_value: float) -> Mark:
 def square_of(
     policy: str, scenario: str, rows: Sequence[Row], values: Mapping[int, float], ratio: Interval, mark: Mark
 ) -> Square:
-    """One square, with what explains it."""
+    """Assemble one square with its explanatory figures."""
     shares: dict[str, float] = defaultdict(float)
     for row in rows:
         for worker, part in json.loads(row.numbers["shares"]).items():

@@ -1,7 +1,7 @@
-"""Campaigns on real processes in the form of a sweep's cells, so that both are compared in the same way.
+"""Convert measured campaigns to the rows of a sweep, so that both are compared in the same way.
 
-Rule of this file: a block is what a seed is to a sweep: all entries have it in common, and by it they are paired. The
-twin of an A/A pair is left out, for the policy that it repeats is there already.
+The block takes the place of the seed: all entries share it and are paired by it. The A/A control is left out, because
+the policy that it repeats is included.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MEASURED = "measured"
 
 
 def measured_matrix(directories: Sequence[Path], measure: str) -> Matrix:
-    """The matrix of what was measured into these results directories. Raises BadInputError."""
+    """Matrix of the measured campaigns in these results directories. Raises `BadInputError`."""
     return matrix_of(
         [row for directory in directories for row in rows_of(measured(load_results(directory)))], measure
     )
 
 
 def measured(results: Results) -> Results:
-    """These results. Raises BadInputError when they were simulated."""
+    """Return the results. Raises `BadInputError` when they were simulated."""
     world = results.runs[0].facts.world
     if world != MEASURED:
         raise BadInputError(f"--measured: {results.directory} holds {world} runs, not measured ones")
@@ -36,7 +36,7 @@ def measured(results: Results) -> Results:
 
 
 def rows_of(results: Results) -> list[Row]:
-    """A cell for each run."""
+    """One row per run, without the A/A control."""
     twin = results.scenario.twins[1] if results.scenario.twins else None
     policies = {entry.label: entry.policy.model_dump_json() for entry in results.entries()}
     return [
@@ -45,7 +45,7 @@ def rows_of(results: Results) -> list[Row]:
 
 
 def row_of(run: Run, results: Results, policy: str) -> Row:
-    """The numbers are the same as those of a simulated cell."""
+    """Row of one run, with the same numbers as a simulated cell."""
     facts, scenario = run.facts, results.scenario
     numbers = numbers_of(run, scenario)
     cell = f"{results.directory} {facts.label} {facts.block}"

@@ -1,7 +1,7 @@
-"""What comes out of a cell: the numbers of its run, or why there is none.
+"""Outcome of a cell: the numbers of its run, or the reason of its failure.
 
-Rule of this file: it runs on a worker and never raises for what a simulation does; a cell that fails is an outcome too.
-Latency is deadline-mapped (a failure counts as slow as the deadline); beside it stands that of successes alone, `ok_…`.
+Runs on a worker and never raises for an error of the simulation; a failed cell is an outcome too. Latency is
+deadline-mapped (a failure counts as slow as the deadline); columns `ok_…` hold that of successes alone.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p9
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`numbers` by the names of the catalogue's columns; empty beside `message`, which says why the cell failed.
+    """Result of one cell. `numbers` by the catalogue's column names; empty if `message` states why the cell failed.
 
-    `seconds` is what computing took, on `host`.
+    `seconds` is the computing time, on `host`.
     """
 
     numbers: dict[str, Number]
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
-    """Run the cell. Whatever goes wrong is said in its message."""
+    """Run the cell; any exception becomes the outcome's message."""
     host = platform.node()
     began = time.perf_counter()
     try:
@@ -60,19 +60,19 @@ def compute(cell: Cell, simulate: Simulate, keep_samples: bool) -> Outcome:
 
 
 def require_same_code(cell: Cell, simulate: Simulate) -> None:
-    """A worker on another machine, or one that started before the last edit, must not answer for this code."""
+    """Raise `RuntimeError` if this worker runs code other than the cell's, as after an edit or on another machine."""
     here = version_of(simulate)
     if here != cell.code:
         raise RuntimeError(f"this worker runs other code ({here}, not {cell.code}): restart it with ours")
 
 
 def in_words(fault: BaseException) -> str:
-    """One line."""
+    """Format an exception as one line."""
     return " ".join(f"{type(fault).__name__}: {fault}".split()).removesuffix(":")
 
 
 def numbers_of(run: Run, scenario: Scenario) -> dict[str, Number]:
-    """Every number that the catalogue keeps of a run."""
+    """Numbers that the catalogue stores of a run, by column name."""
     samples, mapped = run.samples, statistics.deadline_mapped(run)
     successes = statistics.success_latency([run])
     return {
@@ -97,17 +97,17 @@ def latency(seconds: Floats, prefix: str) -> dict[str, Number]:
 
 
 def known(value: float) -> float | None:
-    """None for what is not a number: SQL has no other word for it."""
+    """The value, or None (SQL NULL) if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def text(value: object) -> str:
-    """JSON, the same for the same content."""
+    """JSON with sorted keys, equal for equal content."""
     return json.dumps(value, sort_keys=True)
 
 
 def raw(run: Run) -> bytes:
-    """The whole run, compressed, as a results directory holds it."""
+    """The whole run as compressed bytes, in the format of a results directory."""
     buffer = io.BytesIO()
     write_run(run, buffer)
     return buffer.getvalue()

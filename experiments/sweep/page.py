@@ -1,10 +1,10 @@
-"""The page of a grid: the matrix as a heat map, in words and as tables.
+"""Report of a grid: the matrix as a heat map, in sentences and as tables.
 
-Rule of this file: a function of its arguments' files alone. It writes, into one directory:
+A function of the input files alone. It writes, into one directory,
 
     matrix.html  matrix.json  matrix.csv  figures/matrix.png  figures/matrix.svg  figures/matrix-narrow.svg
 
-and, where measured campaigns are given too, figures/measured.png  figures/measured.svg  figures/measured-narrow.svg
+and, with measured campaigns, figures/measured.png, figures/measured.svg and figures/measured-narrow.svg.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEASURED_CAPTION = "The same on real processes, over valid blocks. Fewer than ei
 def write_page(
     catalogue: Catalogue, grid: str | None, measure: str, directory: Path, measured: Matrix | None = None
 ) -> tuple[GridFacts, Matrix]:
-    """Write every output. Raises BadInputError when nothing can be compared or written."""
+    """Write every output. Raises `BadInputError` when nothing can be compared or written."""
     facts = chosen_grid(catalogue, grid)
     rows = catalogue.rows(facts.grid.name)
     matrix = matrix_of(rows, measure)
@@ -75,7 +75,7 @@ def write_page(
 
 
 def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> Html:
-    """Question, verdict, and everything that warns."""
+    """Page header with question, verdict, and warnings."""
     question = facts.grid.question or "Which policy is best under which scenario?"
     row = matrix.row(facts.grid.ours)
     lines = [f"{count} of {len(rows)} cells {WARNINGS[name]}" for name, count in matrix.left_out.items()]
@@ -93,7 +93,7 @@ def header(facts: GridFacts, matrix: Matrix, rows: Sequence[Row]) -> Html:
 
 
 def measured_section(measured: Matrix, ours: str, directory: Path) -> Html:
-    """What real processes said."""
+    """Section with the matrix of the measured campaigns."""
     draw = partial(heat_map, measured, ours)
     title = "Measured on real processes"
     picture = save_drawing(Drawing("measured", title, MEASURED_CAPTION, draw), directory / "figures")
@@ -112,12 +112,12 @@ WARNINGS = {
 
 
 def said(facts: GridFacts, matrix: Matrix) -> list[str]:
-    """What there is to say of ours."""
+    """Sentences about the policy that the grid names as its own."""
     return sentences(matrix, facts.grid.ours)
 
 
 def method(facts: GridFacts, matrix: Matrix) -> list[str]:
-    """How the figures came about."""
+    """Lines of the page's method section."""
     grid = facts.grid
     knobs = "; ".join(f"{knob} = {', '.join(map(str, values))}" for knob, values in grid.knobs.items())
     return [
@@ -135,7 +135,7 @@ def method(facts: GridFacts, matrix: Matrix) -> list[str]:
 
 
 def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
-    """Every square, for programs."""
+    """The matrix as JSON: every square, the headline and the sentences."""
     content = {
         "grid": facts.grid.model_dump(mode="json"),
         "code": facts.code,
@@ -150,7 +150,7 @@ def to_json(facts: GridFacts, matrix: Matrix, measured: Matrix | None) -> str:
 
 
 def to_csv(matrix: Matrix) -> str:
-    """A line per square."""
+    """CSV with a line per square."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(

@@ -1,7 +1,7 @@
-"""What a worker process of ours does first.
+"""Dask preload module of the local worker processes.
 
-Rule of this file: Dask calls it by name in each process that it starts. A terminal sends Ctrl-C to the whole group;
-the driver alone answers it and ends its workers, which would fill the screen otherwise.
+Dask calls it by name in each process that it starts. A terminal sends Ctrl-C to the whole process group; only the
+driver handles it and ends its workers, which would otherwise print tracebacks.
 """
 
 from __future__ import annotations
@@ -10,5 +10,5 @@ import signal
 
 
 def dask_setup(worker: object) -> None:
-    """Leave Ctrl-C to the driver."""
+    """Ignore SIGINT in a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,4 @@
-"""The tables of a catalogue on a terminal.
-
-Rule of this file: no number is cut; what does not fit wraps.
-"""
+"""Tables of a catalogue on a terminal. Numbers are never truncated; wide cells wrap."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from experiments.report.tables import Table
 
 
 def printed(table: Table) -> RichTable:
-    """Texts to the left, numbers to the right."""
+    """Convert a table for the terminal, with text left-aligned and numbers right-aligned."""
     made = RichTable(
         title=table.title,
         caption=table.note,

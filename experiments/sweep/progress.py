@@ -1,6 +1,6 @@
-"""What is seen while a sweep runs: on a terminal a bar, elsewhere a line now and then.
+"""Progress of a sweep: a bar on a terminal, otherwise a line at intervals.
 
-Rule of this file: it only looks. What is left is estimated by requests and not by cells, because cells differ in size.
+Read-only. The remaining time is estimated by requests and not by cells, because cells differ in size.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from experiments.sweep.outcome import Outcome
 from experiments.terminal import LivePanel
 
 LINE_EVERY = 10.0
-"""Seconds between two lines where nobody watches."""
+"""Seconds between two lines without a terminal."""
 
 SHOWN_FAILURES = 5
-"""Failures that get a line of their own; the catalogue has all."""
+"""Maximum number of failures that are printed; the catalogue contains all."""
 
 
 class Progress(LivePanel):
@@ -41,11 +41,11 @@ class Progress(LivePanel):
 
     @property
     def failed(self) -> int:
-        """Cells of this sitting that failed."""
+        """Number of cells that failed in this execution."""
         return self._failed
 
     def cell_ended(self, cell: Cell, outcome: Outcome) -> None:
-        """It is in the catalogue now."""
+        """Count a cell that has been stored in the catalogue."""
         self._done += 1
         self._left -= 1
         self._size_done += cell.size
@@ -63,7 +63,7 @@ class Progress(LivePanel):
             self._console.print(Text.assemble(("failed", "red"), words), soft_wrap=True)
 
     def line(self) -> str:
-        """`cell 120 of 400   12.3 cells/s   0 failed   2 workers   elapsed 0:10   left 0:23`."""
+        """Status line: `cell 120 of 400 12.3 cells/s 0 failed 2 workers elapsed 0:10 left 0:23`."""
         elapsed = time.monotonic() - self._began_at
         rate = self._done / elapsed if elapsed else 0.0
         left = clock(elapsed * self._size_left / self._size_done) if self._size_done else "–"
@@ -75,7 +75,7 @@ class Progress(LivePanel):
         )
 
     def panel(self) -> Table:
-        """The line above its bar."""
+        """Status line above a progress bar."""
         table = Table.grid()
         table.add_row(self.line())
         done = self._planned - self._left

@@ -1,6 +1,6 @@
-"""`experiments catalogue` and `experiments matrix`: read what sweeps have found.
+"""The commands `experiments catalogue` and `experiments matrix`, which read the results of sweeps.
 
-Rule of this file: a reader changes nothing in a catalogue and may look while a sweep writes into it.
+Readers never modify a catalogue and may run while a sweep writes to it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def catalogue() -> None:
 @catalogue.command("list")
 @click.argument("file", metavar="CATALOGUE", type=CATALOGUE)
 def list_(file: Path) -> int:
-    """The grids that a CATALOGUE holds."""
+    """List the grids in a CATALOGUE."""
     return list_grids(file)
 
 
 def list_grids(file: Path) -> int:
-    """Print them."""
+    """Print the grids in a catalogue."""
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.tables import grid_table
 
@@ -70,7 +70,7 @@ def list_grids(file: Path) -> int:
 @click.argument("file", metavar="CATALOGUE", type=CATALOGUE)
 @grid_option
 def show(file: Path, grid: str | None) -> int:
-    """Every policy under every scenario of a CATALOGUE, and why cells failed."""
+    """Show every policy under every scenario of a CATALOGUE, and the reasons of failed cells."""
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import chosen_grid
     from experiments.sweep.tables import failure_table, grid_table, group_table
@@ -98,7 +98,7 @@ def show(file: Path, grid: str | None) -> int:
 @grid_option
 @measure_option
 def report(file: Path, out: Path | None, measured: tuple[Path, ...], grid: str | None, measure: str) -> int:
-    """Draw the policy matrix of a CATALOGUE: a page, PNG, SVG, CSV and JSON."""
+    """Draw the policy matrix of a CATALOGUE as HTML, PNG, SVG, CSV and JSON."""
     return write_report(file, out, grid, measure, measured)
 
 
@@ -109,18 +109,18 @@ def write_report(
     measure: str = "p99",
     measured: tuple[Path, ...] = (),
 ) -> int:
-    """The page, and its essence on the terminal."""
+    """Write the report and print its headline and sentences."""
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.measured import measured_matrix
     from experiments.sweep.page import write_page
     from experiments.sweep.sentences import headline, is_met, sentences
-    from experiments.terminal import console_here, tell
+    from experiments.terminal import console_here, print_verdict
 
     console, directory = console_here(), out or file.with_name(f"{file.stem}-report")
     with to_read(file) as opened, console.status("Drawing the report"):
         beside = measured_matrix(measured, measure) if measured else None
         facts, matrix = write_page(opened, grid, measure, directory, beside)
-    tell(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
+    print_verdict(console, is_met(matrix, facts.grid.ours), headline(matrix, facts.grid.ours))
     for sentence in sentences(matrix, facts.grid.ours):
         console.print(Text(sentence))
     console.print(f"Report: {directory / 'matrix.html'}", highlight=False, soft_wrap=True)
@@ -133,7 +133,7 @@ def write_report(
 @grid_option
 @measure_option
 def compare(file: Path, other: Path | None, grid: str | None, measure: str) -> int:
-    """Policies against the best of each scenario; with OTHER, each against itself in there."""
+    """Compare policies with the best of each scenario; with OTHER, compare each policy with itself in OTHER."""
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import chosen_grid
     from experiments.sweep.matrix import matrix_of
@@ -154,9 +154,9 @@ def compare_catalogues(
     file: Path | None = None,
     limit: float | None = None,
 ) -> int:
-    """Every cell that both hold, second / first; exit code 1 where one is worse beyond noise and beyond `limit`.
+    """Compare every cell that both contain, second / first; returns 1 if one is worse beyond noise and `limit`, else 0.
 
-    Raises BadInputError when they have nothing in common.
+    Raises `BadInputError` when they have no cell in common.
     """
     from experiments.report.text import plainly
     from experiments.sweep.catalogue import to_read
@@ -181,7 +181,7 @@ def compare_catalogues(
 @click.argument("other", metavar="OTHER", type=CATALOGUE)
 @grid_option
 def equal(file: Path, other: Path, grid: str | None) -> int:
-    """Whether two catalogues hold the same results to the last bit; exit code 1 where they do not."""
+    """Check whether two catalogues hold identical results; exit code 1 if they do not."""
     from experiments.sweep.catalogue import to_read
     from experiments.sweep.equality import differences
 
@@ -196,7 +196,7 @@ def equal(file: Path, other: Path, grid: str | None) -> int:
 
 
 def show_table(table: object) -> None:
-    """On the terminal, all of its columns."""
+    """Print a table on the terminal with all of its columns."""
     from experiments.report.tables import Table
     from experiments.sweep.printing import printed
     from experiments.terminal import console_here
@@ -245,7 +245,7 @@ def matrix(
 
 
 def listed(option: str, names: str | None) -> object:
-    """Names separated by commas, or everything. Raises BadInputError."""
+    """Names separated by commas, or "all" if not given. Raises `BadInputError`."""
     if names is None:
         return EVERYTHING
     found = [name.strip() for name in names.split(",") if name.strip()]

@@ -1,13 +1,13 @@
-"""The tables of a catalogue.
+"""SQL schema of a catalogue.
 
-Rule of this file: what must be equal, however often a sweep was stopped, stands in `cells`, `results` and `samples`;
-what may differ stands in `computations`. A change here raises SCHEMA.
+`cells`, `results` and `samples` hold what must be equal however often a sweep was stopped; `computations` holds what
+may differ. A change here raises `SCHEMA`.
 """
 
 from __future__ import annotations
 
 APPLICATION = 0x53544C59
-"""`STLY`: how a catalogue is told from any other SQLite file."""
+"""SQLite application id `STLY`, which distinguishes a catalogue from other SQLite files."""
 
 SCHEMA = 1
 

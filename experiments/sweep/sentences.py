@@ -1,6 +1,6 @@
-"""The matrix in words: where our policy is best, where it is not, and what the numbers say of why.
+"""The matrix in sentences: where a policy is best, where it is not, and what else differs there.
 
-Rule of this file: a sentence states what was counted; a cause is never claimed, only what differs.
+A sentence states what was counted; it never claims a cause.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from experiments.campaign.verdict import show
 from experiments.sweep.matrix import Matrix, Square
 
 TELLING = 0.01
-"""A difference in shares or failures that is worth a word, as a part of one."""
+"""Minimum difference in shares or failures that is mentioned, as a fraction."""
 
 MANY = 0.01
-"""Part of the requests; when so many fail, p99 is the deadline."""
+"""Fraction of failed requests from which on p99 is the deadline."""
 
 WORSE = 1.5
-"""The bound beyond which a policy must not fall behind the best anywhere."""
+"""Maximum acceptable ratio to the best policy in any scenario."""
 
 OFTEN = 0.8
-"""The part of the scenarios in which it should be best or practically equal."""
+"""Required fraction of the scenarios in which the policy is best or practically equal."""
 
 
 def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
-    """In how many scenarios it is as good as the best, or that it does not take part. `unit`: of what there are few."""
+    """Headline: in how many scenarios the policy is as good as the best. `unit` names what there are too few of."""
     row = matrix.row(ours)
     if not row:
         return f"{ours} takes no part; the best of each scenario stand below"
@@ -42,7 +42,7 @@ def headline(matrix: Matrix, ours: str, unit: str = "seeds") -> str:
 
 
 def judged(row: list[Square]) -> list[Square]:
-    """Those with enough seeds for an interval."""
+    """Squares with enough seeds for an interval."""
     return [square for square in row if square.told != "no verdict"]
 
 
@@ -52,7 +52,7 @@ def has_no_verdict(row: list[Square]) -> bool:
 
 
 def is_met(matrix: Matrix, ours: str) -> bool | None:
-    """Whether both bounds hold; None where that cannot be said."""
+    """Whether both bounds are met; None without a verdict."""
     row = matrix.row(ours)
     if not row or has_no_verdict(row):
         return None
@@ -62,7 +62,7 @@ def is_met(matrix: Matrix, ours: str) -> bool | None:
 
 
 def sentences(matrix: Matrix, ours: str) -> list[str]:
-    """The worst place first told; then, given a verdict, each scenario in which it is not as good as the best."""
+    """Sentence about the worst scenario; then, given a verdict, one for each scenario where the policy loses."""
     row = matrix.row(ours)
     if not row:
         return []
@@ -105,7 +105,7 @@ def loss_sentence(matrix: Matrix, ours: Square) -> str:
 
 
 def reasons(ours: Square, best: Square) -> list[str]:
-    """What else differs between the two: the median, who answered, and how much failed."""
+    """Sentences about other differences: the median, the shares of workers, and failures."""
     found = []
     if ours.median and best.median:
         found.append(f"Its median is ×\u00a0{ours.median / best.median:.2f} of the best's.")
@@ -123,10 +123,10 @@ def reasons(ours: Square, best: Square) -> list[str]:
 
 
 def percent(part: float, digits: int) -> str:
-    """`12.5 %` of a part of one."""
+    """Format a fraction as `12.5 %`."""
     return f"{part * 100:.{digits}f}\u00a0%"
 
 
 def in_ms(seconds: float) -> str:
-    """`212 ms`, with more digits where there is little."""
+    """Format seconds as `212 ms`, with more digits below 100 ms."""
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"

@@ -1,6 +1,6 @@
-"""The tables of a catalogue, once, for the page and the terminal alike.
+"""Tables of a catalogue, shared by the page and the terminal.
 
-Rule of this file: numbers become text here, with their unit in the column's head or beside them.
+Numbers are formatted here, with their unit in the column head or beside them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def matrix_table(matrix: Matrix) -> Table:
 
 
 def square_cell(square: Square | None) -> Cell:
-    """`1.12 [1.08–1.17]`."""
+    """Table cell with the ratio and its interval, such as `1.12 [1.08–1.17]`."""
     return Cell("–", "few") if square is None else Cell(show(square.ratio), MARKS[square.told])
 
 
 def best_table(matrix: Matrix, ours: str) -> Table:
-    """Each scenario: who is best, how good that is, and where we stand."""
+    """Each scenario: the best policy with its value, and the comparison of `ours` with it."""
     rows = []
     for scenario in matrix.scenarios:
         best, own = matrix.best(scenario), matrix.squares.get((ours, scenario))
@@ -62,13 +62,13 @@ def best_table(matrix: Matrix, ours: str) -> Table:
 
 
 def own_cells(own: Square) -> tuple[Cell, Cell, Cell]:
-    """Our column of a scenario."""
+    """Cells of `ours` for a scenario."""
     standing = Cell(f"{WORDS[own.told]}, ×\u00a0{show(own.ratio)}", MARKS[own.told])
     return Cell(in_ms(own.value)), Cell(f"{percent(own.failed, 2)}"), standing
 
 
 def grid_table(grids: Sequence[GridFacts]) -> Table:
-    """What a catalogue holds."""
+    """Table of the grids in a catalogue."""
     columns = ("grid", "cells", "done", "failed", "missing", "seeds", "computing", "code", "begun (UTC)")
     rows = tuple(
         (
@@ -88,7 +88,7 @@ def grid_table(grids: Sequence[GridFacts]) -> Table:
 
 
 def group_table(rows: Sequence[Row]) -> Table:
-    """Policies under scenarios, over their seeds: means of what each cell came to."""
+    """Policies under scenarios: means of the cells over their seeds."""
     columns = ("scenario", "policy", "done", "KO", "req/s", "50th", "95th", "99th", "max", "goodput")
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
@@ -106,7 +106,7 @@ def group_table(rows: Sequence[Row]) -> Table:
 
 
 def group_cells(done: Sequence[Row], planned: int) -> tuple[Cell, ...]:
-    """Dashes where no cell has ended."""
+    """Cells of one policy under a scenario; dashes where no cell has finished."""
     count = Cell(f"{len(done)}/{planned}", "" if len(done) == planned else "bad")
     if not done:
         return (count, *(Cell("–", "few") for _ in range(7)))
@@ -122,13 +122,13 @@ def group_cells(done: Sequence[Row], planned: int) -> tuple[Cell, ...]:
 
 
 def mean(rows: Sequence[Row], name: str) -> float:
-    """Of one column; nan where no row knows it."""
+    """Mean of one column; nan where no row has a value."""
     known = [row.numbers[name] for row in rows if row.numbers[name] is not None]
     return fmean(known) if known else float("nan")
 
 
 def failure_table(rows: Sequence[Row]) -> Table:
-    """Cells that failed, with their messages; equal ones together."""
+    """Failed cells by message, the most frequent first."""
     messages: dict[str, list[Row]] = {}
     for row in rows:
         if row.state == "failed":

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from experiments.campaign.timeline import Pause, Step, Trouble
+from experiments.campaign.timeline import FaultState, Pause, Step
 from experiments.load.samples import Kind
 from experiments.simulator.clock import EventQueue, Call
 from experiments.simulator.columns import Columns
@@ -151,7 +151,7 @@ def test_a_refusal_is_tried_elsewhere_within_the_budget() -> None:
 
 def test_a_dead_worker_refuses_after_a_round_trip_and_another_is_asked() -> None:
     """A connection that cannot be made costs no budget: nobody has worked on the request."""
-    step = Step(0.0, 0, Trouble(is_gone=True))
+    step = Step(0.0, 0, FaultState(is_gone=True))
     rules = Mechanisms(retries=RetryModel(share=0.0, per_second=0.0))
     pair = (worker("a", rtt=0.2), worker("b", rtt=0.2))
     columns = run(model(*pair, steps=(step,), mechanisms=rules), 0.0, 5.0)
@@ -161,7 +161,7 @@ def test_a_dead_worker_refuses_after_a_round_trip_and_another_is_asked() -> None
 
 def test_what_a_worker_has_when_it_dies_is_lost() -> None:
     """Its requests are reset half a round trip later, and without retries the client gets 502."""
-    step = Step(0.45, 0, Trouble(is_gone=True))
+    step = Step(0.45, 0, FaultState(is_gone=True))
     columns = run(model(worker(rtt=0.2, service=Fixed(1.0)), steps=(step,)), 0.0)
     assert columns.statuses.tolist() == [502]
     assert columns.latencies == pytest.approx([0.55])
@@ -169,40 +169,40 @@ def test_what_a_worker_has_when_it_dies_is_lost() -> None:
 
 def test_a_hanging_worker_answers_when_it_is_well_again() -> None:
     """A request that hangs is looked at again."""
-    steps = (Step(0.0, 0, Trouble(hang=1.0)), Step(3.0, 0, Trouble()))
+    steps = (Step(0.0, 0, FaultState(hang=1.0)), Step(3.0, 0, FaultState()))
     assert run(model(steps=steps), 0.5).latencies == pytest.approx([2.6])
 
 
 def test_a_client_gives_up_when_its_time_is_over() -> None:
     """Its request is counted as a timeout, and blamed on nobody."""
-    columns = run(model(timeout=2.0, steps=(Step(0.0, 0, Trouble(hang=1.0)),)), 0.5, 1.0)
+    columns = run(model(timeout=2.0, steps=(Step(0.0, 0, FaultState(hang=1.0)),)), 0.5, 1.0)
     assert columns.kinds.tolist() == [Kind.TIMEOUT, Kind.TIMEOUT]
     assert columns.latencies == pytest.approx([2.0, 2.0])
 
 
 def test_a_pause_puts_off_all_that_has_not_ended() -> None:
     """Who is served, who waits, and who comes meanwhile."""
-    steps = (Step(0.05, 0, Trouble(pause=Pause(1.0, 0.0, 0.05))),)
+    steps = (Step(0.05, 0, FaultState(pause=Pause(1.0, 0.0, 0.05))),)
     columns = run(model(steps=steps), 0.0, 0.02, 0.5)
     assert columns.ended == pytest.approx([1.1, 1.2, 1.3])
 
 
 def test_a_pause_stops_shared_processors() -> None:
     """Nobody's work goes on."""
-    steps = (Step(0.05, 0, Trouble(pause=Pause(1.0, 0.0, 0.05))),)
+    steps = (Step(0.05, 0, FaultState(pause=Pause(1.0, 0.0, 0.05))),)
     columns = run(model(worker(discipline="shared"), steps=steps), 0.0, 0.0)
     assert columns.ended == pytest.approx([1.2, 1.2])
 
 
 def test_a_slow_worker_is_slow_for_those_that_are_admitted_meanwhile() -> None:
     """As the emulated worker's switch does it."""
-    steps = (Step(1.0, 0, Trouble(slow=5.0)), Step(2.0, 0, Trouble()))
+    steps = (Step(1.0, 0, FaultState(slow=5.0)), Step(2.0, 0, FaultState()))
     assert run(model(steps=steps), 0.0, 1.5, 3.0).latencies == pytest.approx([0.1, 0.5, 0.1])
 
 
 def test_failing_at_once_is_an_error_of_the_worker() -> None:
     """500 is no status that is tried elsewhere."""
-    columns = run(model(steps=(Step(0.0, 0, Trouble(fail=1.0)),)), 0.0, 1.0)
+    columns = run(model(steps=(Step(0.0, 0, FaultState(fail=1.0)),)), 0.0, 1.0)
     assert columns.kinds.tolist() == [Kind.ERROR_STATUS] * 2
     assert columns.statuses.tolist() == [500, 500]
 
@@ -210,7 +210,7 @@ def test_failing_at_once_is_an_error_of_the_worker() -> None:
 def test_who_fails_is_ejected() -> None:
     """The real mechanism, in virtual time: after five failures nothing goes there any more."""
     rules = Mechanisms(ejection=EjectionRules())
-    steps = (Step(0.0, 0, Trouble(fail=1.0)),)
+    steps = (Step(0.0, 0, FaultState(fail=1.0)),)
     columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(100) / 5)
     assert int((columns.kinds == Kind.ERROR_STATUS).sum()) == 5
 
@@ -218,7 +218,7 @@ def test_who_fails_is_ejected() -> None:
 def test_checks_take_a_dead_worker_out_and_bring_it_back() -> None:
     """Three bad checks, two good ones; meanwhile nothing is sent there."""
     rules = Mechanisms(checks=CheckModel(CheckRules(interval=1.0, fast_interval=0.5)))
-    steps = (Step(5.0, 0, Trouble(is_unhealthy=True)), Step(15.0, 0, Trouble()))
+    steps = (Step(5.0, 0, FaultState(is_unhealthy=True)), Step(15.0, 0, FaultState()))
     columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), *np.arange(300) / 10)
     chosen = columns.workers[100:150]
     assert set(chosen.tolist()) == {1}
@@ -227,7 +227,7 @@ def test_checks_take_a_dead_worker_out_and_bring_it_back() -> None:
 
 def test_a_drained_worker_ends_what_it_has() -> None:
     """It gets nothing new."""
-    steps = (Step(0.05, 0, Trouble(is_draining=True)),)
+    steps = (Step(0.05, 0, FaultState(is_draining=True)),)
     columns = run(model(worker("a"), worker("b"), steps=steps), 0.0, 0.01, 0.1, 0.2, 0.3)
     assert set(columns.statuses.tolist()) == {200}
     assert set(columns.workers[2:].tolist()) == {1}
@@ -235,7 +235,7 @@ def test_a_drained_worker_ends_what_it_has() -> None:
 
 def test_a_worker_that_is_added_gets_requests_from_then_on() -> None:
     """It is no endpoint before."""
-    steps = (Step(0.0, 0, Trouble(is_absent=True)), Step(1.0, 0, Trouble()))
+    steps = (Step(0.0, 0, FaultState(is_absent=True)), Step(1.0, 0, FaultState()))
     columns = run(model(worker("a"), worker("b"), steps=steps), 0.1, 0.3, 0.5, 1.1, 1.3)
     assert set(columns.workers[:3].tolist()) == {1}
     assert set(columns.workers[3:].tolist()) == {0, 1}
@@ -244,7 +244,7 @@ def test_a_worker_that_is_added_gets_requests_from_then_on() -> None:
 def test_a_hedge_is_answered_by_whoever_is_first() -> None:
     """The first attempt hangs; the second is sent .3 s later and answers."""
     rules = Mechanisms(hedging=HedgeModel(after=0.3))
-    steps = (Step(0.0, 0, Trouble(hang=1.0)), Step(30.0, 0, Trouble()))
+    steps = (Step(0.0, 0, FaultState(hang=1.0)), Step(30.0, 0, FaultState()))
     columns = run(model(worker("a"), worker("b"), steps=steps, mechanisms=rules), 0.0, 5.0)
     assert sorted(columns.latencies) == pytest.approx([0.1, 0.4])
     assert sorted(columns.attempts.tolist()) == [1, 2]
@@ -252,7 +252,7 @@ def test_a_hedge_is_answered_by_whoever_is_first() -> None:
 
 def test_hedging_by_the_balancers_rules_learns_what_is_late() -> None:
     """A worker that hangs now and then is covered by a second one, within a budget of 5 %."""
-    steps = (Step(0.0, 0, Trouble(hang=0.02)), Step(400.0, 0, Trouble()))
+    steps = (Step(0.0, 0, FaultState(hang=0.02)), Step(400.0, 0, FaultState()))
     slow = []
     for hedging in (None, HedgeModel()):
         rules = Mechanisms(hedging=hedging, retries=RetryModel())
@@ -279,7 +279,7 @@ def test_the_queue_of_the_balancer_is_bounded_in_number_and_time() -> None:
 
 def test_a_worker_that_takes_too_long_is_given_up() -> None:
     """504 after the time to the first byte, or another attempt after a shorter one."""
-    step = Step(0.0, 0, Trouble(hang=1.0))
+    step = Step(0.0, 0, FaultState(hang=1.0))
     final = run(model(steps=(step,), mechanisms=Mechanisms(first_byte=2.0)), 0.0)
     assert final.statuses.tolist() == [504]
     assert final.latencies == pytest.approx([2.0])
@@ -360,4 +360,4 @@ def spoil_work(simulation: Simulation) -> None:
 def test_a_run_that_cannot_end_says_so() -> None:
     """Nobody heals the worker, and the client waits for ever."""
     with pytest.raises(StuckError, match="1 requests wait"):
-        run(model(steps=(Step(0.0, 0, Trouble(hang=1.0)),)), 0.0)
+        run(model(steps=(Step(0.0, 0, FaultState(hang=1.0)),)), 0.0)
