@@ -189,13 +189,13 @@ def main() -> None:
 
 
 def fail(message: str) -> None:
-    """The end of the command."""
+    """Print an error and exit with code 2."""
     print_error(message)
     sys.exit(2)
 
 
 def print_error(message: str) -> None:
-    """One line, whatever the message holds."""
+    """Print an error as one line on stderr."""
     click.echo(f"balancer: {one_line(message)}", err=True)
 
 

@@ -179,7 +179,7 @@ class StreamRefused(ConnectFailed):
 
 
 class UnsupportedByTransport(UpstreamError):
-    """The endpoint's transport has no way to pass this on. Never blamed on the endpoint."""
+    """The endpoint's transport cannot carry the request. Never charged to the endpoint."""
 
     status = 501
     reason = "not_carried"

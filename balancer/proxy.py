@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from policies.overload.hedging import Hedging
 
 CLOSE_ALL_IDLE: Final = -1.0
-"""Seconds that nobody has been idle for less than."""
+"""Idle limit in seconds that closes every idle downstream connection."""
 
 
 @dataclass(slots=True)
@@ -91,12 +91,12 @@ class ReloadCounts:
 class Proxy:
     """Everything that one process forwards with.
 
-    `cached_time` is the time at the last sweep: good enough for timeouts of seconds, and free to read.
-    `date_line` is the field that a response without one gets (RFC 9110 § 6.6.1), of the last sweep, too.
-    `keeps_alive`: a client may send its next request on the same connection. `idle_limit` is how many seconds an idle
-    one is kept. `terms` are what it goes by, and `policy` the one in force, which may be another than theirs.
-    `journal` is told of every request that has ended, and `reads_load`: what workers say of their load is looked for.
-    `explaining` is there while clients may be told why a request went where it went.
+    `cached_time` is the cached time of the last sweep: precise enough for timeouts of seconds, and free to read.
+    `date_line` is the Date field of the last sweep, added to a response without one (RFC 9110 § 6.6.1).
+    `keeps_alive`: downstream connections are kept alive after a response. `idle_limit` is how many seconds an idle
+    one is kept. `terms` is the runtime configuration; `policy` is the policy in force, which may differ from the
+    configured one. `journal` receives an entry for every request that has ended; `reads_load`: load reports of workers
+    are parsed. `explaining` is set while clients may ask for explanations.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class Proxy:
         self.apply(terms)
 
     def apply(self, terms: RuntimeConfig) -> None:
-        """Go by these from now on: all of them but for endpoints and policy, which may have been changed since."""
+        """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
+        loaded."""
         self.terms = terms
         self.timeouts = terms.timeouts
         if not self.is_draining:
@@ -217,18 +218,18 @@ class Proxy:
             self.gate = Admission(rules, self.router, queue, self.now) if rules is not None else None
 
     def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
-        """Stop: every client connection ends with the response that it waits for, or when it has been idle for
-        `idle_limit` seconds."""
+        """Drain: close each downstream connection after its response, or when idle for `idle_limit` seconds."""
         self.is_draining = True
         self.keeps_alive = False
         self.idle_limit = idle_limit
 
     def set_crowded(self, is_crowded: bool) -> None:
-        """While clients wait in the kernel, those served end after their response: turns go round."""
+        """Disable keep-alive while clients wait in the kernel's accept queue, so that descriptors are shared in
+        turn."""
         self.keeps_alive = not (is_crowded or self.is_draining)
 
     def apply_policy(self, spec: PolicySpec) -> None:
-        """Pick by this policy from now on. Raises `PoliciesError`, and then changes nothing."""
+        """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
         self._use(spec.make(self._rng))
         self.policy = spec
         if self.access_log is not None:

@@ -35,8 +35,10 @@ from policies.routing.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
 IDLE_GRACE = 10.0
-"""Seconds that clients may be idle while others serve already. Whoever sends a request in that time gets it answered
-with Connection: close; the others find out while nothing is on its way."""
+"""Seconds for which idle clients stay connected while another server accepts already.
+
+A request in that time is answered with Connection: close; the other clients see the close while nothing is in flight.
+"""
 
 
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Proxy:
@@ -114,7 +116,7 @@ class Server:
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
         await self.proxy.discovery.start(self.proxy.now())
-        await self._control.start()  # last: what was ordered of endpoints needs to know them
+        await self._control.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
         self._acceptor = Acceptor(
@@ -136,12 +138,13 @@ class Server:
         self.proxy.explanations.tick(now)
 
     def _publish_grace(self) -> None:
-        """The supervisor kills who takes longer, and reads no configuration again."""
+        """Publish the shutdown timeout to the supervisor, which kills a slower process and does not reload
+        configuration."""
         if self._page is not None:
             self._page.grace = self.proxy.timeouts.shutdown
 
     def _handshake(self, tls: ServerTls | None) -> ServerHandshake | None:
-        """How a client's handshake begins, None without TLS."""
+        """Return how a client's handshake begins, None without TLS."""
         return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> DownstreamConnection:
@@ -162,7 +165,7 @@ class Server:
         await self.reloads.run()
 
     async def _apply(self, prepared: Prepared) -> None:
-        """All at once, but for clients that are connected, who are many."""
+        """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""
         is_met_alike = prepared.terms.meets_clients_like(self.proxy.terms)
         gone = self._apply_prepared(prepared)
         await self.proxy.discovery.close(gone)
@@ -170,8 +173,11 @@ class Server:
             await self._update_clients(list(self.proxy.downstreams))
 
     def _apply_prepared(self, prepared: Prepared) -> list[WatchedName]:
-        """Returns the names that need not be looked up any more. What may be wrong has been tried before, and is tried
-        here before anything else happens: raises `TlsProblem`, `ConfigError` or `PoliciesError`."""
+        """Apply a prepared configuration. Returns the names that need no lookup any more.
+
+        Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
+        `PoliciesError` before anything else changes.
+        """
         proxy, terms = self.proxy, prepared.terms
         proxy.roster.warm(terms)
         if terms.policy != proxy.policy:
@@ -206,7 +212,7 @@ class Server:
             proxy.access_log.start()
 
     async def _update_clients(self, downstreams: list[DownstreamConnection]) -> None:
-        """Some in each turn of the loop: ten thousand at once would hold everybody up."""
+        """Update client connections in slices: ten thousand at once would block the loop."""
         for number, downstream in enumerate(downstreams, 1):
             downstream.apply()
             if number % SLICE == 0:
@@ -222,7 +228,7 @@ class Server:
         grace = proxy.timeouts.shutdown
         proxy.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
         for downstream in proxy.downstreams:
-            downstream.idle_since = proxy.cached_time  # whatever was before: the time begins here
+            downstream.idle_since = proxy.cached_time  # the idle time starts now
         if self._owns_sockets and not is_patient:
             self.listening.control.remove()
         self._control.close()
@@ -266,7 +272,7 @@ class Server:
         return True
 
     def close_idle(self) -> None:
-        """No more patience: who is idle leaves with the next sweep."""
+        """End the patience of `stop`: idle connections close with the next sweep."""
         self.proxy.idle_limit = CLOSE_ALL_IDLE
         self.arrivals.stop()
 

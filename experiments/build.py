@@ -16,7 +16,7 @@ DEBIAN = "/usr/share/python-wheels"
 
 
 def describe_build() -> str:
-    """Which form of the forwarding unit is installed here."""
+    """Form of the proxy that is installed here: pure source or compiled build."""
     spec = find_spec("balancer.exchange.exchange")
     is_pure = spec is None or (spec.origin or "").endswith(".py")
     return "the pure source ('make bench' measures the compiled build)" if is_pure else "the compiled build"

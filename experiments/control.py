@@ -33,13 +33,13 @@ async def request_balancer(
 
 
 async def balancer_status(address: tuple[str, int]) -> dict[str, Any]:
-    """The status of the unit that serves `address`. Raises `FleetFailedError`."""
+    """Status document of the balancer at `address`. Raises `FleetFailedError`."""
     status: dict[str, Any] = await request_balancer(address, "GET", "/-/status")
     return status
 
 
 async def request_worker(address: tuple[str, int], faults: dict[str, Any]) -> None:
-    """Let the worker at `address` have these faults and no others. Raises `FleetFailedError`."""
+    """Replace the active faults of the worker at `address`. Raises `FleetFailedError`."""
     await asyncio.to_thread(_put, url_of(address, "/-/faults"), faults)
 
 

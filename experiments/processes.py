@@ -86,7 +86,7 @@ class Child:
         self._signal(signal.SIGCONT)
 
     def start_listening(self) -> None:
-        """SIGHUP: a worker that was started down, or told to be, listens."""
+        """Send SIGHUP: a worker started with `--start-down` begins to listen."""
         self._signal(signal.SIGHUP)
 
     async def kill(self) -> None:

@@ -60,7 +60,7 @@ def console_here() -> Console:
 
 
 def print_stopped(console: Console, rest: str) -> None:
-    """After Ctrl-C."""
+    """Print that the command was stopped by Ctrl-C, followed by `rest`."""
     console.print(Text.assemble(("Stopped.", "yellow"), f" {rest}"))
 
 
@@ -98,7 +98,7 @@ def path_line(what: str, path: Path) -> Text:
 
 
 def print_verdict(console: Console, is_met: bool | None, words: str) -> None:
-    """A verdict, in its colour."""
+    """Print a verdict in the colour of its outcome."""
     console.print(Text(words, style=STYLES[is_met]))
 
 
@@ -119,7 +119,7 @@ def duration(option: str, text: str) -> float:
 
 
 def require_writable(option: str, file: Path | None) -> None:
-    """Before anything is measured for it. Raises BadInputError."""
+    """Check before a measurement that `file` can be written. Raises `BadInputError`."""
     if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
         raise BadInputError(f"{option}: {file.parent} is not a directory that can be written to")
 

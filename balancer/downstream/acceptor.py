@@ -68,7 +68,7 @@ class Acceptor:
     ) -> None:
         bound_unsent(sock, proxy.limits.buffer)
         self._sock = sock
-        self._balance = evenness  # with other processes that accept from the same socket
+        self._balance = evenness  # balances connections with other processes that accept from the same socket
         self._waiting: asyncio.TimerHandle | None = None
         self._proxy = proxy
         self._arrivals = arrivals
@@ -147,7 +147,7 @@ class Acceptor:
             self._balance.note(self._clients)
 
     def _yield_to_siblings(self) -> None:
-        """For a moment; whoever is still there after it is ours."""
+        """Pause accepting in favour of sibling processes, then take one connection if it is still waiting."""
         self._pause()
         self._waiting = self._loop.call_later(PAUSE, self._take_one)
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 HELD_BY_BODY: Final = 1
-"""The request that is being received has no room for more of its body."""
+"""The body buffer of the request being received is full."""
 
 HELD_BY_PIPELINE: Final = 2
-"""Requests that came ahead wait for their turn."""
+"""Pipelined requests wait for earlier responses."""
 
 HELD_BY_UPGRADE: Final = 4
-"""An offer to go on in another protocol is not answered."""
+"""A pending upgrade has not been answered."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -53,13 +53,13 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write(error_response(error, request_id, stays=stays, is_head=is_head))
 
     def hold(self, reason: int = HELD_BY_BODY) -> None:
-        """Read no more for now."""
+        """Pause reading, and record `reason` until `unhold` removes it."""
         if not self.is_held and not self.transport.is_closing():
             self.transport.pause_reading()
         self.is_held |= reason
 
     def unhold(self, reason: int = HELD_BY_BODY) -> None:
-        """Undo `hold`."""
+        """Remove `reason`; reading resumes if it was the last."""
         was_held, self.is_held = self.is_held, self.is_held & ~reason
         if was_held and not self.is_held and not self.transport.is_closing():
             self.transport.resume_reading()

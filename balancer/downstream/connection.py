@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final, cast
 from balancer.admin.access import Entrance
 from balancer.admin.exchange import AdminExchange
 from balancer.downstream.client import Client
-from balancer.downstream.client_connection import HELD_BY_UPGRADE, HELD_BY_PIPELINE, HELD_BY_BODY, ClientConnection
+from balancer.downstream.client_connection import (
+    HELD_BY_BODY,
+    HELD_BY_PIPELINE,
+    HELD_BY_UPGRADE,
+    ClientConnection,
+)
 from balancer.downstream.networks import ends_of
 from balancer.downstream.pending_upgrade import PendingUpgrade
 from balancer.downstream.pipelined import PipelinedBytes
@@ -38,15 +43,14 @@ class DownstreamConnection(ClientConnection):
     """Downstream connection; the protocol of its transport."""
 
     __slots__ = (
-        "_pipelined",
         "_answering",
         "_body",
         "_control",
         "_ignores_input",
+        "_keeps_alive",
         "_linger_until",
         "_pipelined",
         "_reader",
-        "_keeps_alive",
         "_unsent",
         "_unstarted",
         "came_at",
@@ -54,7 +58,6 @@ class DownstreamConnection(ClientConnection):
         "head_at",
         "idle_since",
         "offer",
-        "idle_since",
     )
 
     def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
@@ -63,13 +66,13 @@ class DownstreamConnection(ClientConnection):
         self._reader: RequestReader | None = None  # None: nothing more is read
         self._body: Body | None = None  # body reader of the request being received, once its head is complete
         self._answering: Turn | None = None
-        self._unstarted: Turn | None = None  # being answered as soon as the read is through
-        self._pipelined: PipelinedBytes | None = None  # made for those who pipeline
-        self._keeps_alive = True  # the client wants to send more after the request that is coming
-        self._ignores_input = False  # what the client may still be sending is not listened to
+        self._unstarted: Turn | None = None  # started at the end of the current read
+        self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
+        self._keeps_alive = True  # keep-alive after the request being received
+        self._ignores_input = False  # further input from the client is ignored
         self._unsent = 0
-        self.head_at = 0.0  # the instant of the head's first byte, where it came in pieces
-        self.came_at = 0.0  # the instant at which the bytes came that are being parsed, where they came ahead
+        self.head_at = 0.0  # instant of the head's first byte, if the head came in pieces; else 0
+        self.came_at = 0.0  # arrival of the pipelined bytes being parsed, else 0
         self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
         self.offer: PendingUpgrade | None = None  # pending upgrade, None if there is none
@@ -112,7 +115,7 @@ class DownstreamConnection(ClientConnection):
         )
 
     def apply(self) -> None:
-        """The unit goes by other terms: so do the requests that begin from now on."""
+        """Apply a new runtime configuration to the requests that begin from now on."""
         old, limits = self.client, self._proxy.limits
         self.client = self._make_client(old.address, old.authority, old.proto)
         if self._reader is not None:
@@ -141,7 +144,7 @@ class DownstreamConnection(ClientConnection):
             turn.start()
 
     def _keep(self, data: bytes) -> None:
-        """It came behind a request that is not answered yet."""
+        """Keep pipelined data until earlier requests are answered."""
         if self._pipelined is not None:
             self._pipelined.add(data)
         elif self._reader is not None:
@@ -160,11 +163,11 @@ class DownstreamConnection(ClientConnection):
         return self._answering is None and not self.is_write_paused
 
     def _read_ahead(self) -> None:
-        """Begin the next request of those that came ahead."""
+        """Begin the next pipelined request, if its predecessor has been answered."""
         ahead, reader = self._pipelined, self._reader
         if ahead is None or reader is None or not self._may_begin:
             return
-        self._pipelined = None  # until it is known what is left
+        self._pipelined = None  # restored below if anything is left
         self.came_at = ahead.since
         request = None
         try:
@@ -188,7 +191,7 @@ class DownstreamConnection(ClientConnection):
             self._ahead_is_read(ahead)
             return
         self._pipelined = ahead
-        if self._answering is None:  # answered on the spot
+        if self._answering is None:  # answered immediately
             self._go_on_soon()
 
     def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
@@ -207,7 +210,7 @@ class DownstreamConnection(ClientConnection):
         try:
             request = reader.read(data)
             if request is None:
-                if not has_begun:  # its time is bounded from its first byte on
+                if not has_begun:  # the head timeout starts with its first byte
                     self.idle_since = self._proxy.cached_time
                     self.head_at = self.came_at or self._proxy.now()
                 return b""
@@ -220,14 +223,14 @@ class DownstreamConnection(ClientConnection):
         return self._hold_for_upgrade(reader, reader.rest) if request.fields.is_offer else reader.rest
 
     def _hold_for_upgrade(self, reader: RequestReader, rest: bytes) -> bytes:
-        """An offer to go on in another protocol has just begun: what follows waits until it is answered."""
-        if not isinstance(self._answering, Exchange):  # answered on the spot, or not to be forwarded
+        """Hold the data behind a request with an upgrade offer until the offer is answered."""
+        if not isinstance(self._answering, Exchange):  # answered immediately, or an admin request
             return rest
         self._reader, self.offer = None, PendingUpgrade(self, reader, rest)
         return b""
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
-        """The offer was declined."""
+        """Resume HTTP after a declined upgrade; `early` is the data that followed the offer."""
         reader.apply(self.client, self._proxy.limits)
         self._reader = reader
         if early:
@@ -256,7 +259,7 @@ class DownstreamConnection(ClientConnection):
         return body.rest
 
     def eof_received(self) -> bool:
-        """A client may close its sending side and still read: answer what it asked, then close."""
+        """Handle the client's FIN: it may half-close and still read, so finish the response, then close."""
         if self._pipelined is not None:  # a paused TLS transport still reports its end
             self._pipelined.has_ended = True
             return True
@@ -302,7 +305,7 @@ class DownstreamConnection(ClientConnection):
         if has_body:
             self._body = reader.body(request)
             self._keeps_alive = request.fields.keep_alive
-            self._answering = self._unstarted = turn  # the head goes with what this read brought of the body
+            self._answering = self._unstarted = turn  # sent with the body in this read
             return
         if not request.fields.keep_alive:
             self._reader = None
@@ -310,7 +313,7 @@ class DownstreamConnection(ClientConnection):
         turn.start()
 
     def exchange_ended(self, stays: bool) -> None:
-        """The request has been answered in full."""
+        """Continue after a response was sent in full: next request, lingering close, or close."""
         self._answering = None
         self.idle_since = self._proxy.cached_time
         if not stays or self._reader is None:
@@ -358,7 +361,8 @@ class DownstreamConnection(ClientConnection):
             self.abort()
 
     def close_if_idle(self, now: float, longer_than: float) -> bool:
-        """Give the descriptor to somebody who waits for one."""
+        """Close the connection if it has been idle for more than `longer_than` seconds. Returns whether it was
+        closed."""
         has_begun = self._reader is not None and self._reader.has_begun
         is_busy = self._answering is not None or self._pipelined is not None or has_begun
         is_idle = not is_busy and self._linger_until is None
@@ -385,7 +389,7 @@ class DownstreamConnection(ClientConnection):
         return self.transport
 
     def _finish(self) -> None:
-        """Close. Where the client may still be sending, wait for it to notice (RFC 9112 § 9.6)."""
+        """Close; linger if the client may still be sending (RFC 9112 § 9.6)."""
         self._reader = self._pipelined = None
         may_be_sending = self._ignores_input or self._body is not None or self.is_held
         if not may_be_sending and self._linger_until is None:

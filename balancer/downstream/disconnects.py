@@ -14,7 +14,7 @@ from balancer.downstream.connection import DownstreamConnection
 
 
 def disconnected(downstreams: Iterable[DownstreamConnection]) -> list[DownstreamConnection]:
-    """Those that were reset: whatever is sent to them now meets nobody."""
+    """Return the connections that the client has reset."""
     ignore_start = {}
     for downstream in downstreams:
         transport = downstream.transport
@@ -24,5 +24,5 @@ def disconnected(downstreams: Iterable[DownstreamConnection]) -> list[Downstream
         return []
     looked_at = select.poll()
     for descriptor in ignore_start:
-        looked_at.register(descriptor, 0)  # errors and hang-ups are told unasked
+        looked_at.register(descriptor, 0)  # poll() always reports errors and hang-ups
     return [ignore_start[descriptor] for descriptor, _ in looked_at.poll(0)]

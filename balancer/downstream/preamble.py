@@ -23,7 +23,7 @@ from balancer.tls.transport import TlsTransport
 
 
 class HandshakingConnections:
-    """The connections of one listening socket that do not speak HTTP yet.
+    """Connections of one listening socket that have not reached HTTP yet.
 
     `make` returns the protocol for HTTP. Connections from `proxies` must begin with a PROXY header; others must not.
     """
@@ -63,11 +63,11 @@ class HandshakingConnections:
             arrival.abort()
 
     def entered(self, arrival: HandshakingConnection) -> None:
-        """It holds a descriptor from now on."""
+        """Register an arrival, which holds a descriptor from now on."""
         self._present.add(arrival)
 
     def left(self, arrival: HandshakingConnection, *, is_failed: bool) -> None:
-        """It speaks HTTP from now on, or its descriptor has become free."""
+        """Remove an arrival that has reached HTTP or, with `is_failed`, has been closed."""
         if arrival not in self._present:
             return
         self._present.discard(arrival)
@@ -77,7 +77,7 @@ class HandshakingConnections:
 
 
 class HandshakingConnection(asyncio.Protocol):
-    """One connection, until it speaks HTTP. `since` is when it came, coarse."""
+    """Protocol of a connection until HTTP begins. `since` is the cached time of its accept."""
 
     __slots__ = ("_arrivals", "_header", "_is_introduced", "_transport", "since")
 

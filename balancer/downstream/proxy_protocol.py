@@ -105,7 +105,7 @@ def _block(data: bytes) -> ProxyHeader | None:
 
 
 def _check_fixed_part(data: bytes) -> int:
-    """As soon as a byte is there it is judged; the family, or 0 while it is not there."""
+    """Validate the fixed part as far as it has come. Returns the address family, 0 while it has not come."""
     if len(data) > 12 and data[12] not in (0x20, 0x21):
         raise BadProxyHeader("a version that is not 2, or a command that is neither LOCAL nor PROXY")
     if len(data) <= 13:

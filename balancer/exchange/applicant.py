@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 class WaitingExchange:
-    """Who would like an endpoint. `level` and `deadline` say how important it is and when it is of no use any more,
-    where such is asked; `queued_at` is when it first had to wait, `place` where it waits now."""
+    """Base of an exchange: admission and waiting.
+
+    `level` is the request's priority level and `deadline` the instant after which its response is useless, where
+    admission control is on. `queued_at` is when the request first entered the wait queue, `place` its current ticket
+    there.
+    """
 
     level = 0
     deadline = inf
@@ -38,7 +42,7 @@ class WaitingExchange:
         raise NotImplementedError
 
     def _is_admitted(self, gate: Admission) -> bool:
-        """Whether the gate lets the request in; else it has its answer."""
+        """Return whether admission control accepts the request; if not, send the error response."""
         try:
             self.level, self.deadline = gate.admit(self._request.fields.stated)
         except ForwardingError as error:

@@ -37,7 +37,7 @@ CHUNKED: Final = Framing.CHUNKED
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
 BUFFERED_RESPONSE: Final = 16_384
-"""Bytes of a body up to which a response of known length waits for its end, to go down in one piece.
+"""Bytes of a body up to which a response of known length is buffered whole and sent to the client in one write.
 
 Many workers write head and body separately, and one may fail in between. As long as the client has seen nothing, the
 request can be retried elsewhere. A longer body is worth streaming, and would cost memory. A response is buffered until
@@ -46,17 +46,15 @@ the next sweep at most, so the head of a slow worker is delayed by a quarter of 
 
 
 class Exchange(ForwardedExchange):
-    """A request and its response."""
+    """A request/response exchange; receives the response as a `ResponseSink`."""
 
-    # Not slots: most of these keep their defaults in most requests, and what is not set costs nothing.
-    _waits_for_worker = False  # nobody else may be asked: a slow worker has all the time there is
-    _unsent = 0  # of the body, at the last look
+    # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
+    _waits_for_worker = False  # no other endpoint may be tried: a slow worker has all the remaining time
+    _unsent = 0  # unsent bytes of the request body at the last sweep
     _to_client: Framing
     _out: list[bytes]  # response data of one read: one write, one system call
     _client_stays = True
-    _is_buffered = (
-        False  # a response that has started: none of it has gone down, and it may still come from elsewhere
-    )
+    _is_buffered = False  # a response has started and is buffered whole; it can still be retried elsewhere
 
     # --- ResponseSink
 
@@ -187,14 +185,14 @@ class Exchange(ForwardedExchange):
             upstream.set_read_size(size)
 
     def _stop_buffering(self) -> None:
-        """The rest takes its time: pass on what is here, and from now on everything as it comes."""
+        """Stop buffering the response: send what has come, and stream the rest."""
         self._is_buffered = False
         if self._body_buffer is not None:
             self._body_buffer.spend()
         self.response_paused()
 
     def _discard_buffered(self) -> None:
-        """What was kept back will never be whole: it is as if it had not come."""
+        """Discard a buffered response that will not complete, as if it had not started."""
         if self._is_buffered:
             self._is_buffered = False
             self._status = self._bytes_out = 0
@@ -264,7 +262,7 @@ class Exchange(ForwardedExchange):
             self._check_worker_reads(now)
 
     def _attempt_timed_out(self) -> None:
-        """The worker is slow to answer. Where nobody else may be asked, it has the time that is left."""
+        """Retry elsewhere after the attempt timeout; if that is not possible, wait on for this worker."""
         attempt = cast(Attempt, self._attempt)
         if self._waits_for_worker or self._race is not None:
             return

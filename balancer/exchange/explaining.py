@@ -52,7 +52,7 @@ class Explanations:
         return self._router.trace is self.trace
 
     def apply(self, config: ExplainConfig) -> Explaining | None:
-        """Go by this from now on; returns what explains single requests, if it is to."""
+        """Apply the configuration. Returns an `Explaining` for single requests, None if none is configured."""
         self._is_standing = config.enabled
         self._settle(self._now())
         return Explaining(self._router, config, self) if config.header is not None else None

@@ -32,7 +32,7 @@ REPEATABLE: Final = IDEMPOTENT
 
 
 class ForwardedExchange(WaitingExchange):
-    """A request, and one attempt at a time to have it answered; two while they race.
+    """A request and its current attempt; two attempts while it is hedged.
 
     `is_finished`: the exchange is over.
     """
@@ -46,7 +46,7 @@ class ForwardedExchange(WaitingExchange):
     _started_at = 0.0
     _active_at = 0.0
     _body_buffer: BodyBuffer | None = None
-    _has_sent_interim = False  # an interim response has gone down
+    _has_sent_interim = False  # an interim response has been sent to the client
     _bytes_in = 0
     _bytes_out = 0
     _status = 0
@@ -94,7 +94,7 @@ class ForwardedExchange(WaitingExchange):
     # --- an attempt
 
     def start(self) -> None:
-        """It is this request's turn on its connection."""
+        """Start the exchange: all earlier requests of the connection have been answered."""
         self._started_at = self._proxy.cached_time
         if self._proxy.gate is None or self._is_admitted(self._proxy.gate):
             self.attempt()
@@ -195,7 +195,7 @@ class ForwardedExchange(WaitingExchange):
             self._send(second, upstream)
 
     def _may_hedge(self, late: Attempt) -> bool:
-        """Whether a second answer would come to the same, and the client waits for nothing but the first."""
+        """Return whether the request may be hedged: complete, repeatable, and nothing sent to the client yet."""
         downstream, kept = self._downstream, self._body_buffer
         is_sent = self._is_complete and not downstream.is_held and downstream.offer is None
         is_repeatable = kept is None or not kept.is_spent
@@ -203,14 +203,14 @@ class ForwardedExchange(WaitingExchange):
         return is_sent and is_repeatable and is_waited_for and self._race is None
 
     def continue_with(self, attempt: Attempt) -> None:
-        """The race is over: this is the attempt that counts."""
+        """End hedging and continue with `attempt`."""
         self._attempt = attempt
         self._race = None
         if attempt.upstream is not None and self._downstream.is_write_paused:
             attempt.upstream.pause_reading()
 
     def _end_hedging(self, kind: OutcomeKind) -> None:
-        """Whatever happens to the request now happens to both."""
+        """End hedging; the other attempt ends with outcome `kind`."""
         race, self._race = self._race, None
         if race is not None:
             race.end_other(cast(Attempt, self._attempt), kind)
@@ -258,7 +258,10 @@ class ForwardedExchange(WaitingExchange):
         self.attempt()
 
     def _has_another_try(self, attempt: Attempt, *, needs_other: bool) -> bool:
-        """Whether there is somebody to ask. Who has failed is asked again only where nobody else is, and only once."""
+        """Return whether another attempt is possible.
+
+        The endpoint that failed is tried again only if no other is available, and only once.
+        """
         retries, kept = self._proxy.retries, self._body_buffer
         if self._attempts > retries.limit or (kept is not None and kept.is_spent):
             return False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class HedgedExchange(ResponseSink, Protocol):
-    """The exchange that two attempts are for."""
+    """Interface of an exchange that is hedged."""
 
     def continue_with(self, attempt: Attempt) -> None: ...
 
@@ -48,7 +48,10 @@ class HedgeRace:
         return self._second if runner is self._first else self._first
 
     def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> HedgedExchange | None:
-        """A head has come: returns whom it is for, if it has won. A refusal does not win: the other may do better."""
+        """Handle the first response head. Returns the exchange if this attempt wins, None if its status is retryable.
+
+        A retryable status does not win: the other attempt continues alone.
+        """
         if status in self.proxy.retries.statuses:
             runner.end(OutcomeKind.ERROR_STATUS, status, is_clean=is_whole)
             self._continue_with(self._other(runner))
@@ -69,13 +72,14 @@ class HedgeRace:
             runner.attempt.upstream.hand_over(exchange)
 
     def _decided(self, runner: HedgedAttempt) -> HedgedExchange:
-        """Nobody refers to the race any more: it leaves no cycle behind."""
+        """End hedging and return the exchange. The attempt drops its reference to the `HedgeRace`, so that no cycle is
+        left."""
         runner.race = None
         self._exchange.continue_with(runner.attempt)
         return self._exchange
 
     def end_other(self, attempt: Attempt, kind: OutcomeKind) -> None:
-        """The request is over, or has had its time, with no answer: so ends the one that is not `attempt`."""
+        """End hedging because the exchange ends; the attempt other than `attempt` ends with outcome `kind`."""
         runner = self.runner(attempt)
         runner.race = None
         self._other(runner).end(kind, None, is_clean=False)

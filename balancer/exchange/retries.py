@@ -22,8 +22,12 @@ KEY_FIELD: Final = b"\nidempotency-key:"
 
 @dataclass(slots=True)
 class Retries:
-    """`limit` further endpoints at most; `body` bytes that are kept for them; `statuses` of workers that are as good as
-    a broken connection; `trusts_idempotency_key`: a request with an Idempotency-Key counts as idempotent."""
+    """Retry configuration and budget.
+
+    `limit` is the maximum number of further endpoints, `body` the bytes of a request body buffered for them. `statuses`
+    are response statuses treated like a broken connection. `trusts_idempotency_key`: a request with an Idempotency-Key
+    is idempotent.
+    """
 
     limit: int = 2
     body: int = 65_536

@@ -144,7 +144,7 @@ class Tunnel:
         return self._worker if side is self._client else self._client
 
     def pass_on(self, side: Relay, data: bytes) -> None:
-        """`data` came in at `side`."""
+        """Write data received at `side` to the other side."""
         self._active_at = self._tunnels.cached_time
         transport = self._other(side).transport
         transport.write(data)
@@ -159,7 +159,7 @@ class Tunnel:
             self._downstream.hold()
 
     def resume(self, side: Relay) -> None:
-        """`side` has caught up. Who has ended is not read again."""
+        """Resume reading from the other side, unless that has ended."""
         self._active_at = self._tunnels.cached_time
         if self._other(side).has_ended:
             return
@@ -259,7 +259,7 @@ class Tunnels:
         return self._bytes_out + sum(tunnel.bytes_out for tunnel in self)
 
     def check(self, now: float) -> None:
-        """Look at every deadline."""
+        """Enforce the timeouts of all tunnels; called by the sweep."""
         self.cached_time = now
         for tunnel in self:
             tunnel.check(now, self.idle, self.stall)

@@ -23,7 +23,8 @@ LONGEST_RETRY: Final = 30
 TOO_LATE: Final = "no answer would come within the time given"
 
 MAX_WAIT_RATIO: Final = 2.0
-"""Times the time that is left which the wait must be for nobody to hope: the pace of a line is an estimate."""
+"""A request is rejected if its expected wait exceeds this multiple of its remaining deadline: the expectation is an
+estimate."""
 
 
 class Waiter(Protocol):
@@ -72,7 +73,7 @@ class RequestQueue:
         return len(self.line)
 
     def apply(self, limit: int, timeout: float, levels: int, is_adaptive: bool) -> None:
-        """Go by these from now on; whoever waits keeps its place."""
+        """Apply the configuration; waiting requests keep their tickets."""
         self.timeout = timeout
         self.line.limit, self.line.is_adaptive = limit, is_adaptive
         self.line.divide(levels)
@@ -92,7 +93,7 @@ class RequestQueue:
         waiter.place = line.join(waiter, waiter.level, now, min(until, waiter.deadline))
 
     def _check_deadline(self, waiter: Waiter, now: float) -> None:
-        """There is no use in waiting for a turn that comes too late by far."""
+        """Raise `DeadlinePassed` if the expected wait is far beyond the request's deadline."""
         line, remaining = self.line, waiter.deadline - now
         wait = 0.0 if line.is_adaptive else line.time_to_clear(line.ahead(waiter.level), now)
         if remaining <= 0.0 or wait > MAX_WAIT_RATIO * remaining:

@@ -52,7 +52,7 @@ class FieldList:
 
 
 def parse_head(head: bytes) -> FieldList:
-    """Take a request's head apart, as we would have sent it, the empty line included."""
+    """Parse an outgoing HTTP/1.1 request head, its empty line included."""
     line_end = head.find(b"\r\n")
     method, _, rest = head[:line_end].partition(b" ")
     authority, length = b"", 0

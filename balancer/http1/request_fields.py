@@ -81,7 +81,9 @@ class RequestFields:
         self.keep_alive = keep_alive
         self.is_http10 = is_http10
         self.has_body = framing is CHUNKED or length > 0
-        self.needs_new_parser = self.has_body  # llhttp expects other bytes than we do to follow the head
+        self.needs_new_parser = (
+            self.has_body
+        )  # llhttp expects other bytes to follow the head than this parser
         self.upgrade = upgrade
         self.is_offer = bool(upgrade)
 
@@ -101,7 +103,7 @@ def request_fields(block: bytes, client: Client) -> RequestFields:
 
 
 def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
-    """The connection asks for another host than before. Raises `RequestRejected`."""
+    """Validate and cache a Host other than the last one. Raises `RequestRejected`."""
     at = block.lower().find(b"\nhost:") + 6
     host = block[at : block.find(b"\r", at)].strip()
     _check_host(host)
@@ -166,7 +168,7 @@ class SpecialFields:
         return not self.client.is_trusted or _is_misspelt(name, plain)
 
     def parse(self) -> RequestFields:
-        """All of it together. Raises `RequestRejected`."""
+        """Return the parsed fields. Raises `RequestRejected`."""
         framing, length = self._framing()
         if framing is not NONE and not self._is_plain(framing):
             self.block = restated(self.block, framing, length)
@@ -185,7 +187,7 @@ class SpecialFields:
             is_http10,
             upgrade,
         )
-        if b"proxy-connection" in self.values:  # to llhttp another name for Connection, to RFC 9110 none
+        if b"proxy-connection" in self.values:  # llhttp takes it for Connection, RFC 9110 does not
             fields.needs_new_parser = True
         return fields
 

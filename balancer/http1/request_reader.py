@@ -44,7 +44,7 @@ class RequestReader:
         self.rest = b""
 
     def apply(self, client: Client, limits: Limits) -> None:
-        """Read the next heads by other terms."""
+        """Apply a new client and new limits to the next heads."""
         self._heads = RequestHeads(client)
         self._limits = limits
 

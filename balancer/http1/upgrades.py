@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from balancer.http1.response_head import Response
 
 PASSED_ON_STATUSES = frozenset((101, 426))
-"""Responses whose Upgrade is meant for the client: what it goes on with, or might (RFC 9110 §§ 15.2.2, 15.5.22)."""
+"""Status codes whose Upgrade field is passed on to the client (RFC 9110 §§ 15.2.2, 15.5.22)."""
 
 HTTPS_OWN = (b"h2c", b"http/")
 
@@ -44,7 +44,8 @@ def fields(upgrade: bytes) -> bytes:
 
 
 def told(status: int, values: Mapping[bytes, list[bytes]], options: list[bytes], block: bytes) -> bytes:
-    """A response's `block`, with what it says of Upgrade where that is for the client; its lines were cut before."""
+    """Return a response's `block` with its Upgrade lines restored, if the status passes them on; they were cut
+    before."""
     if status not in PASSED_ON_STATUSES or b"upgrade" not in options or b"upgrade" not in values:
         return block
     return b"\r\n" + fields(b", ".join(values[b"upgrade"])) + block[2:]

@@ -31,10 +31,16 @@ from h2.events import (
 )
 from h2.exceptions import H2Error, StreamClosedError
 
-from balancer.errors import ConnectionBroken, MalformedResponse, UnsupportedByTransport, StreamRefused, UpstreamError
+from balancer.errors import (
+    ConnectionBroken,
+    MalformedResponse,
+    StreamRefused,
+    UnsupportedByTransport,
+    UpstreamError,
+)
 from balancer.http1.field_list import FieldList, trailers_of
 from balancer.http1.response_head import ResponseHeads
-from balancer.http2.frames import GOAWAY, GoAway, Frames, goaway_of
+from balancer.http2.frames import GOAWAY, Frames, GoAway, goaway_of
 from balancer.http2.settings import (
     ANSWER_BUFFER_LIMIT,
     ASSUMED,
@@ -42,7 +48,6 @@ from balancer.http2.settings import (
     MOST,
     PING_AFTER,
     PING_WAIT,
-    ANSWER_BUFFER_LIMIT,
     WINDOW,
     error_of_reset,
     has_unread,
@@ -82,11 +87,11 @@ class Http2Session(asyncio.Protocol):
         self._limit = pool.stream_limit or ASSUMED
         self._used = 0  # bytes of the connection's window not returned yet
         self._is_leaving = self._is_gone = False
-        self._closing_side = US  # who ends it when nothing is left
-        self._may_be_closed = False  # the kernel holds something unread, maybe an end
-        self._is_blocked = False  # the transport takes no more
-        self._unasked = 0  # bytes that reading has made us write since
-        self._has_more_room = self._has_new_limit = False  # as the read that is being parsed says
+        self._closing_side = US  # the side that is counted as closing the connection
+        self._may_be_closed = False  # the kernel holds unread data, possibly a FIN
+        self._is_blocked = False  # the transport's write buffer is full
+        self._unasked = 0  # bytes written in response to reads while blocked
+        self._has_more_room = self._has_new_limit = False  # set by the read being parsed
         self._is_reading = self._is_flush_due = False
         self._heard_at = pool.pools.cached_time
         self._pinged_at: float | None = None
@@ -116,9 +121,11 @@ class Http2Session(asyncio.Protocol):
             self._is_leaving = True
         has_body = outline.length != 0
         stream = Http2Stream(self, upstream_stream, stream_id, has_body=has_body)
-        if self._is_gone:  # between the lease and now: nobody would ever hear of it
+        if self._is_gone:  # closed between lease and begin: no event would ever report it
             stream.over()
-            asyncio.get_running_loop().call_soon(upstream_stream.fail, StreamRefused("the connection has ended"))
+            asyncio.get_running_loop().call_soon(
+                upstream_stream.fail, StreamRefused("the connection has ended")
+            )
             return stream
         try:
             self._h2.send_headers(
@@ -280,7 +287,7 @@ class Http2Session(asyncio.Protocol):
         stream.upstream_stream.fail(error_of_reset(event.error_code))
 
     def _on_goaway(self, farewell: GoAway) -> None:
-        """§ 6.8: no new streams; those up to the last one that it names are still answered."""
+        """Handle GOAWAY (§ 6.8): no new streams; those up to the last one that it names are still answered."""
         self._is_leaving, self._closing_side = True, WORKER
         unseen = [stream for stream in self._streams.values() if stream.id > farewell.last]
         for stream in unseen:

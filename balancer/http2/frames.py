@@ -32,7 +32,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """GOAWAY (§ 6.8): what came on streams above `last` was not looked at."""
+    """GOAWAY (§ 6.8): streams above `last` were not processed."""
 
     last: int
     code: int
@@ -81,7 +81,7 @@ class Frames:
 
 
 def goaway_of(frame: Frame) -> GoAway:
-    """Read a GOAWAY. Raises `MalformedResponse`."""
+    """Parse a GOAWAY frame. Raises `MalformedResponse`."""
     if len(frame.data) < 17 or frame.stream_id:
         raise MalformedResponse("a GOAWAY that is none")
     last = int.from_bytes(frame.data[9:13], "big") & 0x7FFFFFFF

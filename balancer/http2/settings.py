@@ -41,7 +41,7 @@ PING_AFTER, PING_WAIT = 10.0, 10.0
 
 
 ANSWER_BUFFER_LIMIT = 262_144
-"""Bytes of answers, to PING and SETTINGS, that may wait for a worker that does not read them."""
+"""Maximum bytes of answers to PING and SETTINGS that may be buffered for a worker that does not read them."""
 
 LONGEST_LINE = 200
 """Maximum characters of an error message."""

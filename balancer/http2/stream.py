@@ -35,7 +35,6 @@ class Http2Stream:
         "_session",
         "_trailers",
         "_unreturned",
-        "upstream_stream",
         "id",
         "is_over",
         "unsent",
@@ -56,7 +55,7 @@ class Http2Stream:
         self._has_sent_end = not has_body
         self._is_held = False  # the sender of the body is paused
         self._is_paused = False
-        self._unreturned = 0  # bytes that came while the client was slow
+        self._unreturned = 0  # received bytes whose window is not returned yet
 
     # --- the request
 
@@ -111,7 +110,7 @@ class Http2Stream:
     # --- the response
 
     def took(self, size: int) -> None:
-        """So many bytes of the window are used; they are given back unless the client is slow."""
+        """Account for `size` received bytes; their window is returned unless the client is slow."""
         self._unreturned += size
         if not self._is_paused:
             self._tell()
@@ -126,7 +125,7 @@ class Http2Stream:
         self._tell()
 
     def _tell(self) -> None:
-        """A quarter of the window at a time: each costs a frame."""
+        """Return window, a quarter of it at a time: each update costs a frame."""
         if self._unreturned >= STREAM_WINDOW // 4 and not self.is_over:
             self._session.give_window(self.id, self._unreturned)
             self._unreturned = 0

@@ -138,7 +138,7 @@ class Checks:
         if state.standing is AdminState.DOWN:
             return False
         if state.record.is_unreachable:
-            watch.verdict.close_idle(now)
+            watch.verdict.hasten(now)
         elif self.plan.path is None:
             return False
         return now >= watch.verdict.due_at

@@ -86,7 +86,6 @@ class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_bounded",
-        "_has_sent_interim",
         "_has_odd_response",
         "_has_sent_interim",
         "_head",
@@ -134,7 +133,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._rest = b""  # behind the head that is being told of
         self._is_head_request = self._has_odd_response = self._reading_paused = False
         self._interims = 0  # responses to this request before its final one
-        self._has_sent_interim = False  # with an interim response: then it never counts as having died unheard
+        self._has_sent_interim = (
+            False  # with an interim response: then it never counts as having died unheard
+        )
         self._poll: Callable[[float], list[tuple[int, int]]] | None = None  # made when first asked for
         self.is_reusable = True
         self.is_closed = self.is_counted = False

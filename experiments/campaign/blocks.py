@@ -83,7 +83,7 @@ async def carry_out(
 
 
 async def run_planned(campaign: Campaign, planned: PlannedRun, directory: Path, observer: Observer) -> Run:
-    """One run of it, written down; a try before it, if there was one, is overwritten."""
+    """Execute one planned run and write it, overwriting a disturbed attempt before it."""
     try:
         run = await run_trial(campaign.scenario, planned, observer.load_started)
     except Interrupted as interrupted:

@@ -72,7 +72,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def standing(interval: Interval, p_value: float, floor: Interval | None, more_is_better: bool) -> Standing:
-    """Put an interval into words. `floor` is the A/A pair's interval, None when the campaign has no pair."""
+    """Classify an interval. `floor` is the A/A control's interval, None when the campaign has no pair."""
     if interval.blocks < ENOUGH_BLOCKS:
         return "no verdict"
     low, high = math.log(interval.low), math.log(interval.high)

@@ -17,7 +17,7 @@ from typing import Any, Self
 from experiments import processes
 from experiments.campaign.crew import TLS, balancer_config, crew, endpoint_of, places_of, worker_argv
 from experiments.campaign.scenario import Entry, Scenario
-from experiments.campaign.timeline import WELL, Step, FaultState, timeline
+from experiments.campaign.timeline import WELL, FaultState, Step, timeline
 from experiments.control import balancer_status
 from experiments.errors import FleetFailedError
 from experiments.ports import lasting_ports
@@ -71,7 +71,7 @@ class Fleet:
         return self._balancer
 
     def trouble_at_first(self, worker: int) -> FaultState:
-        """What is the matter with it before the first step: it may be absent, and that is all."""
+        """Fault state of a worker before the first step; only `is_absent` can be set."""
         first = next((step for step in self.steps if step.worker == worker and step.at == 0), None)
         return replace(WELL, is_absent=first is not None and first.trouble.is_absent)
 
@@ -86,7 +86,7 @@ class Fleet:
         ]
 
     def crashed_processes(self) -> tuple[str, ...]:
-        """In words, every process that has ended by itself."""
+        """Description of every process that has ended by itself."""
         ended = [child for child in self._children if not child.is_running and child not in self._let_go]
         return tuple(f"{child.name} died{child.tail}" for child in ended)
 

@@ -66,7 +66,7 @@ class Patience:
         self._until = self._now() + self._seconds
 
     async def quiet(self, print_verdict: Callable[[float], None]) -> None:
-        """Wait for a quiet moment, as long as there is patience; `print_verdict` hears which part (0..1) others take."""
+        """Wait for a quiet moment within the budget; `print_verdict` is called with the steal fraction (0..1)."""
         while self._now() < self._until:
             at, before = self._now(), self._stolen()
             await self._sleep(LOOK)
@@ -76,5 +76,5 @@ class Patience:
             print_verdict(taken)
 
     def should_repeat(self, run: Run) -> bool:
-        """Whether what has just been measured is worth another try, and there is patience for one."""
+        """Whether the run was disturbed and the budget allows a repetition."""
         return self._is_disturbed(run) and self._now() < self._until

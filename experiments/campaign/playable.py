@@ -19,7 +19,7 @@ MOST_PROCESSES = 64
 
 
 def require_live(scenario: Scenario) -> None:
-    """Raise BadInputError with one line for the first thing that only a simulation can show."""
+    """Raise `BadInputError` for the first feature that only the simulator supports."""
     for complaint in complaints(scenario):
         raise BadInputError(f"{scenario.name}: {complaint}")
 

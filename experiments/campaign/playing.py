@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.campaign.fleet import Fleet
-from experiments.campaign.timeline import WELL, Step, FaultState
+from experiments.campaign.timeline import WELL, FaultState, Step
 from experiments.control import request_balancer, request_worker
 from experiments.errors import ExperimentError
 
@@ -53,7 +53,7 @@ class Playing:
             before = step.trouble
 
     async def _change(self, worker: int, before: FaultState, after: FaultState, at: float) -> None:
-        """Make it so: who goes drains first, and who comes is there before it is sent anything."""
+        """Change a worker's fault state: drain before its process ends, and listen before it gets requests."""
         if after.is_draining and not before.is_draining:
             await self._order("PATCH", worker, {"state": "draining"})
         if after.is_gone and not before.is_gone:
@@ -78,7 +78,7 @@ class Playing:
 
 
 def faults_of(trouble: FaultState, now: float = 0.0) -> dict[str, Any]:
-    """What a worker's /-/faults takes, `now` seconds into the run; empty when nothing is the matter there."""
+    """Body for a worker's `/-/faults`, `now` seconds into the run; empty when the worker is healthy."""
     said = {
         "slow": (trouble.slow, WELL.slow),
         "fail": (trouble.fail, WELL.fail),

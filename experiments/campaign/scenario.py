@@ -238,11 +238,11 @@ class Scenario(Model):
         return [region.name for region in self.regions for _ in range(region.workers)]
 
     def balancer_settings(self, entry: Entry) -> dict[str, Any]:
-        """The keys of the balancer's configuration that are said for this entry, beside policy and endpoints."""
+        """Balancer settings for this entry, apart from policy and endpoints."""
         return merged(self.balancer, entry.balancer)
 
     def mechanisms_of(self, entry: Entry) -> Mechanisms:
-        """The same with every default filled in."""
+        """Balancer settings for this entry with every default filled in."""
         return Mechanisms.model_validate(self.balancer_settings(entry))
 
     def quickened(self) -> Scenario:

@@ -36,7 +36,7 @@ ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 
 
 def conduct(scenario: Scenario, command: str, directory: Path, patience: Patience) -> int:
-    """Run the scenario into `directory`; returns the exit code. Raises ExperimentError."""
+    """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
     require_live(scenario)
     console = console_here()
     campaign = campaigns.prepare(scenario, command, directory)
@@ -72,7 +72,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def stopped(directory: Path, console: Console) -> int:
-    """Report on what there is after Ctrl-C."""
+    """Report the measured runs after Ctrl-C; returns the exit code."""
     print_stopped(console, "Nothing was left running; what had been measured is reported on.")
     if any((directory / RUNS).iterdir()):
         present(directory, console)

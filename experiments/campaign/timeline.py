@@ -26,7 +26,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class FaultState:
-    """All that is the matter with one worker. The default is nothing."""
+    """Fault state of one worker; the default is healthy."""
 
     slow: float = 1.0
     fail: float = 0.0
@@ -38,7 +38,7 @@ class FaultState:
     """Whether the worker has no process."""
 
     is_graceful: bool = False
-    """It goes, if it does, by SIGTERM after draining, and not by SIGKILL."""
+    """Whether its process ends by SIGTERM after draining, and not by SIGKILL."""
 
     is_draining: bool = False
     is_absent: bool = False
@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ActiveFault:
-    """One event upon one worker, from `begin` to `end`, which may be infinite."""
+    """An active fault: one event on one worker, from `begin` to `end`, which may be infinite."""
 
     begin: float
     end: float
@@ -75,7 +75,9 @@ def timeline(scenario: Scenario, seed: int) -> tuple[Step, ...]:
     pauses.
     """
     steps = [
-        step for worker, spells in enumerate(active_faults_of(scenario, seed)) for step in steps_of(worker, spells)
+        step
+        for worker, spells in enumerate(active_faults_of(scenario, seed))
+        for step in steps_of(worker, spells)
     ]
     return tuple(sorted(steps, key=lambda step: (step.at, step.worker)))
 
@@ -103,7 +105,7 @@ def ended(steps: Sequence[Step], until: float) -> Iterator[tuple[Step, float]]:
 
 
 def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
-    """The spells of every worker, in the order of the scenario's events."""
+    """Active faults of every worker, in the order of the scenario's events."""
     rng, scale = stream("faults", seed), scenario.time_scale
     crew = list(zip(scenario.workers, scenario.region_of_each, strict=True))
     found = [list[ActiveFault]() for _ in crew]
@@ -120,7 +122,7 @@ def active_faults_of(scenario: Scenario, seed: int) -> list[list[ActiveFault]]:
 
 
 def scaled(spell: ActiveFault, scale: float) -> ActiveFault:
-    """With the durations in the event's value in measured time too."""
+    """The fault with the durations in its event's value in measured seconds too."""
     event = spell.event
     if scale == 1 or event.kind not in ("pause", "rtt", "restart"):
         return spell
@@ -129,7 +131,7 @@ def scaled(spell: ActiveFault, scale: float) -> ActiveFault:
 
 
 def steps_of(worker: int, spells: Sequence[ActiveFault]) -> Iterator[Step]:
-    """The changes of one worker; nothing is said at 0 if nothing is the matter then."""
+    """Changes of one worker's fault state; none at 0 if it is healthy then."""
     before = WELL
     for instant in sorted({0.0, *(edge for spell in spells for edge in edges(spell) if math.isfinite(edge))}):
         trouble = fault_state_at(instant, spells)
@@ -139,14 +141,14 @@ def steps_of(worker: int, spells: Sequence[ActiveFault]) -> Iterator[Step]:
 
 
 def edges(spell: ActiveFault) -> tuple[float, ...]:
-    """The instants at which it changes something."""
+    """Instants at which the fault changes the state."""
     if spell.event.kind == "restart":
         return spell.begin, spell.begin + spell.event.amount, spell.end
     return spell.begin, spell.end
 
 
 def fault_state_at(instant: float, spells: Sequence[ActiveFault]) -> FaultState:
-    """All spells that hold at that instant, laid over each other."""
+    """Fault state at an instant: all active faults combined."""
     trouble = WELL
     for spell in spells:
         is_on = spell.begin <= instant < spell.end
@@ -158,7 +160,7 @@ def fault_state_at(instant: float, spells: Sequence[ActiveFault]) -> FaultState:
 
 
 def with_fault(trouble: FaultState, spell: ActiveFault, instant: float) -> FaultState:
-    """One more: factors multiply, of shares the greatest counts, of pauses and round trips the last said."""
+    """Add one fault: factors multiply, the greatest share counts, the last pause and the last round trip count."""
     event, amount = spell.event, spell.event.amount
     match event.kind:
         case "slow":

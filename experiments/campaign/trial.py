@@ -27,8 +27,9 @@ WARM_BATCH = 10
 """Outstanding requests per worker during warm-up."""
 
 MOST_FALLBACK_PICKS = 0.005
-"""Share of picks that another policy may have made: a shared machine stops any process for some milliseconds now
-and then, and a pick that this happens to overruns its budget. A policy that fails does so far more often."""
+"""Maximum fraction of fallback picks in a valid run. A shared machine occasionally suspends a process for some
+milliseconds, and a pick during that time overruns its budget. A failing policy does so far more often.
+"""
 
 Watch = Callable[[Ledger], None]
 
@@ -79,7 +80,7 @@ async def warm_workers(scenario: Scenario, fleet: Fleet) -> None:
 
 
 async def warm_up_through_balancer(scenario: Scenario, entry: Entry, fleet: Fleet) -> None:
-    """Then all of them through the balancer at the load's own width: its pools and its policy are warm too."""
+    """Warm up through the balancer at the load's concurrency, including its connection pools and policy state."""
     width, count = first_connections(scenario, entry), warm_requests(scenario, entry)
     if not scenario.warmup:
         return

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.campaign.comparison import ENOUGH_BLOCKS, Standing, Comparison, Interval
+from experiments.campaign.comparison import ENOUGH_BLOCKS, Comparison, Interval, Standing
 from experiments.campaign.scenario import Scenario
 
 UNITS = {"throughput": "successes per second", "p99": "p99 latency", "mean": "mean latency"}
@@ -80,7 +80,7 @@ def in_words(measure: str, value: float) -> str:
 
 
 def grouped(comparisons: Sequence[Comparison], baseline: str) -> list[str]:
-    """One sentence per standing that occurs; none without a verdict."""
+    """One sentence per comparison result that occurs; none without a verdict."""
     kinds: tuple[Standing, ...] = (
         "ahead",
         "behind",

@@ -28,7 +28,7 @@ SWEEP = 0.02
 
 
 class InFlightRequest:
-    """One request on its way: the sink of its response."""
+    """One request in flight: the receiver of its response."""
 
     __slots__ = ("_generator", "_upstream", "has_ended", "kind", "number")
 
@@ -101,7 +101,7 @@ class InFlightRequest:
 
 
 def ignore_start(started_at: float) -> None:
-    """Nobody needs to know when the load starts."""
+    pass
 
 
 class Generator:
@@ -137,7 +137,7 @@ class Generator:
         self._finished: asyncio.Future[None] | None = None
 
     async def run(self, connections: int, begun: Callable[[float], None] = ignore_start) -> Ledger:
-        """Open `connections`, send everything, wait for every end. On cancellation open rows are closed first.
+        """Open `connections`, send all requests, wait for every end. On cancellation, open rows are closed first.
 
         `begun` is called as the load starts, with that instant of `time.monotonic()`. Raises `FleetFailedError` when
         the first connections cannot be opened.
@@ -201,5 +201,5 @@ class Generator:
                 self._flights.popleft().time_out()
 
     def _is_settled(self, flight: InFlightRequest, overdue: float) -> bool:
-        """Whether it has ended already, or must end now."""
+        """Whether the request has ended, or must end now."""
         return flight.has_ended or self.ledger.scheduled_at[flight.number] <= overdue

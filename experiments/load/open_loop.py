@@ -61,7 +61,7 @@ class Record:
 
 
 class ConnectionSlot:
-    """A connection, again and again, and the number of the request that it carries."""
+    """A reusable connection slot, and the number of the request on it."""
 
     __slots__ = ("came", "number", "recv", "send", "sock")
 
@@ -101,7 +101,8 @@ class OpenLoop:
         self._is_set_for = -1
         self._epoll = select.epoll()
         self._timer = Timerfd()
-        self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)  # it stays readable, told once
+        # Edge-triggered: the timer stays readable but is reported once.
+        self._epoll.register(self._timer.fd, select.EPOLLIN | select.EPOLLET)
         self._lanes: dict[int, ConnectionSlot] = {}
         self._down: list[ConnectionSlot] = []
         try:
@@ -197,7 +198,7 @@ class OpenLoop:
                 self._end_broken(lane, Kind.RESET, now)
 
     def _hear(self, lane: ConnectionSlot, now: float) -> None:
-        """Something can be read: nearly always one whole response, which looks like all others."""
+        """Read from a connection; nearly always one complete response of the usual size."""
         try:
             data = lane.recv(READ)
         except BlockingIOError:
@@ -209,7 +210,7 @@ class OpenLoop:
         return self._hear_piece(lane, data, now)
 
     def _hear_piece(self, lane: ConnectionSlot, data: bytes, now: float) -> None:
-        """The first response, one in pieces, one unlike the others, or the connection's end."""
+        """Handle an unusual read: the first response, a fragment, an error status, or the end of the connection."""
         if lane.number == OPENING:
             return self._go_down(lane)
         if not data or lane.number == FREE:
@@ -226,7 +227,7 @@ class OpenLoop:
         return self._end(lane, Kind.OK if is_ok else Kind.ERROR_STATUS, now)
 
     def _end(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
-        """The request of this lane is over, and the lane is free."""
+        """End the request of this lane and free the lane."""
         self._write_down(lane, kind, now)
         self._set_free(lane, now)
 
@@ -243,7 +244,7 @@ class OpenLoop:
         self._left -= 1
 
     def _end_broken(self, lane: ConnectionSlot, kind: Kind, now: float) -> None:
-        """The connection is of no use any more, whatever it carried; there comes another."""
+        """Replace a broken connection, ending the request that it carried."""
         if lane.number >= 0:
             self._write_down(lane, kind, now)
         elif lane.number == FREE:
@@ -256,7 +257,7 @@ class OpenLoop:
         lane.sock.close()
 
     def _open(self, lane: ConnectionSlot, now: float) -> None:
-        """Begin a new connection. On the loopback it mostly stands at once."""
+        """Open a new connection. On the loopback it is mostly established at once."""
         lane.take(socket.socket(), OPENING)
         error = lane.sock.connect_ex(self._address)
         if error == EINPROGRESS:
@@ -269,7 +270,7 @@ class OpenLoop:
             self._set_free(lane, now)
 
     def _opened(self, lane: ConnectionSlot, now: float) -> None:
-        """Nothing to read: a new connection stands, or it was a false alarm."""
+        """Handle an empty read: a connection has been established, or the event was spurious."""
         if lane.number == OPENING:
             self._epoll.modify(lane.sock.fileno(), select.EPOLLIN)
             self._set_free(lane, now)

@@ -48,7 +48,7 @@ def checked_file(path: Path) -> Path:
 
 
 def recorded_by_balancer(path: str) -> Floats:
-    """The same of a recording that a balancer has written. Raises BadInputError."""
+    """Instants of a recording written by a balancer. Raises `BadInputError`."""
     instants = read_recording([Path(path)]).instants
     instants.flags.writeable = False
     return instants

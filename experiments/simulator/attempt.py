@@ -51,7 +51,9 @@ class Attempt(Event):
         "work",
     )
 
-    def __init__(self, post: WorkerConnections, assignment: Assignment, number: int, is_first: bool, now: float) -> None:
+    def __init__(
+        self, post: WorkerConnections, assignment: Assignment, number: int, is_first: bool, now: float
+    ) -> None:
         self.post = post
         self.assignment = assignment
         self.number = number

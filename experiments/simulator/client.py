@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.load.samples import Floats
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import EventQueue, Event, VirtualClock
+from experiments.simulator.clock import Event, EventQueue, VirtualClock
 from experiments.simulator.columns import Columns, code_of
 from experiments.simulator.demand import BATCH, MASK, Demand
 

@@ -45,7 +45,7 @@ class Call(Event):
 
 
 class EventQueue:
-    """What is to happen: a heap of instants, and the event of each.
+    """Event queue: a heap of instants, and the event of each.
 
     The heap compares floats only, which costs a fraction of comparing tuples. Further events of the same instant, which
     are rare, are kept in a queue of their own.

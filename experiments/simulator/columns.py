@@ -58,7 +58,7 @@ class Columns:
         self._due.append(at)
 
     def put(self, number: int, at: float, worker: int) -> None:
-        """A request has ended; `worker` is whose answer it was, or `NO_WORKER`."""
+        """Record the end of a request; `worker` is the number of the worker that answered, or `NO_WORKER`."""
         self._keys.append((number << SHIFT) + worker + 1)
         self._ends.append(at)
         if len(self._ends) == BATCH:

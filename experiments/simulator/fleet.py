@@ -29,6 +29,10 @@ from workers.service import Profile
 class Fleet:
     """Workers and balancers of a simulation.
 
+    `workers` are keyed by id, in the model's order; `units` are the balancers. `label` separates the random streams of
+    the policies from those of another run under the same seed, for example of an A/A control.
+    """
+
     def __init__(self, model: Model, seed: int, label: str, clock: VirtualClock, agenda: EventQueue) -> None:
         self.model = model
         self._stream = f"{seed}:{label}"
@@ -76,7 +80,7 @@ class Fleet:
         return sum(unit.router.in_flight for unit in self.units)
 
     def all_connections(self) -> list[WorkerConnections]:
-        """All there ever were."""
+        """Worker connections of every balancer, including those of replaced endpoints."""
         return [post for worker in self.workers.values() for post in worker.posts]
 
     def endpoints(self) -> list[Endpoint]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from random import Random
 
-from experiments.campaign.timeline import Pause, Trouble
-from experiments.simulator.clock import EventQueue, Event
+from experiments.campaign.timeline import FaultState, Pause
+from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
 from experiments.simulator.unit import SimulatedBalancer
@@ -61,7 +61,13 @@ class Check(Event):
     """Active checks of one worker by one balancer: sent when due, judged when answered."""
 
     def __init__(
-        self, unit: SimulatedBalancer, state: EndpointState, worker: Worker, model: CheckModel, rng: Random, agenda: EventQueue
+        self,
+        unit: SimulatedBalancer,
+        state: EndpointState,
+        worker: Worker,
+        model: CheckModel,
+        rng: Random,
+        agenda: EventQueue,
     ) -> None:
         self._unit = unit
         self._id = state.id
@@ -100,7 +106,7 @@ class Check(Event):
 class Change(Event):
     """Change of a worker's fault state."""
 
-    def __init__(self, fleet: Fleet, worker: Worker, trouble: Trouble, agenda: EventQueue) -> None:
+    def __init__(self, fleet: Fleet, worker: Worker, trouble: FaultState, agenda: EventQueue) -> None:
         self._fleet = fleet
         self._worker = worker
         self._trouble = trouble

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import EventQueue, Event
+from experiments.simulator.clock import Event, EventQueue
 from policies.overload.hedging import Hedging
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class Late(Event):
 class Hedges:
     """Hedging of one balancer. With `after`, the delay is fixed and there is no budget."""
 
-    def __init__(self, unit: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None) -> None:
+    def __init__(
+        self, unit: SimulatedBalancer, agenda: EventQueue, hedging: Hedging, after: float | None
+    ) -> None:
         self.hedging = hedging
         self._unit = unit
         self._agenda = agenda

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import EventQueue, Event
+from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.idle import Idle
 from policies.routing.facts import OutcomeKind
 
@@ -34,8 +34,7 @@ class Opening(Event):
 
 
 class WorkerConnections:
-    """`is_linked`: connections cost something here. `setup` is how many seconds a new one takes, and `late` how many
-    its first request takes longer than others. `opened_in_all` and `reused` count.
+    """Connections of one balancer to one worker.
 
     `is_linked`: connections have a cost here. `setup` is the number of seconds that a new one takes, and `late` the
     extra seconds of its first request. `opened_in_all` and `reused` are counters.
@@ -45,7 +44,12 @@ class WorkerConnections:
     """
 
     def __init__(
-        self, unit: SimulatedBalancer, worker: Worker, state: EndpointState, agenda: EventQueue, pool: PoolModel
+        self,
+        unit: SimulatedBalancer,
+        worker: Worker,
+        state: EndpointState,
+        agenda: EventQueue,
+        pool: PoolModel,
     ) -> None:
         self.unit = unit
         self.worker = worker

@@ -88,7 +88,7 @@ def facts_of(
 
 
 def balancer_status(simulation: Simulation) -> dict[str, Any]:
-    """What the balancers would say of themselves, all of them together."""
+    """Status of the balancers, added up."""
     units = simulation.fleet.units
     routers = [unit.router for unit in units]
     posts = simulation.fleet.all_connections()

@@ -93,7 +93,7 @@ def uncollected() -> Iterator[None]:
 
 
 def turn(clock: VirtualClock, agenda: EventQueue, fleet: Fleet) -> None:
-    """The loop: the next event or the next request, whichever is sooner; of one instant, events come first."""
+    """Event loop: execute the next event or send the next request; at the same instant, events come first."""
     client, instants = fleet.client, agenda.instants
     next_at = client.next_at()
     while client.left > 0 or client.flying > 0:

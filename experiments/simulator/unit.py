@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.attempt import Attempt
-from experiments.simulator.clock import EventQueue, Event
+from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.post import WorkerConnections
 from policies.errors import NoEndpointAvailable
@@ -46,7 +46,7 @@ class Waiting(Event):
         self._unit = unit
 
     def happen(self, now: float) -> None:
-        """It gives up, unless its turn has come."""
+        """Reject the request if it still waits."""
         self._unit.queue_timed_out(self, now)
 
 
@@ -82,8 +82,10 @@ class Probe(Event):
 
 
 class SimulatedBalancer:
-    """One balancer. `posts` are its connections to each worker, in the router's order; `requests`, `retried`, `hedged`
-    and `hedges_won` count as in the balancer's status."""
+    """One balancer. `posts` are its connections to each worker, in the router's order.
+
+    `requests`, `retried`, `hedged` and `hedges_won` count as in the balancer's status.
+    """
 
     def __init__(
         self, router: Router, agenda: EventQueue, client: Client, mechanisms: Mechanisms, home: str | None
@@ -143,7 +145,7 @@ class SimulatedBalancer:
         self.dispatch(post, attempt, now, is_fresh)
 
     def dispatch(self, post: WorkerConnections, attempt: Attempt, now: float, is_fresh: bool) -> None:
-        """Let an attempt set out for its worker."""
+        """Send an attempt to its worker, over a connection where connections have a cost."""
         if self._has_limits:
             self._limit(attempt, now)
         if post.is_linked:
@@ -330,7 +332,7 @@ class SimulatedBalancer:
             self._agenda.add(now + self._rules.queue_timeout, waiting)
 
     def queue_timed_out(self, waiting: Waiting, now: float) -> None:
-        """It has waited for as long as anybody may."""
+        """Reject a queued request after the queue timeout."""
         if waiting.waits:
             waiting.waits = False
             self._waiting -= 1

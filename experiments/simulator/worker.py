@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.campaign.timeline import WELL
 from experiments.simulator.attempt import RETURNING, SERVED, Attempt
-from experiments.simulator.clock import EventQueue, Event
+from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
@@ -231,7 +231,7 @@ class Worker:
         self.is_unwell = self.is_down or self.hang > 0 or self.fail > 0 or self.reset > 0
 
     def reevaluate_hung(self, now: float) -> None:
-        """The hung ones meet what is in force now."""
+        """Evaluate hung requests again under the current faults."""
         hung, self.hung = self.hung, {}
         for attempt in hung:
             if not attempt.is_over:
@@ -254,7 +254,7 @@ class Worker:
             attempt.due_at += until - now
 
     def crash(self, now: float) -> None:
-        """All that is here is lost, and every connection with it. Only where it is tracked."""
+        """Crash: lose all requests and connections. Requires `is_tracked`."""
         self.is_down = True
         self.arrived += len(self.hung)
         for attempt in [*self.present, *self.hung]:

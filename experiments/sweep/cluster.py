@@ -118,7 +118,7 @@ def dask() -> Any:
 
 
 def silence_dask() -> None:
-    """What goes wrong, we say in one line; Dask gives each of its loggers a level of its own."""
+    """Silence Dask's loggers, each of which sets its own level; errors are reported in one line instead."""
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

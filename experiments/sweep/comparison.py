@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from experiments.campaign.comparison import Standing, Interval, holm, paired, standing
+from experiments.campaign.comparison import Interval, Standing, holm, paired, standing
 from experiments.campaign.estimates import paired_student
 from experiments.campaign.verdict import show
 from experiments.errors import BadInputError

@@ -74,11 +74,15 @@ def sentences(matrix: Matrix, ours: str) -> list[str]:
         f"Its worst is {worst.scenario}: {matrix.measure} ×\u00a0{show(worst.ratio)} of the best, {kind} the bound of "
         f"×\u00a0{WORSE:g}. By the mean alone, it is within ±5 % of the best in {near} of {len(row)}."
     )
-    return [first, *overloaded_scenarios(matrix), *(loss_sentence(matrix, square) for square in told if not square.is_as_good)]
+    return [
+        first,
+        *overloaded_scenarios(matrix),
+        *(loss_sentence(matrix, square) for square in told if not square.is_as_good),
+    ]
 
 
 def overloaded_scenarios(matrix: Matrix) -> list[str]:
-    """Where even the best loses so many requests that the measure says nothing any more."""
+    """Sentence about scenarios in which so many requests fail under every policy that the measure is meaningless."""
     columns = {scenario: matrix.column(scenario) for scenario in matrix.scenarios}
     lost = [
         name for name, column in columns.items() if column and all(square.failed >= MANY for square in column)
@@ -93,7 +97,7 @@ def overloaded_scenarios(matrix: Matrix) -> list[str]:
 
 
 def loss_sentence(matrix: Matrix, ours: Square) -> str:
-    """`cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17]. It …`"""
+    """Sentence such as `cold-start: prequal is best with p99 212 ms; steelyard has 238 ms, × 1.12 [1.08–1.17].`"""
     best = matrix.best(ours.scenario)
     assert best is not None
     doubt = ", which chance may explain" if ours.mark == "undecided" else ""

@@ -6,7 +6,7 @@ import platform
 
 import pytest
 
-from experiments.build import interpreter_in_words, optimisation_in_words, describe_build
+from experiments.build import describe_build, interpreter_in_words, optimisation_in_words
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from experiments.campaign.events import Event
 from experiments.campaign.playable import require_live
 from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, Pause, Step, FaultState, pauses, timeline
+from experiments.campaign.timeline import WELL, FaultState, Pause, Step, pauses, timeline
 from experiments.errors import BadInputError
 
 RAW: dict[str, Any] = {

@@ -14,7 +14,7 @@ from experiments.campaign.fleet import returns_of
 from experiments.campaign.playable import require_live
 from experiments.campaign.playing import faults_of, listening, same
 from experiments.campaign.scenario import Scenario
-from experiments.campaign.timeline import WELL, Pause, FaultState, timeline
+from experiments.campaign.timeline import WELL, FaultState, Pause, timeline
 from experiments.campaign.trial import run_trial
 from experiments.errors import BadInputError
 from experiments.load.samples import Kind

@@ -11,7 +11,7 @@ from policies.health.health import Health
 from policies.health.outlier_detection import Cause, EjectionRules
 from policies.health.panic import Panic
 from policies.routing import registry
-from policies.routing.facts import NO_WORKER
+from policies.routing.facts import NOBODY
 from tests.policies.pools import Pool, ill
 
 OK, RESET, REFUSED = OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.REFUSED
@@ -407,7 +407,7 @@ def test_a_region_panics_where_the_policy_keeps_to_regions(name: str, panics: bo
     pool = Pool(4, 4, 4, policy=registry.make(name, {}, Random(1)))
     ill(pool, ["a0", "a1", "a2"])
     assert ("a0" in pool.offered) is panics
-    assert pool.router.fitness.panic.regions == (frozenset("a") if panics else NO_WORKER)
+    assert pool.router.fitness.panic.regions == (frozenset("a") if panics else NOBODY)
     assert not pool.router.fitness.panic.is_everywhere
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.campaign.timeline import FaultState, Pause, Step
 from experiments.load.samples import Kind
-from experiments.simulator.clock import EventQueue, Call
+from experiments.simulator.clock import Call, EventQueue
 from experiments.simulator.columns import Columns
 from experiments.simulator.errors import AuditError, StuckError
 from experiments.simulator.model import (
