@@ -26,7 +26,14 @@ from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import load_scenario
 from experiments.campaign.world import simulated
 from experiments.errors import BadInputError
-from experiments.terminal import BOUND_MISSED, STANDING, console_here, require_writable, print_verdict, write_json
+from experiments.terminal import (
+    BOUND_MISSED,
+    STANDING,
+    console_here,
+    print_verdict,
+    require_writable,
+    write_json,
+)
 
 EPILOG = """\b
 Examples:

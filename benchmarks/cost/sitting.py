@@ -29,7 +29,7 @@ from benchmarks.cost.peers import PEERS, Peer, worker_name
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.runs import WORKERS, carry_out
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
-from experiments.build import interpreter_in_words, describe_build
+from experiments.build import describe_build, interpreter_in_words
 from experiments.campaign.progress import clock
 from experiments.terminal import BOUND_MISSED, STOPPED, console_here, interruptible, print_stopped, write_json
 

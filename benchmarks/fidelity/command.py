@@ -17,7 +17,7 @@ from rich.text import Text
 
 from benchmarks.options import names_in
 from experiments.campaign.options import PATIENCE
-from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_verdict, print_stopped
+from experiments.terminal import BOUND_MISSED, STOPPED, console_here, duration, print_stopped, print_verdict
 
 EPILOG = """\b
 Examples:

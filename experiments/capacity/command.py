@@ -30,7 +30,7 @@ from experiments.capacity.criteria import Trial, tried
 from experiments.capacity.offered import at_rate, pooled
 from experiments.capacity.search import Capacity, search
 from experiments.errors import BadInputError
-from experiments.terminal import STOPPED, console_here, require_writable, print_stopped, write_json
+from experiments.terminal import STOPPED, console_here, print_stopped, require_writable, write_json
 
 EPILOG = """\b
 Examples:

@@ -27,7 +27,7 @@ from experiments.compare.sides import Difference, Side, differences, must_be_ali
 from experiments.errors import BadInputError
 from experiments.report.text import plainly
 from experiments.sweep.reading import compare_catalogues
-from experiments.terminal import BOUND_MISSED, console_here, require_writable, print_verdict, write_json
+from experiments.terminal import BOUND_MISSED, console_here, print_verdict, require_writable, write_json
 
 EPILOG = """\b
 Examples:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.campaign.comparison import (
-    Standing,
     Interval,
     Standing,
     as_interval,

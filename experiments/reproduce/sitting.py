@@ -22,9 +22,9 @@ from experiments.terminal import (
     STOPPED,
     console_here,
     interruptible,
-    require_writable,
-    print_verdict,
     print_stopped,
+    print_verdict,
+    require_writable,
     write_json,
 )
 
