@@ -1,4 +1,4 @@
-"""Values of options that several benchmarks take."""
+"""Parsing and validation of option values that several benchmarks share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from policies.routing import registry
 
 
 def names_in(text: str) -> list[str]:
-    """The names in a list separated by commas."""
+    """Split a comma-separated list; empty items are dropped."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def known_policies(names: list[str]) -> list[str]:
-    """Policies that work without options. Raises BadInputError."""
+    """Check that every policy can be built without options; returns them without duplicates. Raises `BadInputError`."""
     if not names:
         raise BadInputError("--policies: name at least one, separated by commas")
     try:
@@ -28,7 +28,7 @@ def known_policies(names: list[str]) -> list[str]:
 
 
 def cores_for(pin: str) -> tuple[int, int]:
-    """The proxy's core, and that of everything else. Raises BadInputError."""
+    """Cores of the proxy and of everything else, for `--pin one` or `split`. Raises `BadInputError`."""
     if not cpu_time.is_known_here():
         raise BadInputError("CPU time is read as Linux accounts for it, and processes are pinned: Linux only")
     found = cpu_time.cores()
@@ -38,7 +38,7 @@ def cores_for(pin: str) -> tuple[int, int]:
 
 
 def generator_core() -> int:
-    """The core of the load generator: one of its own if there are two."""
+    """Core of the load generator: the second core if there is one, otherwise the first."""
     try:
         return cores_for("split")[1]
     except BadInputError:

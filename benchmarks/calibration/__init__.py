@@ -1,1 +1,1 @@
-"""`python -m benchmarks calibration`: how often a verdict is false, by campaigns whose truth is known."""
+"""`python -m benchmarks calibration`: rate of false verdicts, from campaigns with known truth."""

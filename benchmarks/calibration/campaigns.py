@@ -1,7 +1,7 @@
-"""Campaigns of equals, in which every verdict is a mistake, and campaigns with one difference that was put there.
+"""Campaigns of equal entries, in which every verdict is false, and campaigns with one planted difference.
 
-Rules of this file: plan, statistics and verdict are those of real campaigns; only the runs are made in memory. The
-planted difference is made after the run, by stretching every latency of one entry: then it is known exactly.
+Plan, statistics and verdict are those of real campaigns; only the runs are made in memory. A difference is planted
+after the run by multiplying every latency of one entry, so it is known exactly.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from experiments.campaign.world import World
 from experiments.load.samples import Run
 
 STRETCHED = "b"
-"""The entry that is made slower where a difference is planted."""
+"""Entry that is made slower where a difference is planted."""
 
 RANKED = ("ahead", "behind")
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Summaries of every run, as they were and with one entry stretched; `planted` is empty when nothing was."""
+    """Summaries of all runs, unchanged and with one entry stretched; `planted` is empty without a difference."""
 
     scenario: Scenario
     plain: tuple[RunSummary, ...]
@@ -36,10 +36,10 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the verdict said of one campaign, in the scenario's own measure.
+    """Verdict on one campaign, in the scenario's own measure.
 
-    `claims` are labels called ahead or behind, `others` those called so in another measure alone; `ratio` is that of
-    STRETCHED and `standing` what was said of it.
+    `claims` are labels ranked ahead or behind, `others` those ranked in another measure only; `ratio` and `standing`
+    are those of `STRETCHED`.
     """
 
     claims: tuple[str, ...]
@@ -49,7 +49,7 @@ class Finding:
 
 
 def made(world: World, scenario: Scenario, planted: float | None, seed: int) -> Campaign:
-    """One campaign; `planted` is what STRETCHED's latencies are multiplied by."""
+    """Run one campaign; `planted` is the factor for the latencies of `STRETCHED`."""
     scenario = scenario.model_copy(update={"seed": seed})
     entries = {entry.label: entry for entry in scenario.entries}
     plain, changed = [], []
@@ -63,7 +63,7 @@ def made(world: World, scenario: Scenario, planted: float | None, seed: int) -> 
 
 
 def stretched(run: Run, factor: float) -> Run:
-    """The run with every latency multiplied, and so each of its percentiles."""
+    """The run with every latency, and so each percentile, multiplied by `factor`."""
     due = run.samples.scheduled_at
     return Run(run.facts, replace(run.samples, ended_at=due + factor * run.samples.latency))
 
@@ -71,7 +71,7 @@ def stretched(run: Run, factor: float) -> Run:
 def many(
     world: World, scenario: Scenario, planted: float | None, seeds: range, jobs: int
 ) -> Iterator[Campaign]:
-    """A campaign for each seed, in order, so many at the same time."""
+    """One campaign for each seed, in order, `jobs` in parallel."""
     make = partial(made, world, scenario, planted)
     if jobs == 1:
         yield from map(make, seeds)
@@ -81,7 +81,7 @@ def many(
 
 
 def found(scenario: Scenario, runs: tuple[RunSummary, ...], blocks: int, method: Method) -> Finding:
-    """The verdict on the first `blocks` blocks."""
+    """Verdict on the first `blocks` blocks."""
     kept = tuple(run for run in runs if run.block < blocks)
     comparisons, _ = compared(scenario, kept, method)
     ranked = [item for item in comparisons if item.standing in RANKED]

@@ -1,6 +1,6 @@
-"""`python -m benchmarks calibration`: how often the verdict of a campaign is wrong, by campaigns whose truth is known.
+"""`python -m benchmarks calibration`: rate of false verdicts, from campaigns with known truth.
 
-Rule of this file: it decides nothing by itself. Options become campaigns; a table of rates and two bounds come out.
+Only parses options and prints a table of rates and two bounds.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def calibration(
 
 
 def numbers_in(option: str, text: str, least: int) -> list[int]:
-    """Whole numbers separated by commas. Raises BadInputError."""
+    """Parse whole numbers separated by commas. Raises `BadInputError`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= least for part in parts):
         raise BadInputError(f"{option}: {text!r}: whole numbers of at least {least}, separated by commas")
@@ -120,7 +120,7 @@ def numbers_in(option: str, text: str, least: int) -> list[int]:
 
 
 def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:
-    """The queues, or a scenario with the entry that is asked for first. Raises BadInputError."""
+    """The queues, or a scenario with the chosen entry first. Raises `BadInputError`."""
     if name is None:
         if policy is not None:
             raise BadInputError("--policy: the queues know only random; name a --scenario")
@@ -130,7 +130,7 @@ def laboratory(name: str | None, policy: str | None, requests: int) -> Scenario:
 
 
 def methods_named(text: str) -> list[str]:
-    """Raises BadInputError."""
+    """Parse and check names of methods. Raises `BadInputError`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names or [""]:
         if name not in METHODS:
@@ -139,7 +139,7 @@ def methods_named(text: str) -> list[str]:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:
-    """Rates with their 95 % intervals, a row for each method and size."""
+    """Table of rates with 95 % intervals, a row for each method and size."""
     made = Table(
         caption="rates of campaigns with Wilson's 95 % interval; pair: standard deviation of log(p99 / p99)",
         header_style="dim",
@@ -156,7 +156,7 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
 
 
 def bounds_of(one: Outcome) -> list[tuple[bool, str]]:
-    """What must hold, and what it came to."""
+    """Bounds with their results as text."""
     size = f"{one.method}, {one.blocks} blocks of {one.requests} requests"
     held = [(one.is_honest, f"{size}: false verdicts {one.false}, at most {100 * MOST_FALSE:g} %")]
     if one.right is not None:
@@ -165,7 +165,7 @@ def bounds_of(one: Outcome) -> list[tuple[bool, str]]:
 
 
 def plain(one: Outcome) -> dict[str, Any]:
-    """For JSON: each rate with its interval."""
+    """Outcome for JSON: each rate with its interval."""
     numbers = {"method": one.method, "requests": one.requests, "blocks": one.blocks, "spread": one.spread}
     rates = {"false": one.false, "elsewhere": one.elsewhere, "found": one.right, "untrue": one.wrong}
     return {**numbers, **{name: rate and as_json(rate) for name, rate in rates.items()}}

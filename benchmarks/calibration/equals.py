@@ -1,6 +1,6 @@
-"""Scenarios of equals: one entry under several names, so that whoever ranks them is wrong.
+"""Scenarios of equal entries: one entry under several names, so that every ranking is false.
 
-Rule of this file: nothing but the entries, the blocks and the length of a run is changed in the scenario.
+Only entries, baseline, blocks, thresholds and length of a run differ from the original scenario.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ TWIN = "a again"
 
 
 def equals(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) -> Scenario:
-    """`a` is the baseline, `a again` its twin if it has one, and so many rivals: all the scenario's first entry."""
+    """Scenario with baseline `a`, its A/A control `a again` if `has_twin`, and `rivals` copies of the first entry."""
     first = scenario.entries[0].model_copy(update={"twin_of": None, "thresholds": ()})
     entries = [first.model_copy(update={"label": label}) for label in LABELS[: rivals + 1]]
     if has_twin:
@@ -22,7 +22,7 @@ def equals(scenario: Scenario, blocks: int, rivals: int, has_twin: bool = True) 
 
 
 def lasting(scenario: Scenario, requests: int) -> Scenario:
-    """The same with about so many requests in a run; bursts and events move along in an open loop."""
+    """The scenario with about `requests` requests per run; open-loop bursts and events scale with the duration."""
     load = scenario.load
     if load.mode == "closed":
         return scenario.model_copy(update={"load": load.model_copy(update={"requests": requests})})

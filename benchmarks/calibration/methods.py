@@ -1,7 +1,6 @@
-"""Ways from a handful of log ratios to an interval: the one in use, and those it was chosen over.
+"""Methods for a confidence interval of a few log ratios: the one in use and its alternatives.
 
-Rule of this file: nothing here decides a campaign. It exists so that the choice can be measured again, by
-`python -m benchmarks calibration --methods …`.
+No campaign is judged with these; they let `python -m benchmarks calibration --methods …` repeat the choice.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from experiments.load.samples import Floats
 
 RESAMPLES = 5_000
 MOST_SIGNS = 14
-"""Blocks up to which every pattern of signs is tried; beyond, RESAMPLES random ones."""
+"""Blocks up to which all sign patterns are enumerated; beyond, `RESAMPLES` random ones."""
 
 TAILS = (50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE))
 NORMAL = NormalDist()
 
 
 def percentile(logs: Floats, seed: int) -> Estimate:
-    """The percentile bootstrap (Efron 1979), in use here before: as if eight blocks were many."""
+    """Percentile bootstrap (Efron 1979); in use here before. Too narrow for few blocks."""
     if len(logs) < 2:
         return unknown(float(logs.mean()))
     means = logs[draws(len(logs), seed)].mean(axis=1)
@@ -33,7 +32,7 @@ def percentile(logs: Floats, seed: int) -> Estimate:
 
 
 def bca(logs: Floats, seed: int) -> Estimate:
-    """Bias-corrected and accelerated (Efron 1987): mends skewness, not the small number."""
+    """Bias-corrected and accelerated bootstrap (Efron 1987): corrects skewness, not the small sample size."""
     if len(logs) < 2 or np.ptp(logs) <= 1e-12:
         return paired_student(logs)
     mean, means = float(logs.mean()), np.sort(logs[draws(len(logs), seed)].mean(axis=1))
@@ -50,13 +49,13 @@ def bca(logs: Floats, seed: int) -> Estimate:
 
 
 def normal_place(ordered: Floats, value: float) -> float:
-    """Where `value` stands among sorted values, as a normal deviate; never infinite."""
+    """Normal deviate of the rank of `value` among sorted values; always finite."""
     below = (np.searchsorted(ordered, value, "left") + np.searchsorted(ordered, value, "right")) / 2
     return NORMAL.inv_cdf((below + 0.5) / (len(ordered) + 1))
 
 
 def studentised(logs: Floats, seed: int) -> Estimate:
-    """Bootstrap-t: each resample by its own standard error. Honest about few blocks, at the price of width."""
+    """Studentised bootstrap (bootstrap-t): correct coverage with few blocks, but wide."""
     if len(logs) < 2 or np.ptp(logs) <= 1e-12:
         return paired_student(logs)
     mean, error = float(logs.mean()), float(logs.std(ddof=1)) / len(logs) ** 0.5
@@ -69,7 +68,7 @@ def studentised(logs: Floats, seed: int) -> Estimate:
 
 
 def sign_flip(logs: Floats, seed: int) -> Estimate:
-    """Fisher's test (1935): were entry and baseline alike, each block's sign were a coin. The interval is Student's."""
+    """Sign-flip permutation test (Fisher 1935): under equality each block's sign is random. Student's interval."""
     plain = paired_student(logs)
     if len(logs) < 2:
         return plain
@@ -79,12 +78,12 @@ def sign_flip(logs: Floats, seed: int) -> Estimate:
 
 
 def draws(count: int, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """RESAMPLES sets of `count` indexes, with replacement."""
+    """`RESAMPLES` sets of `count` indexes, with replacement."""
     return np.random.default_rng(seed).integers(0, count, size=(RESAMPLES, count))
 
 
 def signs(count: int, seed: int) -> Floats:
-    """Every pattern of `count` signs, or RESAMPLES random ones where there are too many; one per row."""
+    """All patterns of `count` signs, or `RESAMPLES` random ones if there are too many; one per row."""
     if count <= MOST_SIGNS:
         return np.array(list(itertools.product((-1.0, 1.0), repeat=count)))
     return np.random.default_rng(seed).choice([-1.0, 1.0], size=(RESAMPLES, count))

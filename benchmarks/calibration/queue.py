@@ -1,8 +1,8 @@
-"""A laboratory that takes a millisecond: first-come queues by Lindley's recursion, whole arrays at a time.
+"""Vectorised simulation of first-come queues by Lindley's recursion; a run takes a millisecond.
 
-Rules of this file: it has the simulator's seam, so either can be used by `benchmarks calibration`. Arrivals and demand
-belong to the block and are the same for all its entries; which queue a request joins is the entry's own luck, which
-is what two runs of one thing differ by. It knows one policy: random.
+Has the interface of the simulator, so `benchmarks calibration` can use either. Arrivals and demand belong to the block
+and are the same for all its entries; the queue that a request joins is drawn per entry, which is the noise between two
+runs of the same entry. Knows one policy: random.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from experiments.load.samples import Floats, Ints, Run, RunFacts, Samples
 QUEUES = 6
 LOAD = 0.7
 SERVICE = 0.010
-"""Seconds, the mean of an exponential demand."""
+"""Mean of an exponential demand, in seconds."""
 
 
 def queues(requests: int) -> Scenario:
-    """The queues as a scenario, with one entry."""
+    """The queues as a scenario with one entry."""
     rate = LOAD * QUEUES / SERVICE
     return Scenario(
         name="queues",
@@ -37,12 +37,12 @@ def queues(requests: int) -> Scenario:
 
 
 def scenario_of(blocks: int, requests: int, rivals: int, has_twin: bool = True) -> Scenario:
-    """Equals before the queues."""
+    """Scenario of equal entries in front of the queues."""
     return equals(queues(requests), blocks, rivals, has_twin)
 
 
 def run_queues(scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
-    """One run. `seed` is the block's; `order` gives the entry a stream of its own."""
+    """One run. `seed` is the block's; `order` gives the entry its own random stream."""
     shared, own = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1, order])
     load, workers = scenario.load_of(entry), len(places_of(scenario))
     due = np.cumsum(shared.exponential(1 / load.rate, load.planned))
@@ -54,7 +54,7 @@ def run_queues(scenario: Scenario, entry: Entry, block: int, order: int, seed: i
 def as_run(
     scenario: Scenario, entry: Entry, block: int, order: int, seed: int, drawn: tuple[Floats, Floats, Ints]
 ) -> Run:
-    """Columns and facts, as a generator would have written them."""
+    """Samples and facts in the form of a load generator."""
     due, demand, worker = drawn
     ended, zeros = due + sojourn(due, demand, worker), np.zeros(len(due), dtype=np.int64)
     samples = Samples(
@@ -77,7 +77,9 @@ def as_run(
 
 
 def sojourn(due: Floats, demand: Floats, worker: Ints) -> Floats:
-    """Waiting and service of each request, shape (n,). Wait is the walk of demand less gaps above its lowest point."""
+    """Waiting plus service time of each request, shape (n,). The wait is the random walk of demand less interarrival
+    gaps, above its running minimum.
+    """
     taken = np.empty_like(due)
     for index in range(int(worker.max()) + 1):
         mine = worker == index

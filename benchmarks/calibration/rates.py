@@ -1,7 +1,4 @@
-"""How often verdicts were wrong, and how often right: rates with their intervals.
-
-Rule of this file: a rate of so many campaigns is an estimate like any other, so none stands without its interval.
-"""
+"""Rates of false and correct verdicts with confidence intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ LEAST_FOUND = 0.80
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`hits` of `total`, with Wilson's score interval (1927), which holds near 0 and 1 too."""
+    """`hits` of `total`, with Wilson's score interval (1927), which also holds near 0 and 1."""
 
     hits: int
     total: int
@@ -38,17 +35,20 @@ class Rate:
         return max(0.0, middle - reach), min(1.0, middle + reach)
 
     def __str__(self) -> str:
-        """`2.5 % [1.1–5.7]`."""
+        """Text such as `2.5 % [1.1–5.7]`."""
         low, high = self.interval
         return f"{100 * self.value:.1f} % [{100 * low:.1f}–{100 * high:.1f}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rates of one method at one size. `false` counts campaigns of equals with any claim in the scenario's own
-    measure, `elsewhere` those with a claim in another measure alone; `right` planted ones in which the stretched
-    entry was found worse, `wrong` those in which anything untrue was claimed besides; None without a planted
-    difference. `spread` is the standard deviation over blocks and campaigns of log(p99 / p99), the noise of a pair."""
+    """Rates of one method at one size.
+
+    `false` counts campaigns of equals with any claim in the scenario's own measure, `elsewhere` those with a claim in
+    another measure only. `right` counts planted campaigns in which the stretched entry was ranked on its side, `wrong`
+    those with any other false claim; both None without a planted difference. `spread` is the standard deviation over
+    blocks and campaigns of log(p99 / p99), the noise of a pair.
+    """
 
     method: str
     requests: int
@@ -103,7 +103,7 @@ def is_wrong(finding: Finding, planted: float) -> bool:
 
 
 def spread(campaigns: Sequence[Campaign]) -> float:
-    """Standard deviation of log(p99 of STRETCHED, as it was / p99 of the baseline) over pairs."""
+    """Standard deviation of log(p99 of `STRETCHED`, unstretched / p99 of the baseline) over pairs."""
     logs = []
     for campaign in campaigns:
         p99 = {(run.label, run.block): run.p99 for run in campaign.plain}

@@ -1,1 +1,1 @@
-"""CPU time per forwarded request, latency and memory, beside other proxies."""
+"""`python -m benchmarks cost`: CPU time per forwarded request, latency and memory, beside other proxies."""

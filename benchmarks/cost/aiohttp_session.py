@@ -1,7 +1,6 @@
-"""The obvious way to forward in Python: an aiohttp server, and an aiohttp client session behind it.
+"""Reference proxy in idiomatic aiohttp: an aiohttp server that forwards with an aiohttp client session.
 
-Rule of this file: it is what people write who know aiohttp. Connections are kept on both sides, bodies are streamed,
-the loop is uvloop's, and nothing is logged. It is a program of its own that `python -m benchmarks cost` starts.
+Connections are kept on both sides, bodies are streamed, the loop is uvloop, and nothing is logged.
 
     python -m benchmarks.cost.aiohttp_session PORT WORKER_PORT…
 """
@@ -22,14 +21,14 @@ HOP_BY_HOP = ("Connection", "Keep-Alive", "Proxy-Connection", "TE", "Transfer-En
 
 
 class Forwarder:
-    """Sends every request on to the next worker, in turn."""
+    """Forwards every request to the next worker in turn."""
 
     def __init__(self, session: ClientSession, workers: Iterator[str]) -> None:
         self._session = session
         self._workers = workers
 
     async def forward(self, request: web.BaseRequest) -> web.StreamResponse:
-        """One request there, one response back, both as streams."""
+        """Forward one request; request and response bodies are streamed."""
         url = next(self._workers) + request.raw_path
         headers = outgoing(request)
         body = request.content if request.can_read_body else None
@@ -45,7 +44,7 @@ class Forwarder:
 
 
 def outgoing(request: web.BaseRequest) -> CIMultiDict[str]:
-    """The request's headers, and those that a proxy adds."""
+    """The request's headers plus those that a proxy adds."""
     headers = end_to_end(request.headers.copy())
     headers["X-Forwarded-For"] = request.remote or "unknown"
     headers["X-Forwarded-Proto"] = request.scheme
@@ -56,7 +55,7 @@ def outgoing(request: web.BaseRequest) -> CIMultiDict[str]:
 
 
 def end_to_end(headers: CIMultiDict[str]) -> CIMultiDict[str]:
-    """Without the fields that concern one connection only."""
+    """Remove hop-by-hop fields; returns `headers`."""
     for name in HOP_BY_HOP:
         headers.popall(name, None)
     return headers

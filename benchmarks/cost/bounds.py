@@ -1,8 +1,7 @@
-"""What has been promised, and how it stands: ratios within blocks, their median, the verdict.
+"""Performance bounds and verdicts: ratios within blocks and their median. Pure functions of runs.
 
-Rule of this file: ratios are made within a block, where all sides had the same weather, and then their median is
-taken. A unit of ours with an error in any run misses its bounds; where there is nothing to compare with, nothing is
-judged.
+Ratios are computed within a block, under equal machine load, and their median is judged. A fault in any run of
+Steelyard misses its bounds; without a peer to compare with, nothing is judged.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from benchmarks.cost.peers import HAPROXY, NGINX, OURS, SESSION
 from benchmarks.cost.plan import Run
 
 Spread = tuple[float, float, float]
-"""Median, lowest, highest."""
+"""Median, lowest and highest value."""
 
 FLAT = "flat from {} to {} endpoints"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`limit` times the cheapest of `over`; of the figure itself where `over` is empty."""
+    """Bound of `limit` times the cheapest peer of `over`, or on the figure itself if `over` is empty."""
 
     case: str
     limit: float
     over: tuple[str, ...] = ()
     is_gain: bool = False
-    """It must be that much cheaper, at least, instead of dearer, at most."""
+    """Whether the figure must be at least `limit` times cheaper, instead of at most `limit` times dearer."""
 
     words: str = "{peer} at most {limit:g} × {over}"
 
@@ -48,12 +47,12 @@ BOUNDS = (
     Bound("idle", 6 * 1024, words="{peer} at most {limit:g} bytes"),
 )
 AT_MOST_STEEPER = 1.1
-"""Highest cost over lowest, of all numbers of endpoints."""
+"""Bound on the highest cost over the lowest, over all numbers of endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A bound, and how it stands: `met` is None when there was nothing to judge by."""
+    """A bound and its result; `met` is None if it cannot be judged."""
 
     case: str
     bound: str
@@ -69,7 +68,7 @@ class Verdict:
 
 
 def verdicts(runs: Sequence[Run]) -> list[Verdict]:
-    """Every bound of every case that was run, for each of our units."""
+    """Verdicts on every bound of every case that was run, for each policy of Steelyard."""
     made: list[Verdict] = []
     for case in dict.fromkeys(run.case for run in runs):
         own = [run for run in runs if run.case == case]
@@ -82,7 +81,7 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
 
 
 def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
-    """One bound for one unit of ours; `runs` are of its case."""
+    """Verdict on one bound for one peer; `runs` are of its case."""
     sides = [side for side in bound.over if any(run.peer == side for run in runs)]
     over = ("the cheaper of " if len(sides) > 1 else "") + " and ".join(sides or bound.over)
     words = bound.words.format(peer=peer, limit=bound.limit, over=over)
@@ -105,7 +104,7 @@ def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:
 
 
 def flatness(runs: Sequence[Run]) -> list[Verdict]:
-    """How the cost of a unit grows with its endpoints, for each policy."""
+    """Verdicts on how the cost grows with the number of endpoints, for each policy."""
     policies: dict[str, list[str]] = {}
     for peer in dict.fromkeys(run.peer for run in runs):
         policies.setdefault(peer.partition(",")[0], []).append(peer)
@@ -113,7 +112,7 @@ def flatness(runs: Sequence[Run]) -> list[Verdict]:
 
 
 def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
-    """The medians of all sizes, each over the mean of its block, so that one noisy run makes no slope."""
+    """Compare the medians of all sizes, each relative to the mean of its block to cancel noise of a block."""
     sizes = [endpoints_in(peer) for peer in peers]
     words = f"{policy} {FLAT.format(sizes[0], sizes[-1])} within {AT_MOST_STEEPER - 1:.0%}"
     if invalid := [run.peer for run in runs if run.peer in peers and run.fault]:
@@ -131,7 +130,7 @@ def flat(policy: str, peers: Sequence[str], runs: Sequence[Run]) -> Verdict:
 
 
 def block_shares(runs: Sequence[Run], peers: Sequence[str]) -> dict[str, list[float]]:
-    """For every peer its figure over the mean of its block, of the blocks that have all of them."""
+    """Figure of every peer relative to the mean of its block, over blocks that have all peers."""
     figures = {(run.peer, run.block): run.figure for run in runs if not run.void}
     blocks = sorted({block for _, block in figures})
     whole = [block for block in blocks if all((peer, block) in figures for peer in peers)]
@@ -140,19 +139,19 @@ def block_shares(runs: Sequence[Run], peers: Sequence[str]) -> dict[str, list[fl
 
 
 def endpoints_in(peer: str) -> int:
-    """steelyard random, 10 endpoints -> 10."""
+    """Number of endpoints in a peer's name: 10 for `steelyard random, 10 endpoints`."""
     return int(peer.rpartition(", ")[2].split()[0])
 
 
 def runs_of(runs: Sequence[Run], peer: str) -> list[Run]:
-    """Those of one peer that say something."""
+    """Runs of one peer that are not void."""
     return [run for run in runs if run.peer == peer and not run.void]
 
 
 def ratios(runs: Sequence[Run], peer: str, others: Sequence[str]) -> list[float]:
-    """Figure of `peer` over the least of `others`, for every block that has all; none if one of them is invalid.
+    """Figure of `peer` over the least of `others`, for every block that has all; none if any run is invalid.
 
-    A figure that is not above zero, as a small growth of memory may be, is nothing to divide by.
+    Figures that are not above zero, such as a small growth of memory, are skipped.
     """
     sides = {peer, *others}
     if any(run.fault for run in runs if run.peer in sides):
@@ -172,7 +171,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 def in_words(found: Sequence[float], unit: str) -> str:
-    """1.25 ×, 1.20–1.31 over 5 blocks."""
+    """Text such as `1.25 ×, 1.20–1.31 over 5 blocks`."""
     digits = 2 if unit == "×" else 0
     middle, lowest, highest = (f"{value:.{digits}f}" for value in (median(found), min(found), max(found)))
     return f"{middle} {unit}, {lowest}–{highest} over {blocks_in_words(len(found))}"
@@ -187,7 +186,7 @@ def blocks_in_words(count: int) -> str:
 
 
 def table_of_bounds(found: Sequence[Verdict]) -> Table:
-    """All bounds, one below the other."""
+    """Table of all bounds for the terminal."""
     styles = {True: "green", False: "bold red", None: "yellow"}
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for name in ("case", "bound", "found, lowest–highest", "verdict"):

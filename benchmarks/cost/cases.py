@@ -1,7 +1,6 @@
-"""What can be asked of all peers: kinds of requests, and what is measured of them.
+"""Cases of the cost benchmark: kinds of requests and what is measured of them.
 
-Rule of this file: a case says everything in which it differs from the others. The number of blocks stands here, before
-anything is measured: who adds blocks until the figure pleases has measured his patience.
+The number of blocks is fixed here before measuring: adding blocks until the figure pleases would bias it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ ALL = "all"
 
 
 class Kind(Enum):
-    """What the figure of a run is, and its unit."""
+    """Kind of figure, with its unit."""
 
     COST = "µs/request"
     TAIL = "p99 ms"
@@ -24,10 +23,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kind of request. `others` are the peers beside ours that it makes sense for; None means all.
+    """One kind of request. `others` are the peers that it applies to; None means all.
 
-    `pin`, `connections`, `blocks` and `seconds` of each run hold where the command line says nothing. `sizes` are
-    numbers of endpoints and of busy connections, each pair a unit of its own; empty means the usual few.
+    `pin`, `connections`, `blocks` and `seconds` of each run are defaults of the command line. `sizes` are pairs of
+    numbers of endpoints and of busy connections, each measured as a peer of its own; empty means the default.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Case:
     blocks: int = 15
     seconds: float = 1.0
     warm_up: float = 0.5
-    """Seconds of load before each run: connections are made and interpreters have specialised their code."""
+    """Seconds of load before each run: connections are opened and interpreters specialise their code."""
 
 
 PROXIES = ("nginx", "haproxy")
@@ -71,8 +70,8 @@ CASES = {
             "small GET, by number of endpoints",
             others=(),
             policies=("least-in-flight", "round-robin"),
-            # Each endpoint keeps a connection or two once it has been picked. Fewer clients before many endpoints make
-            # about as many connections in all, and it is their number that fills the caches.
+            # Each endpoint keeps a connection or two once it has been picked. Fewer clients with many endpoints make
+            # about as many connections in total, and it is their number that fills the caches.
             sizes=((2, 900), (10, 900), (100, 900), (1000, 250)),
             seconds=2.0,
             warm_up=1.0,

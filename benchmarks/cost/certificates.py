@@ -1,8 +1,7 @@
-"""A certificate for the loopback, made for one sitting, and a client that takes it.
+"""Self-signed certificate for the loopback, and a client context that accepts it.
 
-Rule of this file: one version and one suite for everybody, or it would be ciphers that are compared. Python's `ssl`
-cannot choose the suites of TLS 1.3; it takes the first of OpenSSL's list, which is SUITE, and so the others are
-told to take that.
+All proxies use one TLS version and one cipher suite, so that ciphers are not compared. Python's `ssl` cannot choose the
+suites of TLS 1.3; it takes the first of OpenSSL's list, which is `SUITE`, so the others are configured for that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ PROGRAM = "openssl"
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Paths of PEM files. `both` is the certificate and its key, one after the other, as HAProxy has it."""
+    """Paths of PEM files. `both` is the certificate followed by its key, as HAProxy expects it."""
 
     certificate: Path
     key: Path
@@ -29,18 +28,19 @@ class Certificate:
 
 
 def absence() -> str:
-    """Why no certificate can be made here; empty when it can."""
+    """Reason why no certificate can be made here; empty if one can."""
     return "" if shutil.which(PROGRAM) else f"no program '{PROGRAM}' on the PATH to make a certificate with"
 
 
 P256 = ("ec", "-pkeyopt", "ec_paramgen_curve:P-256")
 RSA8192 = ("rsa:8192",)
-"""Keys: what everybody has today, and one whose server works thirty times as long as its client. That is what it is
-for: making it takes ten seconds, and now and then a minute."""
+"""Key types: a common one, and one whose server works thirty times as long as its client, for handshake throughput.
+Generating the latter takes ten seconds, and sometimes a minute.
+"""
 
 
 def certificate_in(folder: Path, key: tuple[str, ...] = P256) -> Certificate:
-    """A new key and a certificate for 127.0.0.1, signed by itself. Raises FleetFailedError."""
+    """Make a key and a self-signed certificate for 127.0.0.1. Raises `FleetFailedError`."""
     made = Certificate(folder / "certificate.pem", folder / "key.pem", folder / "both.pem")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     kind = ["-newkey", *key, "-nodes", "-days", "2"]
@@ -54,7 +54,7 @@ def certificate_in(folder: Path, key: tuple[str, ...] = P256) -> Certificate:
 
 
 def client_context() -> ssl.SSLContext:
-    """A client that takes any certificate: what is measured is the cost, not the trust."""
+    """Client context that accepts any certificate, with TLS 1.3 only."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,6 @@
 """`python -m benchmarks cost`: CPU time per forwarded request, beside other proxies, interleaved on one machine.
 
-Rule of this file: it decides nothing by itself. Options become a plan; the sitting does the rest. What cannot be
-measured as asked is refused here, in one line, before anything is started.
+Only parses options and builds the plan; invalid input is refused before any process starts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Examples:
 
 
 class Seconds(click.ParamType[float]):
-    """3s, 300ms or plain seconds."""
+    """Click type of a duration: `3s`, `300ms` or plain seconds."""
 
     name = "duration"
 
@@ -97,7 +96,7 @@ def cost(
     check: bool,
     **options: Any,
 ) -> int:
-    """Measure what a forwarded request costs: ours, other proxies, the obvious way, the floor.
+    """Measure the CPU cost of a forwarded request: Steelyard, other proxies, a simple aiohttp proxy, a TCP relay.
 
     \b
     get, tls, get1m, post16k   processor time per request
@@ -119,7 +118,7 @@ def cost(
 def plan_of(
     case: Case, policies: list[str], others: Sequence[Peer], options: dict[str, Any]
 ) -> tuple[Plan, dict[str, str]]:
-    """The plan of one case, and who cannot take part in it and why. Raises BadInputError."""
+    """Plan of one case, and the absent peers with their reasons. Raises `BadInputError`."""
     proxy_core, rest_core = cores_for(options["pin"] or case.pin)
     units = units_of(case, policies, others)
     if options["connections"]:
@@ -140,7 +139,7 @@ def plan_of(
 
 
 def units_of(case: Case, policies: list[str], others: Sequence[Peer]) -> list[Peer]:
-    """Ours for each policy and size, and those of the others that the case is for."""
+    """Steelyard with each policy and size, and the other peers that the case applies to."""
     own = [peers.ours(policy, *size) for policy in policies for size in case.sizes or ((0, 0),)]
     fit = None if case.others is None else [peers.PEERS[name] for name in case.others]
     return own + [peer for peer in others if fit is None or peer in fit]

@@ -1,6 +1,6 @@
-"""Microseconds of processor time per forwarded request: the kernel's accounts before and after a load.
+"""CPU time per forwarded request in microseconds, from the kernel's accounting before and after a closed-loop load.
 
-Rule of this file: the load is as fast as it goes, and what it says of latency is not read.
+Latency is not read: the load is as fast as possible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from experiments.processes import Child
 
 
 async def cost(plan: Plan, load: Load, worker: Child, unit: Unit, run: Run) -> Run:
-    """One run. Raises FleetFailedError."""
+    """Measure one run. Raises `FleetFailedError`."""
     place = partial(cpu_time.pinned_to, plan.rest_core)
     await load.run(unit.port, plan.warm_up, place)
     try:
@@ -40,7 +40,7 @@ async def cost(plan: Plan, load: Load, worker: Child, unit: Unit, run: Run) -> R
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The accounts at one instant: the proxy's, and, in seconds, those of all of ours and of our cores."""
+    """CPU accounting at one instant: of the proxy, and, in seconds, of all benchmark processes and of the cores."""
 
     at: float
     proxy: cpu_time.Cpu
@@ -49,13 +49,13 @@ class Reading:
 
     @classmethod
     def now(cls, proxy: Child, worker: Child, plan: Plan) -> Reading:
-        """Raises OSError when a process is gone."""
+        """Read the accounts now. Raises `OSError` if a process is gone."""
         spent = cpu_time.cpu_of(proxy.pid)
         ours = spent.total + cpu_time.cpu_of(worker.pid).total + cpu_time.cpu_of_ended_children()
         cores = sorted({plan.proxy_core, plan.rest_core})
         return cls(time.monotonic(), spent, ours, tuple(map(cpu_time.busy_seconds, cores)))
 
     def taken_since(self, before: Reading) -> float:
-        """Part of our cores that others have had in between."""
+        """Share of the cores used by other processes since `before`, 0 to 1."""
         others = (sum(self.cores) - sum(before.cores)) - (self.ours - before.ours)
         return min(1.0, max(0.0, others / (self.at - before.at) / len(self.cores)))

@@ -1,7 +1,7 @@
-"""When the host took a core away while something was measured: what a virtual machine's kernel accounts as stolen.
+"""Steal time: spans in which the hypervisor took a core away, from the kernel's accounting.
 
-Rule of this file: what was disturbed is known from the kernel's account alone, never from what was measured. So to
-leave those seconds out says nothing in favour of anybody, however slow or fast the requests in them were.
+Decided by the accounting alone, never by measured values, so excluding these seconds is not biased by the latencies in
+them.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from functools import partial
 from experiments import cpu_time
 
 LOOK = 0.1
-"""Seconds from one look at the account to the next."""
+"""Seconds between two readings."""
 
 BEFORE, AFTER = 0.05, 0.2
-"""Seconds around it that count as disturbed: who was on the way then, and until what had piled up is served."""
+"""Seconds around a span that count as disturbed: requests in flight before, and the backlog after."""
 
 Spans = tuple[tuple[float, float], ...]
-"""From, until: disjoint and ascending, in seconds of one clock."""
+"""Disjoint ascending spans (start, end), in seconds of one clock."""
 
 
 @asynccontextmanager
 async def disturbances(
     cores: Sequence[int], stolen: Callable[[Sequence[int]], float] = cpu_time.stolen_seconds
 ) -> AsyncIterator[list[tuple[float, float]]]:
-    """Watch `cores` while the block runs; yields the spans between two looks in which any was taken, as they come.
+    """Watch `cores` while the block runs; yields a growing list of spans between two readings in which any was stolen.
 
-    Instants of `time.monotonic()`. The kernel counts in ticks of 10 ms, so what is stolen in smaller pieces shows when
-    it adds up to one.
+    Instants of `time.monotonic()`. The kernel counts in ticks of 10 ms, so smaller pieces show when they add up to one.
     """
     found: list[tuple[float, float]] = []
     watching = asyncio.ensure_future(_watch(partial(stolen, cores), found))
@@ -53,7 +52,7 @@ async def _watch(stolen: Callable[[], float], found: list[tuple[float, float]]) 
 
 
 def widened(spans: Sequence[tuple[float, float]], zero: float) -> Spans:
-    """The same in seconds from `zero`, with what lies around each, and those that touch as one."""
+    """Spans in seconds from `zero`, extended by `BEFORE` and `AFTER`, overlapping ones merged."""
     found: list[tuple[float, float]] = []
     for start, end in spans:
         since, until = start - zero - BEFORE, end - zero + AFTER

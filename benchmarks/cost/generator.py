@@ -1,9 +1,6 @@
-"""A generator for machines without wrk: a closed loop of ready bytes on kept connections, nothing timed.
+"""Closed-loop load generator for machines without wrk; prints a report in the format of wrk. Measures no latency.
 
-Rule of this file: it reports as wrk does, so one reader understands both. It measures no latency; `load.py`
-does.
-
-    python -m benchmarks.cost.generator PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS [tls]
+python -m benchmarks.cost.generator PORT METHOD PATH BODY_BYTES CONNECTIONS SECONDS [tls]
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from benchmarks.cost.certificates import client_context
 
 
 class Client(asyncio.Protocol):
-    """One connection that asks again as soon as it is answered."""
+    """One connection that sends the next request as soon as the response is complete."""
 
     def __init__(self, request: bytes, counts: Counter[str]) -> None:
         self._request = request
@@ -51,7 +48,7 @@ class Client(asyncio.Protocol):
 
 
 def request_bytes(port: int, method: str, path: str, body: int) -> bytes:
-    """The one request that is sent all the time."""
+    """Bytes of the request that is repeated."""
     length = f"Content-Length: {body}\r\n" if body else ""
     return f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{length}\r\n".encode() + b"x" * body
 
@@ -59,7 +56,7 @@ def request_bytes(port: int, method: str, path: str, body: int) -> bytes:
 async def load(
     port: int, request: bytes, connections: int, seconds: float, security: ssl.SSLContext | None = None
 ) -> str:
-    """Keep `connections` busy for `seconds`; returns the report in wrk's words."""
+    """Keep `connections` busy for `seconds`; returns the report."""
     loop, counts, clients = asyncio.get_running_loop(), Counter[str](), list[Client]()
     began_at = time.monotonic()
     for _ in range(connections):
@@ -79,7 +76,7 @@ async def load(
 
 
 def report(counts: Counter[str], took: float) -> str:
-    """wrk's lines, as far as they are read."""
+    """The lines of wrk's report that are parsed."""
     return (
         f"  {counts['requests']} requests in {took:.2f}s\n"
         f"  Socket errors: connect {counts['connect']}, read {counts['read']}, write 0, timeout 0\n"
@@ -91,7 +88,7 @@ def report(counts: Counter[str], took: float) -> str:
 def main(
     port: str, method: str, path: str, body: str, connections: str, seconds: str, security: str = ""
 ) -> None:
-    """The program."""
+    """Run the load and print the report."""
     request = request_bytes(int(port), method, path, int(body))
     context = client_context() if security else None
     print(uvloop.run(load(int(port), request, int(connections), float(seconds), context)), end="")

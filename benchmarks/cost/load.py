@@ -1,7 +1,6 @@
-"""What is asked for, by whom, and what came of it: the load of one run, given by wrk or by our own generator.
+"""Closed-loop load of one run, by wrk or the built-in generator, and its parsed report.
 
-Rule of this file: a closed loop as fast as it goes. It is there to keep the proxy busy; what it says of latency is not
-read, for a closed loop hides it.
+Serves to keep the proxy busy. Latency is not read, because a closed loop hides it (coordinated omission).
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ RATE = re.compile(r"^Requests/sec:\s*([\d.]+)", re.MULTILINE)
 SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)")
 BAD_STATUS = re.compile(r"Non-2xx or 3xx responses: (\d+)")
 PATIENCE = 15.0
-"""Seconds that a generator may take to report after its time is over."""
+"""Seconds after its end within which a generator must report."""
 
 Place = Callable[[], AbstractContextManager[None]]
-"""Where a process is started: `with place():` pins it."""
+"""Context in which a process is started: `with place():` pins it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Requests that were answered, per second too, and those that went wrong."""
+    """Answered requests, requests per second, and errors."""
 
     requests: int
     rate: float
@@ -42,7 +41,7 @@ class Outcome:
 
     @property
     def fault(self) -> str:
-        """Why this must not be believed; empty when it may."""
+        """Reason why the result is invalid; empty if it is valid."""
         if not self.requests:
             return "no request was answered"
         if not (self.bad_status or self.socket_errors):
@@ -51,7 +50,7 @@ class Outcome:
 
 
 def parsed(text: str) -> Outcome:
-    """What a generator reported. Raises FleetFailedError when it is no report."""
+    """Parse the report of a generator. Raises `FleetFailedError` if it is none."""
     total, rate = TOTAL.search(text), RATE.search(text)
     if total is None or rate is None:
         raise FleetFailedError(f"the load generator gave no report: {text.strip()[-200:]}")
@@ -66,7 +65,7 @@ def parsed(text: str) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A generator, ready to be let loose. `wrk` is its path, or None for our own; scripts go to `folder`."""
+    """A configured generator. `wrk` is its path, or None for the built-in one; scripts are written to `folder`."""
 
     case: Case
     connections: int
@@ -74,7 +73,7 @@ class Load:
     folder: Path
 
     async def run(self, port: int, seconds: float, place: Place) -> Outcome:
-        """Load 127.0.0.1:`port` for `seconds`. Raises FleetFailedError."""
+        """Load 127.0.0.1:`port` for `seconds`. Raises `FleetFailedError`."""
         argv = self.wrk_argv(port, seconds) if self.wrk else self.own_argv(port, seconds)
         async with started(argv, place) as process:
             if self.wrk and seconds != int(
@@ -97,7 +96,7 @@ class Load:
         return [*program("benchmarks.cost.generator"), *map(str, words), *security]
 
     def _script(self) -> Path:
-        """wrk takes a method and a body from Lua only."""
+        """Write the Lua script with method and body; wrk has no options for them."""
         path = self.folder / f"{self.case.name}.lua"
         path.write_text(
             f'wrk.method = "{self.case.method}"\n'
@@ -109,7 +108,7 @@ class Load:
 
 
 async def report_of(process: Process, seconds: float) -> str:
-    """All that it says, standard error included."""
+    """Output of the process including standard error. Raises `FleetFailedError` if it does not end in time."""
     try:
         async with asyncio.timeout(seconds + PATIENCE):
             output, _ = await process.communicate()
@@ -120,7 +119,7 @@ async def report_of(process: Process, seconds: float) -> str:
 
 @asynccontextmanager
 async def started(argv: list[str], place: Place) -> AsyncIterator[Process]:
-    """A process in a session of its own, killed when the block is left before its end."""
+    """Start a process in a session of its own; killed on exit if it still runs."""
     with place():
         process = await asyncio.create_subprocess_exec(
             *argv, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True

@@ -1,7 +1,7 @@
-"""Bytes of memory that an idle client connection holds, after one request on it.
+"""Memory per idle client connection after one request on it, in bytes.
 
-Rule of this file: what is measured is the proxy's own memory, shared pages divided among those who share them (PSS).
-The kernel's socket buffers are the same for everybody and are not part of it.
+Growth of the proxy's proportional set size (PSS), in which shared pages are divided among their users. The kernel's
+socket buffers are the same for every proxy and are not included.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from experiments import cpu_time
 from experiments.errors import FleetFailedError
 
 AT_ONCE = 32
-"""Connections that ask at the same time, so that few connections to the worker stand."""
+"""Connections that send at the same time; a small number keeps upstream connections few."""
 
 REHEARSAL = 200
-"""Connections that come and go before the first reading: what is made once is made by then."""
+"""Connections opened and closed before the first reading, so that one-time allocations are done."""
 
 SETTLE = 0.6
-"""Seconds for sweeps to have passed."""
+"""Seconds to wait for periodic cleanups."""
 
 SPARE_DESCRIPTORS = 200
 
 
 async def memory(plan: Plan, peer: Peer, site: Site, run: Run) -> Run:
-    """One run with a fresh process. Raises FleetFailedError."""
+    """One run with a fresh process. Raises `FleetFailedError`."""
     allow_descriptors(plan.connections + SPARE_DESCRIPTORS)
     async with serving(peer.name, peer.argv(site), site.port, plan.case, plan.proxy_core) as child:
         async with idle(site.port, REHEARSAL):
@@ -45,7 +45,7 @@ async def memory(plan: Plan, peer: Peer, site: Site, run: Run) -> Run:
 
 
 async def held(pid: int) -> int:
-    """Bytes of a process and its children, once they have settled. Raises FleetFailedError."""
+    """PSS in bytes of a process and its descendants after settling. Raises `FleetFailedError`."""
     await asyncio.sleep(SETTLE)
     try:
         return sum(proportional_bytes(one) for one in (pid, *cpu_time.descendants(pid)))
@@ -54,14 +54,14 @@ async def held(pid: int) -> int:
 
 
 def proportional_bytes(pid: int) -> int:
-    """PSS of one process (proc(5), smaps_rollup). Raises OSError."""
+    """PSS of one process in bytes (proc(5), smaps_rollup). Raises `OSError`."""
     lines = (cpu_time.PROC / str(pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 @asynccontextmanager
 async def idle(port: int, count: int) -> AsyncIterator[None]:
-    """`count` connections that have each had an answer, closed in the end. Raises FleetFailedError."""
+    """Hold `count` connections with one response each; closed on exit. Raises `FleetFailedError`."""
     writers: list[StreamWriter] = []
     try:
         while len(writers) < count:
@@ -74,7 +74,7 @@ async def idle(port: int, count: int) -> AsyncIterator[None]:
 
 
 async def asked(port: int) -> StreamWriter:
-    """A connection on which one request has been answered. Raises FleetFailedError."""
+    """Open a connection and complete one request on it. Raises `FleetFailedError`."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
@@ -85,10 +85,10 @@ async def asked(port: int) -> StreamWriter:
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise our own limit as far as is needed. Raises FleetFailedError when it cannot be."""
+    """Raise the soft limit of open files to `count` if needed. Raises `FleetFailedError` if that fails."""
     if sys.platform == "win32":
         return
-    import resource  # not everywhere
+    import resource  # not on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:

@@ -1,7 +1,4 @@
-"""The open loop as a process of its own: started, waited for, and its report read.
-
-Rule of this file: a report that is none is an error here, never a figure.
-"""
+"""Run the open-loop generator as a process and parse its report."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from experiments.processes import program
 
 
 async def made(offer: Offer, place: Place) -> Report:
-    """Make the offer and hear what became of it. Raises FleetFailedError."""
+    """Run the load to its end. Raises `FleetFailedError`."""
     async with started([*program("benchmarks.cost.open_load"), *offer.words], place) as process:
         return parsed(await report_of(process, WARM_UP + offer.seconds))
 
 
 def parsed(text: str) -> Report:
-    """What the generator printed. Raises FleetFailedError when it is no report."""
+    """Parse the generator's report. Raises `FleetFailedError` if it is none."""
     try:
         return Report(**json.loads(text))
     except (ValueError, TypeError):

@@ -1,7 +1,6 @@
-"""An open loop for the bench: requests at random instants, all fixed beforehand, and what became of them.
+"""Open-loop load generator: Poisson arrivals fixed in advance, latency counted from the scheduled instant.
 
-Rule of this file: latency counts from the instant at which a request was due. How late the generator itself was, and
-how much of its core was in use, is told beside it, so that whoever reads the figures can see whose they are.
+Also reports its own lag and the utilisation of its core, to distinguish a late generator from a slow proxy.
 
     python -m benchmarks.cost.open_load PORT PATH RATE SECONDS CONNECTIONS SEED [spin]
 """
@@ -23,15 +22,15 @@ from experiments.load.open_loop import OpenLoop, Record
 from experiments.load.samples import Floats, Kind
 
 TIMEOUT = 10.0
-"""Seconds after which a request counts as failed."""
+"""Seconds after which a request has failed."""
 
 WARM_UP = 0.5
-"""Seconds at the same rate that come first and are not counted."""
+"""Seconds of warm-up at the same rate, not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is asked of 127.0.0.1:`port`: `rate` in requests per second, for `seconds`."""
+    """Load on 127.0.0.1:`port`: `rate` in requests per second, for `seconds`."""
 
     port: int
     path: str
@@ -40,11 +39,11 @@ class Offer:
     connections: int
     seed: int
     spins: bool = False
-    """The generator has its core for itself, and never sleeps."""
+    """Whether the generator busy-waits instead of sleeping, on a core of its own."""
 
     @property
     def words(self) -> list[str]:
-        """The arguments of the program."""
+        """Command-line arguments of the program."""
         plain = (self.port, self.path, self.rate, self.seconds, self.connections, self.seed)
         return [*map(str, plain), *(["spin"] if self.spins else [])]
 
@@ -53,7 +52,7 @@ class Offer:
         return f"GET {self.path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode()
 
     def instants(self) -> Floats:
-        """Those of the warm-up, then as many as there are to count."""
+        """Arrivals of the warm-up, then those that count, in seconds."""
         rng = np.random.default_rng(self.seed)
         warm = poisson(self.rate, round(self.rate * WARM_UP), rng)
         counted = poisson(self.rate, max(1, round(self.rate * self.seconds)), rng)
@@ -62,11 +61,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Milliseconds: `p50` and `p99` of latency, p99 of `service` (from being sent) and of `lag`.
+    """Result in milliseconds: `p50` and `p99` of latency, p99 of `service` (from sending) and of `lag`.
 
-    `lag` is that of the sending, over requests that found a connection when they were due; `waited` counts those that
-    found none. `cpu` is the generator's own, in microseconds per request; `busy` the part of its core that was in use,
-    whoever used it: 0 when it was not given one core, and without the idle part of its spinning when it spun.
+    `lag` is how late requests were sent, over those that found a free connection when due; `waited` counts those that
+    did not. `cpu` is the generator's own, in microseconds per request; `busy` is the utilisation of its core by all
+    processes, 0 without a single core, and excluding idle spinning.
     """
 
     requests: int
@@ -82,7 +81,7 @@ class Report:
 
 
 def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
-    """What the rows say."""
+    """Report from the rows of a record."""
     latency = (record.ended - record.due) * 1e3
     was_sent = np.isfinite(record.sent)
     lag = (record.sent - record.due)[was_sent & ~record.has_waited] * 1e3
@@ -102,12 +101,12 @@ def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
 
 
 def run(offer: Offer) -> Report:
-    """Send everything, wait for every end. Raises FleetFailedError when nobody is there."""
+    """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
     instants = offer.instants().tolist()
     loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT, offer.spins)
     gc.collect()
     gc.freeze()
-    gc.disable()  # a collection would be the generator's own lag; its memory is that of a few seconds
+    gc.disable()  # a collection would add to the generator's lag; the memory of a few seconds is small
     try:
         before = Reading.now()
         record = loop.run(instants)
@@ -123,7 +122,7 @@ def run(offer: Offer) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Seconds: of the clock, of our own processor time, and for which our core was in use."""
+    """Seconds of the clock, of this process's CPU time, and for which its core was in use."""
 
     at: float
     own: float
@@ -136,12 +135,12 @@ class Reading:
         return cls(time.monotonic(), time.process_time(), busy)
 
     def since(self, before: Reading) -> Reading:
-        """What has gone by."""
+        """Difference to an earlier reading."""
         return Reading(self.at - before.at, self.own - before.own, self.core - before.core)
 
 
 def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
-    """The program."""
+    """Run the load and print the report as JSON."""
     offer = Offer(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
     print(json.dumps(asdict(run(offer))))
 

@@ -1,8 +1,8 @@
-"""Configuration files of the programs that are compared: texts made from ports, nothing else.
+"""Configuration files of the compared proxies, as functions from ports to text.
 
-Rule of this file: all do comparable work, that of our unit. One process with one thread; persistent connections on
-both sides; the less loaded of two workers drawn at random; X-Forwarded-For, -Proto and -Host, a fresh X-Request-ID and
-Via on every request; no access log; bodies streamed, not spooled to disk.
+All proxies do comparable work: one process with one thread, persistent connections on both sides, the less loaded of
+two random workers, X-Forwarded-For, -Proto and -Host, a fresh X-Request-ID and Via on every request, no access log,
+bodies streamed and not spooled to disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMALL = "A small body, as a health page or a tiny answer of an API has it: about
 LARGE_BYTES = 1024 * 1024
 LARGE_NAME = "1m"
 HUGE_BYTES = 8 * LARGE_BYTES
-"""More than the kernel keeps between two sockets: a reader that takes nothing is felt by whoever sends it."""
+"""More than the kernel buffers between two sockets, so that a reader that stops blocks the sender."""
 
 HUGE_NAME = "8m"
 ENDLESS = 1_000_000_000
@@ -33,7 +33,7 @@ def steelyard(
     tls: Certificate | None = None,
     head_timeout: float | None = None,
 ) -> str:
-    """`balancer serve --config`; one region, the workers with their default settings. Seconds; None: the default."""
+    """Configuration of `balancer serve` with one region. `head_timeout` in seconds; None: the default."""
     lines = [f'listen = "127.0.0.1:{port}"', 'home_region = "here"', "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}"]
     if tls is not None:
@@ -54,7 +54,7 @@ def nginx(
     tls: Certificate | None = None,
     head_timeout: float | None = None,
 ) -> str:
-    """A proxy: a master and one worker process."""
+    """Configuration of nginx as a proxy, with a master and one worker process."""
     security = "" if tls is None else _nginx_tls(tls)
     patience = "" if head_timeout is None else f"    client_header_timeout {head_timeout:g}s;\n"
     servers = "\n".join(f"    server 127.0.0.1:{worker};" for worker in workers)
@@ -86,7 +86,7 @@ def nginx(
 
 
 def _nginx_tls(tls: Certificate) -> str:
-    """TLS 1.3 and one suite."""
+    """TLS 1.3 with one cipher suite."""
     return f"""\
     ssl_certificate {tls.certificate};
     ssl_certificate_key {tls.key};
@@ -96,7 +96,7 @@ def _nginx_tls(tls: Certificate) -> str:
 
 
 def nginx_worker(ports: Sequence[int], folder: Path) -> str:
-    """The worker that answers everybody, behind several ports. `folder` holds the large body."""
+    """Configuration of nginx as the worker, on several ports. `folder` holds the large body."""
     listening = "\n".join(f"    listen 127.0.0.1:{port};" for port in ports)
     http = f"""\
   server {{
@@ -109,10 +109,10 @@ def nginx_worker(ports: Sequence[int], folder: Path) -> str:
 
 
 def _nginx(folder: Path, http: str) -> str:
-    """What both have: the foreground, one process that serves, all files in `folder`."""
+    """Common part of proxy and worker: foreground, one serving process, all files in `folder`."""
     spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
-    owner = "user root;\n" if os.geteuid() == 0 else ""  # else its worker process could not enter `folder`
+    owner = "user root;\n" if os.geteuid() == 0 else ""  # else the worker process cannot enter `folder`
     return f"""\
 {owner}daemon off;
 worker_processes 1;
@@ -134,7 +134,7 @@ http {{
 def haproxy(
     port: int, workers: Sequence[int], tls: Certificate | None = None, head_timeout: float | None = None
 ) -> str:
-    """In the foreground (-db), one thread."""
+    """Configuration of HAProxy with one thread; started in the foreground (`-db`)."""
     patience = "" if head_timeout is None else f"  timeout http-request {head_timeout:g}s\n"
     security = f" ssl crt {tls.both} ssl-min-ver TLSv1.3 ciphersuites {SUITE}" if tls else ""
     servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
@@ -164,7 +164,7 @@ backend workers
 
 
 def envoy(port: int, workers: Sequence[int]) -> str:
-    """A static bootstrap, as JSON; one worker thread comes from `--concurrency 1`."""
+    """Static bootstrap of Envoy as JSON; `--concurrency 1` limits it to one worker thread."""
     route = {
         "name": "all",
         "virtual_hosts": [

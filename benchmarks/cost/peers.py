@@ -1,7 +1,7 @@
-"""What is compared: our unit, the proxies that everybody knows, the obvious Python way, and the floor.
+"""Compared peers: Steelyard, other proxies, a simple aiohttp proxy, and a TCP relay as the floor.
 
-Rule of this file: a peer is a name, the program it needs, and how to start it between a port and some workers. A peer
-whose program is not there is said to be absent, never left out in silence.
+A peer is a name, the program it needs, and how to start it between a port and some workers. A peer whose program is
+missing is reported as absent.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ OURS = "steelyard"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a peer is put: a port to listen on, the workers' ports, a folder for its files."""
+    """Placement of a peer: its port, the workers' ports, a folder for its files."""
 
     port: int
     workers: tuple[int, ...]
     folder: Path
     certificate: Certificate | None = None
-    """To be shown to clients; None means plain HTTP."""
+    """Server certificate; None means plain HTTP."""
 
     head_timeout: float | None = None
-    """Seconds that a client's head may take; None means what the peer does by itself. Envoy has its own."""
+    """Timeout for a client's request head in seconds; None means the peer's default. Not applied to Envoy."""
 
     def file(self, name: str, text: str) -> str:
         """Write a file; returns its path."""
@@ -45,26 +45,26 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """`program` must be on the PATH; None means our own interpreter. `argv` starts it in the foreground."""
+    """`program` must be on the PATH; None means this Python interpreter. `argv` starts it in the foreground."""
 
     name: str
     argv: Callable[[Site], list[str]]
     program: str | None = None
     version: str = ""
-    """The option that makes the program say its version."""
+    """Option that prints the program's version."""
 
     endpoints: int = 0
     connections: int = 0
-    """How many it has, and how many of its clients are busy; 0 means as many as the others."""
+    """Number of endpoints and of busy clients; 0 means the default."""
 
     @property
     def absence(self) -> str:
-        """Why it cannot be measured here; empty when it can."""
+        """Reason why it cannot be measured here; empty if it can."""
         is_here = self.program is None or shutil.which(self.program) is not None
         return "" if is_here else f"no program '{self.program}' on the PATH"
 
     def absence_from(self, case: Case) -> str:
-        """Why it cannot take part in this case; empty when it can."""
+        """Reason why it cannot take part in this case; empty if it can."""
         if self.absence or not case.is_tls:
             return self.absence
         return certificates.absence() or (without_tls() if self.is_ours else "")
@@ -76,7 +76,7 @@ class Peer:
 
 @cache
 def without_tls() -> str:
-    """Why our unit does not take the section [tls] of its configuration; empty when it does."""
+    """Reason why the balancer rejects the section [tls] of its configuration; empty if it accepts it."""
     with tempfile.TemporaryDirectory(prefix="steelyard-") as name:
         folder = Path(name)
         text = peer_files.steelyard(8080, (8081,), "random", certificates.certificate_in(folder))
@@ -87,7 +87,7 @@ def without_tls() -> str:
 
 
 def ours(policy: str, endpoints: int = 0, connections: int = 0) -> Peer:
-    """The unit as an operator starts it."""
+    """Steelyard with a policy, started as in production."""
 
     def argv(site: Site) -> list[str]:
         text = peer_files.steelyard(site.port, site.workers, policy, site.certificate, site.head_timeout)
@@ -116,7 +116,7 @@ def envoy_argv(site: Site) -> list[str]:
 
 
 def program_of_ours(module: str) -> Callable[[Site], list[str]]:
-    """A program of this package that takes ports."""
+    """Arguments for a program of this package that takes ports."""
     return lambda site: [*program(module), str(site.port), *map(str, site.workers)]
 
 
@@ -131,7 +131,7 @@ NGINX, HAPROXY, SESSION = PEERS["nginx"].name, PEERS["haproxy"].name, PEERS["aio
 
 
 def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
-    """Peers by their short names; `none` alone means nobody. Raises BadInputError."""
+    """Peers by their short names; `none` alone selects none. Raises `BadInputError`."""
     if list(names) == ["none"]:
         return ()
     for name in names:
@@ -141,7 +141,7 @@ def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
 
 
 def worker_argv(site: Site) -> list[str]:
-    """The worker behind all of them: nginx if it is there, else the least one in Python."""
+    """Arguments of the worker behind all peers: nginx if installed, otherwise the minimal one in Python."""
     if PEERS["nginx"].absence:
         return [*program("benchmarks.cost.worker"), *map(str, site.workers)]
     (site.folder / peer_files.LARGE_NAME).write_bytes(bytes(peer_files.LARGE_BYTES))
@@ -150,7 +150,7 @@ def worker_argv(site: Site) -> list[str]:
 
 
 def worker_case(case: Case) -> Case:
-    """What the worker answers: it speaks plain HTTP, whatever the proxy before it speaks."""
+    """Case for the worker: always plain HTTP."""
     return CASES["get"] if case.is_tls else case
 
 

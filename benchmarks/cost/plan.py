@@ -1,7 +1,4 @@
-"""What is going to be measured, and what a run has given.
-
-Rule of this file: values only. Who measures stands in a file for each kind of figure: `cost`, `tail`, `memory`.
-"""
+"""Plan and run of the cost benchmark. Values only; `cost`, `tail` and `memory` measure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from benchmarks.cost.peers import Peer
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured and how, and on which cores. `connections`: kept busy, or, for memory, idle."""
+    """What is measured and on which cores. `connections` are busy, or idle in the memory case."""
 
     peers: tuple[Peer, ...]
     case: Case
@@ -34,7 +31,7 @@ class Plan:
 
     @property
     def is_load_alone(self) -> bool:
-        """Whether the load has a core for itself: in an open loop it may not wait for anybody."""
+        """Whether the load generator has a core of its own, which an open loop needs."""
         return self.case.kind is Kind.TAIL and self.proxy_core != self.rest_core
 
     @property
@@ -44,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One peer, once. `figure` is what its case measures, in the unit of the case's kind."""
+    """One run of one peer. `figure` is in the unit of the case's kind."""
 
     case: str
     peer: str
@@ -57,29 +54,29 @@ class Run:
 
     user_share: float = 0.0
     taken: float = 0.0
-    """Part of the bench's cores that was taken by processes that are not the bench's, 0 to 1."""
+    """Share of the benchmark's cores used by other processes, 0 to 1."""
 
     lag: float = 0.0
-    """Milliseconds by which the generator itself was late, at the 99th percentile; 0 in a closed loop."""
+    """p99 of the generator's own lag in milliseconds; 0 in a closed loop."""
 
     busy: float = 0.0
-    """Part of the core of generator and worker that was in use by anybody, in an open loop; 0 where nobody looked."""
+    """Utilisation of the core of generator and worker by all processes, in an open loop; 0 if unknown."""
 
     load_cpu: float = 0.0
-    """Microseconds of processor time that the generator of an open loop took for a request."""
+    """CPU time of the open-loop generator per request in microseconds."""
 
     waited: int = 0
-    """Requests of an open loop that found no connection free when they were due; they count from then all the same."""
+    """Open-loop requests that found no free connection when due; their latency still counts from the due time."""
 
     fault: str = ""
-    """Why the peer's figures must not be believed; empty when they may."""
+    """Reason why the peer's figures are invalid; empty if they are valid."""
 
     void: str = ""
-    """Why this run says nothing, through no fault of the peer; empty when it does."""
+    """Reason why the run is unusable through no fault of the peer; empty if it is usable."""
 
 
 class Observer(Protocol):
-    """Who looks on."""
+    """Receiver of progress events."""
 
     def run_started(self, block: int, peer: Peer) -> None: ...
     def run_ended(self, run: Run) -> None: ...
@@ -87,6 +84,6 @@ class Observer(Protocol):
 
 
 def order_of(plan: Plan) -> list[list[Peer]]:
-    """The peers of every block, in the order in which they run."""
+    """Shuffled order of the peers in each block."""
     rng = Random(plan.seed)
     return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.blocks)]

@@ -1,6 +1,6 @@
-"""A bare TCP relay: what it costs to move the bytes and to understand none of them. The floor of any Python proxy.
+"""Bare TCP relay: the cost of moving bytes without parsing them, a lower bound for any Python proxy.
 
-Rule of this file: one upstream connection per client connection, no parsing, no choice but the next worker.
+One upstream connection per client connection, workers in turn.
 
     python -m benchmarks.cost.relay PORT WORKER_PORT…
 """
@@ -17,7 +17,7 @@ import uvloop
 
 
 class End(asyncio.Protocol):
-    """One side of a pair: what is read here is written there, at the pace of the slower."""
+    """One side of a pair: writes what it reads to the other side, with backpressure."""
 
     transport: asyncio.Transport
 
@@ -45,7 +45,7 @@ class End(asyncio.Protocol):
 
 
 class Front(End):
-    """The client's side. uvloop reads from the start, so what comes before the worker is there is kept for it."""
+    """Client side. uvloop reads at once, so data that arrives before the upstream connection is buffered."""
 
     def __init__(self, workers: Iterator[int]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Front(End):
             return
         self.other = other
         other.transport.write(self._early)
-        if self.transport.is_closing():  # the client left in between
+        if self.transport.is_closing():  # the client has left meanwhile
             other.transport.close()
 
 

@@ -1,7 +1,7 @@
-"""The measuring itself: every peer once per block, in a fresh random order.
+"""Runs of the cost benchmark: every peer once per block, in a fresh random order.
 
-Rule of this file: only what is started here is ended here, whatever happens. A run with an error, or one whose peer
-does not start, is kept and marked, never counted.
+A run with an error, or whose peer does not start, is kept and marked invalid. Only processes started here are stopped
+here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from experiments.ports import free_ports
 from experiments.processes import Child
 
 WORKERS = 4
-"""Endpoints of every proxy, so that there is something to choose; one process listens on all of their ports."""
+"""Endpoints of every proxy, so that a policy has a choice; one process listens on all of their ports."""
 
 
 class Ground:
-    """Where the runs of one case happen: a worker on some ports, a load, a folder for all files."""
+    """Environment of the runs of one case: worker ports, load and a folder for files."""
 
     def __init__(self, plan: Plan, folder: Path, ports: tuple[int, ...], worker: Child) -> None:
         self._plan = plan
@@ -43,23 +43,23 @@ class Ground:
         self._tail = Tail(plan, self._load, worker)
 
     def site(self, peer: Peer, name: str) -> Site:
-        """A place for a fresh process; one address may stand behind many of its endpoints."""
+        """Placement for a fresh process; several endpoints may share an address."""
         workers = tuple(islice(cycle(self._ports), peer.endpoints or WORKERS))
         return Site(next(free_ports(1)), workers, folder_in(self._folder, name), self._certificate)
 
     async def prepare(self, observer: Observer) -> None:
-        """What must be known before the first run. Raises FleetFailedError."""
+        """Find the offered rate if the case needs it. Raises `FleetFailedError`."""
         if self._plan.case.kind is Kind.TAIL:
             sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
             observer.said(await self._tail.find_rate(sites))
 
     def living(self, life: int) -> AbstractAsyncContextManager[Living]:
-        """The units of some blocks. Where memory is measured nobody lives: each run has a process of its own."""
+        """Start the peers for some blocks; none in the memory case, where each run starts its own process."""
         peers = () if self._plan.case.kind is Kind.MEMORY else self._plan.peers
         return living(self._plan, peers, lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"))
 
     async def measured(self, peer: Peer, units: Living, run: Run) -> Run:
-        """The run, with what was found."""
+        """Measure one run; a failure is recorded as its fault."""
         try:
             if self._plan.case.kind is Kind.TAIL:
                 return await self._tail.measured(units.of(peer), run)
@@ -72,7 +72,7 @@ class Ground:
 
 
 async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
-    """Do all runs; each is told to `observer` as soon as it has ended. Raises FleetFailedError without a worker."""
+    """Run the whole plan and report each run to `observer`. Raises `FleetFailedError` if the worker does not start."""
     ports = tuple(free_ports(WORKERS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)

@@ -1,6 +1,6 @@
-"""Processes that answer on a port of the loopback, for as long as a block lasts.
+"""Start processes that listen on a loopback port, and wait until they answer.
 
-Rule of this file: only what is started here is ended here, whatever happens.
+Only processes started here are stopped here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOK_AGAIN = 0.05
 
 @asynccontextmanager
 async def serving(name: str, argv: list[str], port: int, case: Case, core: int) -> AsyncIterator[Child]:
-    """A process that answers the case's path on `port`, gone when the block is left."""
+    """Start a process that answers the case's path on `port`; stopped on exit. Raises `FleetFailedError`."""
     with cpu_time.pinned_to(core):
         child = await processes.start(name, argv)
     async with AsyncExitStack() as stack:
@@ -33,11 +33,11 @@ async def serving(name: str, argv: list[str], port: int, case: Case, core: int) 
 
 
 async def answering(child: Child, port: int, case: Case) -> None:
-    """Wait until it answers 200. Raises FleetFailedError."""
+    """Wait until it answers 200. Raises `FleetFailedError`."""
     give_up_at, last = time.monotonic() + READY_WITHIN, "nothing"
     while time.monotonic() < give_up_at:
         if not child.is_running:
-            await asyncio.sleep(LOOK_AGAIN)  # for the end of its standard error
+            await asyncio.sleep(LOOK_AGAIN)  # wait for the rest of its standard error
             raise FleetFailedError(f"{child.name} ended before it was ready{child.tail}")
         last = await status_line(port, case) or last
         if " 200 " in last:
@@ -47,7 +47,7 @@ async def answering(child: Child, port: int, case: Case) -> None:
 
 
 async def status_line(port: int, case: Case) -> str:
-    """The first line of the answer to a GET; empty when there is none."""
+    """Status line of the response to a GET; empty if there is none."""
     try:
         async with asyncio.timeout(1.0):
             context = client_context() if case.is_tls else None
@@ -63,7 +63,7 @@ async def status_line(port: int, case: Case) -> str:
 
 
 def folder_in(folder: Path, name: str) -> Path:
-    """A new folder for the files of one process."""
+    """Create a folder for the files of one process."""
     made = folder / name
     made.mkdir()
     return made

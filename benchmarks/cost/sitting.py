@@ -1,6 +1,6 @@
-"""A sitting at the terminal: carry the runs out, print table and verdicts, write the file, decide the exit code.
+"""Terminal session of the cost benchmark: run, print tables and verdicts, write the file, choose the exit code.
 
-Rule of this file: however it ends, nothing that was started is left running, and what was measured is shown.
+However it ends, no process is left running and the results so far are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """All that is going to be measured, a plan for each case; who is absent, and why; where to write it."""
+    """All plans, one for each case; absent peers with reasons; the output file."""
 
     plans: tuple[Plan, ...]
     absent: dict[str, str]
@@ -47,7 +47,7 @@ class Sitting:
 
 
 class Progress:
-    """What is seen meanwhile, and what has been measured so far. It draws little: drawing costs processor time."""
+    """Progress display and the runs so far. Redraws rarely, because drawing uses CPU time."""
 
     def __init__(self, plans: Sequence[Plan], console: Console) -> None:
         self.runs: list[Run] = []
@@ -80,7 +80,7 @@ class Progress:
 
 
 def found_in_words(run: Run) -> str:
-    """A run in a line."""
+    """Result of a run as a line of text."""
     if run.fault or run.void:
         return f"INVALID: {run.fault}" if run.fault else f"void: {run.void}"
     kind = CASES[run.case].kind
@@ -89,7 +89,7 @@ def found_in_words(run: Run) -> str:
 
 
 def conduct(sitting: Sitting) -> int:
-    """Measure, print, write; returns the exit code. Raises ExperimentError."""
+    """Measure, print, write; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
     was_stopped = False
     with Progress(sitting.plans, console) as progress:
@@ -108,7 +108,7 @@ def conduct(sitting: Sitting) -> int:
 
 
 async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -> None:
-    """All cases, one after the other."""
+    """Run all cases in order."""
     console.print(Text(f"Python: {interpreter_in_words()}.\nOurs: {describe_build()}."))
     for plan in plans:
         console.print(Text(introduction(plan)))
@@ -117,7 +117,7 @@ async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -
 
 
 def introduction(plan: Plan) -> str:
-    """What is going to be measured, in words that hold for the figures that follow."""
+    """Text printed before a case: what is measured, blocks, connections, load and core assignment."""
     place = place_in_words(plan)
     sizes = plan.case.sizes
     endpoints = f"{sizes[0][0]} to {sizes[-1][0]}" if sizes else f"{WORKERS}"
@@ -131,7 +131,7 @@ def introduction(plan: Plan) -> str:
 
 
 def place_in_words(plan: Plan) -> str:
-    """Who runs where."""
+    """Core assignment as text."""
     if plan.proxy_core == plan.rest_core:
         return f"proxy, worker and load share core {plan.proxy_core}: nobody is woken on another core"
     if plan.is_load_alone:
@@ -140,7 +140,7 @@ def place_in_words(plan: Plan) -> str:
 
 
 def load_in_words(plan: Plan) -> str:
-    """Who asks."""
+    """Load generator as text."""
     load = "wrk" if plan.wrk else "our own generator, as wrk is not on the PATH"
     return {
         Kind.COST: load,
@@ -150,7 +150,7 @@ def load_in_words(plan: Plan) -> str:
 
 
 def what_is_measured(plan: Plan) -> str:
-    """The figure, in a sentence."""
+    """Figure of the case as a sentence."""
     words = plan.case.words
     return {
         Kind.COST: f"CPU per forwarded {words}: user and system time of the proxy's process tree over requests.",
@@ -160,7 +160,7 @@ def what_is_measured(plan: Plan) -> str:
 
 
 def present(console: Console, sitting: Sitting, runs: list[Run], found: list[Verdict]) -> None:
-    """A table for each case, who is missing from them, and one table of the bounds."""
+    """Print a table for each case, the absent peers and the table of bounds."""
     for plan in sitting.plans:
         own = [run for run in runs if run.case == plan.case.name]
         rows = rows_of(own)
@@ -179,7 +179,7 @@ def present(console: Console, sitting: Sitting, runs: list[Run], found: list[Ver
 
 
 def document(sitting: Sitting, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
-    """Everything, for another program."""
+    """Complete results for JSON."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()} {platform.machine()}",
@@ -195,7 +195,7 @@ def document(sitting: Sitting, runs: list[Run], found: list[Verdict], was_stoppe
 
 
 def case_document(plan: Plan, runs: list[Run]) -> dict[str, Any]:
-    """One case: its plan, a row for each unit."""
+    """Results of one case: its plan and a row for each peer."""
     described = asdict(plan.case) | {"kind": plan.case.kind.value}
     own = [run for run in runs if run.case == plan.case.name]
     peers = [peer.name for peer in plan.peers]
@@ -206,7 +206,7 @@ def case_document(plan: Plan, runs: list[Run]) -> dict[str, Any]:
 
 
 def versions(plan: Plan) -> dict[str, str]:
-    """Of Python, its packages that matter here, and the programs that took part."""
+    """Versions of Python, relevant packages and programs."""
     found = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
     programs = {peer.program: peer.version for peer in PEERS.values() if peer.program and not peer.absence}
     for program, option in programs.items() | ({(plan.wrk, "-v")} if plan.wrk else set()):
@@ -215,7 +215,7 @@ def versions(plan: Plan) -> dict[str, str]:
 
 
 def version_of(program: str, option: str) -> str:
-    """The first thing in its words that looks like a version."""
+    """First string in the program's version output that looks like a version."""
     said = subprocess.run([program, option], capture_output=True, text=True, check=False, timeout=10)
     number = re.search(r"\d+\.\d+(\.\d+)?", said.stdout + said.stderr)
     return number[0] if number else "unknown"

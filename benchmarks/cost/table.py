@@ -1,6 +1,6 @@
-"""What the runs of one case say: a row per peer.
+"""Summary table of one case, with a row for each peer.
 
-Rule of this file: a peer with an error in any run has no figures at all; a run that is void is left out.
+A peer with a fault in any run has no figures; a void run is left out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.cost.plan import Run
 from experiments.terminal import FULL_WIDTH
 
 QUIET = 0.05
-"""Part of the cores that others may have before the figures are doubted."""
+"""Share of the cores used by other processes above which a warning is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One peer over all blocks. `figure` is the median, in the case's unit; None when invalid."""
+    """Summary of one peer over all blocks. `figure` is the median in the case's unit; None if invalid."""
 
     peer: str
     runs: int
@@ -33,7 +33,7 @@ class Row:
     lowest: float = 0.0
     highest: float = 0.0
     to_nginx: Spread | None = None
-    """Of the ratios per block."""
+    """Spread of the ratios per block."""
 
     rate: float = 0.0
     user: float = 0.0
@@ -44,13 +44,13 @@ class Row:
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """A row per peer, the cheapest first, the invalid last."""
+    """One row per peer, the cheapest first, invalid ones last."""
     rows = [row_of(runs, peer) for peer in dict.fromkeys(run.peer for run in runs)]
     return sorted(rows, key=lambda row: (row.figure is None, row.figure or 0.0))
 
 
 def row_of(runs: Sequence[Run], peer: str) -> Row:
-    """`runs` are of one case."""
+    """Summary of one peer; `runs` are of one case."""
     every = [run for run in runs if run.peer == peer]
     own = runs_of(runs, peer)
     faults = [f"block {run.block + 1}: {run.fault}" for run in every if run.fault]
@@ -75,7 +75,7 @@ def row_of(runs: Sequence[Run], peer: str) -> Row:
 
 
 def doubts(runs: Sequence[Run]) -> str:
-    """A warning when the machine was busy with something else; empty when it was quiet."""
+    """Warning that the machine was busy with other work; empty if it was quiet."""
     taken = [run.taken for run in runs]
     if not taken or max(taken) < QUIET:
         return ""
@@ -86,7 +86,7 @@ def doubts(runs: Sequence[Run]) -> str:
 
 
 def columns(kind: Kind) -> list[str]:
-    """Those that every terminal has room for, then the others."""
+    """Column names, the essential ones first."""
     more = {
         Kind.COST: ["requests/s", "user + system µs"],
         Kind.TAIL: ["offered/s", "lag p99 ms", "load's core"],
@@ -96,11 +96,11 @@ def columns(kind: Kind) -> list[str]:
 
 
 ESSENTIAL = 4
-"""Columns on a narrow terminal."""
+"""Number of columns shown on a narrow terminal."""
 
 
 def table_of(rows: Sequence[Row], kind: Kind, width: int) -> Table:
-    """For a terminal; one of few columns gets the essential ones."""
+    """Table for a terminal of `width` columns."""
     made = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     shown = columns(kind)[: None if width >= FULL_WIDTH else ESSENTIAL]
     for index, name in enumerate(shown):
@@ -111,7 +111,7 @@ def table_of(rows: Sequence[Row], kind: Kind, width: int) -> Table:
 
 
 def cells(row: Row, kind: Kind) -> list[str | Text]:
-    """As many as there are columns, or fewer."""
+    """Cells of a row; at most as many as there are columns."""
     if row.figure is None:
         return [row.peer, Text("INVALID", style="red"), "", Text("yes", style="red")]
     ratio = row.to_nginx
@@ -131,6 +131,6 @@ def cells(row: Row, kind: Kind) -> list[str | Text]:
 
 
 def shown(figure: float, kind: Kind) -> str:
-    """With as many digits as mean something."""
+    """Format a figure with the significant digits of its kind."""
     digits = {Kind.COST: 1, Kind.TAIL: 2, Kind.MEMORY: 0}[kind]
     return f"{figure:.{digits}f}"

@@ -1,9 +1,8 @@
-"""The 99th percentile of latency at half of the capacity, the same rate for everybody, in an open loop.
+"""p99 of latency at half of the slowest proxy's capacity, at the same rate for all proxies, in an open loop.
 
-Rule of this file: latency counts from the scheduled instant. The generator's own lag is part of it, and so is what
-other processes do to the cores, and a core on which the generator finds no room. A run in which one of these is large
-says nothing of the peer: it is repeated, and then void. Where there are two cores the generator has one for itself, for
-a worker on the same core makes it late; the worker shares the proxy's.
+Latency counts from the scheduled instant, so it includes the generator's lag, other processes on the cores, and a
+saturated generator core. A run in which one of these is large is repeated, then void. With two cores the generator has
+one to itself, because a worker on the same core makes it late; the worker shares the proxy's.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
 PART = 0.5
-"""Of the capacity of the slowest."""
+"""Offered rate as a fraction of the slowest proxy's capacity."""
 
 LAG_PART = 0.5
-"""Of a run's p99 that the generator's lag may be, at its own 99th percentile."""
+"""Limit on the p99 of the generator's lag, as a fraction of the run's p99."""
 
 TAKEN_PART = 0.2
-"""Of the cores that others may have had: a tail is made by whoever comes in between."""
+"""Limit on the share of the cores used by other processes: they cause tail latency."""
 
 BUSY_PART = 0.85
-"""Of the generator's core that may be in use: beyond it requests wait for the generator."""
+"""Limit on the utilisation of the generator's core: beyond it requests wait for the generator."""
 
 FULL_PART = 0.9
-"""Of its core that is used at a proxy's capacity, at least; with less, something else was the limit."""
+"""Least utilisation of its core at a proxy's capacity; below, something else was the limit."""
 
 ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Requests per second in a closed loop, and the part of the proxy's core that was used for them by ours."""
+    """Closed-loop requests per second, and the utilisation of the proxy's core by the benchmark."""
 
     rate: float
     used: float
 
 
 class Tail:
-    """Finds the rate, then measures at it."""
+    """Finds the offered rate, then measures at it."""
 
     def __init__(self, plan: Plan, load: Load, worker: Child) -> None:
         self._plan = plan
@@ -62,7 +61,7 @@ class Tail:
         self.rate = 0.0
 
     async def find_rate(self, sites: Sequence[tuple[Peer, Site]]) -> str:
-        """Half of what the slowest can do; returns what was found, in words. Raises FleetFailedError."""
+        """Set `rate` from the capacity of the slowest peer; returns a description. Raises `FleetFailedError`."""
         capacities = {peer.name: await self._capacity(peer, site) for peer, site in sites}
         self.rate = PART * min((found.rate for found in capacities.values()), default=0.0)
         return capacities_in_words(capacities, self.rate)
@@ -79,12 +78,12 @@ class Tail:
         return Capacity(outcome.rate, used)
 
     def _spent(self, proxy: Child) -> float:
-        """Seconds of processor time on the proxy's core, as far as they are ours."""
+        """CPU seconds on the proxy's core used by the benchmark."""
         there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
         return sum(cpu_time.cpu_of(child.pid).total for child in there)
 
     async def measured(self, unit: Unit, run: Run) -> Run:
-        """One run, the same instants for every peer of the block. Raises FleetFailedError."""
+        """Measure one run, with the same arrivals for every peer of the block. Raises `FleetFailedError`."""
         await self._load.run(unit.port, self._plan.warm_up, self._place)
         for _ in range(ATTEMPTS):
             run = await self._attempted(unit, run)
@@ -110,7 +109,7 @@ class Tail:
 
 
 def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
-    """The run as the report has it; `taken` is the part of the cores that others had."""
+    """The run with the report's figures; `taken` is the share of the cores used by others."""
     return replace(
         run,
         figure=report.p99,
@@ -127,7 +126,7 @@ def judged(run: Run, report: Report, rate: float, taken: float = 0.0) -> Run:
 
 
 def fault_in_words(report: Report) -> str:
-    """Which requests failed, and how; empty when none did."""
+    """Failed requests by kind as text; empty if none failed."""
     if not report.failed:
         return ""
     kinds = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.failures.items())
@@ -135,12 +134,12 @@ def fault_in_words(report: Report) -> str:
 
 
 def doubt(report: Report, taken: float) -> str:
-    """Why a run says nothing of the peer; empty when it does."""
+    """Reason why a run is void; empty if it is usable."""
     if taken > TAKEN_PART:
         return f"others took {taken:.0%} of the cores"
     if report.busy > BUSY_PART:
         return f"the generator's core was {report.busy:.0%} in use, which leaves it no room"
-    if report.lag <= LAG_PART * report.p99:  # not where one of them is nan
+    if report.lag <= LAG_PART * report.p99:  # false if one of them is nan
         return ""
     return f"the generator was {report.lag:.2f} ms late itself, of {report.p99:.2f} ms"
 

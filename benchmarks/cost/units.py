@@ -1,8 +1,8 @@
-"""The processes that are measured, alive side by side for some blocks.
+"""Proxy processes that run side by side for some blocks.
 
-Rule of this file: a unit lives through several blocks, so that runs can be short and the sides of a ratio are seconds
-apart; then all are started afresh, for a process keeps what it has drawn by lot: addresses, hash seeds, the order of
-its memory. Who does not start, or dies, has a reason instead of a process, and the others go on.
+A process is kept for `BLOCKS_PER_LIFE` blocks, so that runs can be short and the sides of a ratio are seconds apart;
+then all are restarted, because a process keeps random properties: addresses, hash seeds, memory layout. A process that
+fails to start has a reason instead, and the others go on.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ BLOCKS_PER_LIFE = 5
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A living process of a peer, and where it listens."""
+    """A running process of a peer and its port."""
 
     child: Child
     port: int
 
     def died(self) -> FleetFailedError:
-        """To be raised when its accounts cannot be read any more."""
+        """Error to raise when its accounts can no longer be read."""
         return FleetFailedError(f"{self.child.name} died while it was measured{self.child.tail}")
 
 
 @dataclass(slots=True)
 class Living:
-    """Who is alive, by the peer's name, and why somebody is not."""
+    """Running processes by the peer's name, and failures to start."""
 
     units: dict[str, Unit] = field(default_factory=dict)
     reasons: dict[str, FleetFailedError] = field(default_factory=dict)
 
     def of(self, peer: Peer) -> Unit:
-        """Raises FleetFailedError where it has not started."""
+        """Process of a peer. Raises `FleetFailedError` if it has not started."""
         if peer.name in self.reasons:
             raise self.reasons[peer.name]
         return self.units[peer.name]
@@ -48,7 +48,7 @@ class Living:
 
 @asynccontextmanager
 async def living(plan: Plan, peers: Sequence[Peer], site: Callable[[Peer], Site]) -> AsyncIterator[Living]:
-    """All of them, each on the proxy's core, until the block is left."""
+    """Start all peers on the proxy's core; stopped on exit."""
     found = Living()
     async with AsyncExitStack() as stack:
         for peer in peers:

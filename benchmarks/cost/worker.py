@@ -1,7 +1,6 @@
-"""The least worker in Python, for machines without nginx: it parses a request and answers with ready bytes.
+"""Minimal worker in Python for machines without nginx: parses requests and answers with prepared bytes.
 
-Rule of this file: it answers as nginx does in `peer_files.nginx_worker`, the same bodies on the same paths, so
-either may stand behind the proxies. The huge body is for slow readers, and nginx, which is not before them, has none.
+Serves the same bodies on the same paths as `peer_files.nginx_worker`, plus a huge body for slow readers.
 
     python -m benchmarks.cost.worker PORT…
 """
@@ -21,7 +20,7 @@ from benchmarks.cost.peer_files import HUGE_BYTES, HUGE_NAME, LARGE_BYTES, LARGE
 
 
 def answer(body: bytes) -> bytes:
-    """A whole response."""
+    """Complete response with `body`."""
     return b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
@@ -34,13 +33,14 @@ LARGE_ANSWERS = {
 
 HUGE_PATH = f"/{HUGE_NAME}".encode()
 SEND_BUFFER = 32 * 1024
-"""Bytes that the kernel may hold of a huge answer. A real worker's kernel is another machine's; here a thousand send
-buffers, grown to megabytes each, fill the account that all sockets of the machine share (tcp_mem in tcp(7)), and then
-everybody's segments are dropped and come again after 200 ms, those of the traffic that is measured too."""
+"""Send buffer in bytes for a huge response. On one machine, a thousand send buffers grown to megabytes each exhaust the
+memory that all its sockets share (`tcp_mem` in tcp(7)); then segments are dropped and retransmitted after 200 ms, those
+of the measured traffic included.
+"""
 
 
 class Connection(asyncio.Protocol):
-    """One client; whatever it asks for, it gets when its request has ended."""
+    """One client connection; answers each request when it is complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(ports: Sequence[int]) -> None:
-    """Answer until SIGTERM ends the process."""
+    """Serve until SIGTERM ends the process."""
     loop = asyncio.get_running_loop()
     for port in ports[1:]:
         await loop.create_server(Connection, "127.0.0.1", port)

@@ -1,1 +1,1 @@
-"""Two worlds: the same scenarios measured on real processes and simulated, side by side."""
+"""`python -m benchmarks fidelity`: the same scenarios measured on real processes and simulated, side by side."""

@@ -1,9 +1,9 @@
-"""Do the two worlds agree? Share per worker, mean, 99th percentile, and who comes before whom.
+"""Agreement of simulation and measurement: share per worker, mean, 99th percentile and ranking of policies.
 
-Rules of this file: pure, from runs alone. Only blocks count whose measured run is valid, and of the simulation the same
-blocks. A figure that rests on no valid run is shown and not judged. A miss is a miss, whatever else is said: the
-interval over blocks, and how far a single simulation lies from what many expect that differ by the draws of their
-decisions alone, are there to tell a wrong model from too few requests.
+Pure functions of runs. Only blocks whose measured run is valid count, and the same blocks of the simulation. A figure
+without any valid run is shown and not judged. A figure beyond its bound is a miss; the confidence interval over blocks
+and the simulation noise (distance of a single simulation from the mean of many with other decision draws) help to tell
+a wrong model from too few requests.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from experiments.campaign.results import Results
 from experiments.load.samples import Floats, Run
 
 BOUNDS = {"share": 0.05, "mean": 0.05, "p99": 0.10}
-"""The greatest distance of a simulated figure from the measured one that is still agreement."""
+"""Largest relative distance of a simulated figure from the measured one that counts as agreement."""
 
 MEASURED, SIMULATED = 0, 1
 Worlds = tuple[dict[int, float], dict[int, float]]
-"""Block -> value, measured and simulated."""
+"""Value by block: measured, simulated."""
 
 
 def mean(latency: Floats) -> float:
-    """Of nothing there is none."""
+    """Mean; nan for an empty array."""
     return float(np.mean(latency)) if len(latency) else math.nan
 
 
@@ -42,10 +42,11 @@ LATENCY: dict[str, Callable[[Floats], float]] = {"mean": mean, "p99": p99}
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One figure in both worlds, in seconds; of shares the two whose distance is greatest.
+    """One figure, measured and simulated, latencies in seconds; for shares, the worker with the greatest distance.
 
-    `distance` is simulated over measured, less 1; of shares the difference in parts of an even share. `is_met` is None
-    where it cannot be said. `luck` is the distance of a single simulation from many; nan where there is none.
+    `distance` is simulated over measured, less 1; for shares, the difference as a fraction of an even share. `is_met`
+    is None if it cannot be judged. `luck` is the simulation noise: the distance of a single simulation from many; nan
+    if unknown.
     """
 
     quantity: str
@@ -60,7 +61,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry of a scenario: its agreements, and the failures in parts of a hundred. `fault`: why it is not judged."""
+    """One entry of a scenario: its agreements and failures in per cent. `fault` is the reason why it is not judged."""
 
     label: str
     policy: str
@@ -73,9 +74,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Duel:
-    """Two entries by their 99th percentiles: `first` over `second`, in each world.
+    """Pair comparison of two entries by p99: ratio of `first` to `second`, measured and simulated.
 
-    `is_apart` says whether measuring keeps them apart beyond noise; `is_same` whether simulating does on the same side.
+    `is_apart` says whether the measured ratio differs from 1 beyond noise; `is_same` whether the simulated ratio is on
+    the same side.
     """
 
     first: str
@@ -88,24 +90,24 @@ class Duel:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """One scenario in both worlds."""
+    """Result of one scenario, measured and simulated."""
 
     name: str
     question: str
     rows: tuple[Row, ...]
     duels: tuple[Duel, ...]
     orders: tuple[tuple[str, ...], tuple[str, ...]]
-    """Labels from the best 99th percentile on: measured, simulated."""
+    """Labels by ascending p99: measured, simulated."""
 
     @property
     def ranking_is_met(self) -> bool | None:
-        """Whether all that measuring keeps apart comes in the same order; None where it keeps nobody apart."""
+        """Whether all pairs that differ in measurement have the same order in simulation; None without such a pair."""
         apart = [duel for duel in self.duels if duel.is_apart]
         return all(duel.is_same for duel in apart) if apart else None
 
 
 def chapter_of(measured: Results, simulated: Results, again: Results | None = None) -> Chapter:
-    """Hold the results of one scenario against each other; `again` is simulated once, with draws of its own."""
+    """Compare the measured and simulated results of one scenario; `again` is a single simulation with its own draws."""
     scenario = measured.scenario
     twin = scenario.twins[1] if scenario.twins else None
     entries = [entry for entry in measured.entries() if entry.label != twin]
@@ -122,7 +124,7 @@ def chapter_of(measured: Results, simulated: Results, again: Results | None = No
 
 
 def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list[Run], list[Run]]:
-    """Runs of both worlds block by block: of the valid measured ones, or of all where none is valid."""
+    """Measured and simulated runs of the same blocks: of the valid measured runs, or of all if none is valid."""
     theirs = {run.facts.block: run for run in simulated.runs_of(label)}
     ours = [run for run in measured.runs_of(label) if run.facts.block in theirs]
     kept = [run for run in ours if run.facts.is_valid] or ours
@@ -130,7 +132,7 @@ def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list
 
 
 def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Row:
-    """One entry. Nothing is judged without a valid run in both worlds."""
+    """Agreements of one entry; not judged unless both worlds have a valid run."""
     if not ours:
         return Row(label, policy, 0, (), math.nan, math.nan, "no block has a run in both worlds")
     fault = fault_of(ours, theirs)
@@ -143,7 +145,7 @@ def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], 
 
 
 def with_luck(row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None) -> Row:
-    """The row with the distance of a single simulation from the many, over the same blocks."""
+    """Copy of `row` with the simulation noise of each agreement, from the same blocks of `again`."""
     if again is None or not row.agreements:
         return row
     theirs = pairs[row.label][1]
@@ -156,7 +158,7 @@ def with_luck(row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again:
 
 
 def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
-    """Why the pair is not judged; empty when it is."""
+    """Reason why the entry is not judged; empty if it is."""
     for world, runs in (("measured", ours), ("simulated", theirs)):
         invalid = [run for run in runs if not run.facts.is_valid]
         if invalid:
@@ -165,7 +167,7 @@ def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
 
 
 def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
-    """The worker whose shares lie furthest apart. In parts of an even share, for who gets little has little to say."""
+    """Share of the worker whose shares differ most, relative to an even share: small shares have large errors."""
     measured, simulated = statistics.share_per_worker(ours), statistics.share_per_worker(theirs)
     worst = max(measured, key=lambda worker: abs(simulated[worker] - measured[worker]))
     distance = (simulated[worst] - measured[worst]) * len(measured)
@@ -174,7 +176,7 @@ def share_agreement(ours: Sequence[Run], theirs: Sequence[Run]) -> Agreement:
 
 
 def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run], seed: int) -> Agreement:
-    """Of successes: all blocks together, with the interval of the ratio over blocks."""
+    """Latency figure of successes over all blocks, with the confidence interval of the ratio over blocks."""
     measured, simulated = (LATENCY[name](statistics.success_latency(runs)) for runs in (ours, theirs))
     distance = simulated / measured - 1
     entry, baseline = (
@@ -187,12 +189,12 @@ def latency_agreement(name: str, ours: Sequence[Run], theirs: Sequence[Run], see
 
 
 def failed(runs: Sequence[Run]) -> float:
-    """Failures in parts of a hundred of all requests."""
+    """Failed requests in per cent."""
     return statistics.statistics_row(runs).ko_percent
 
 
 def floor_of(results: Results) -> Interval | None:
-    """The 99th percentile of the A/A pair over its original: what measuring twice differs by."""
+    """Interval of the p99 ratio of the A/A control to its original: the noise floor of measurement."""
     if results.scenario.twins is None:
         return None
     original, twin = (values_of(results.runs_of(label)) for label in results.scenario.twins)
@@ -203,7 +205,7 @@ def floor_of(results: Results) -> Interval | None:
 
 
 def duel_of(first: str, second: str, values: Mapping[str, Worlds], floor: Interval | None, seed: int) -> Duel:
-    """Two entries, block by block in each world."""
+    """Compare two entries block by block, measured and simulated."""
     measured, simulated = (
         ratio_of(values[first][world], values[second][world], seed) for world in (MEASURED, SIMULATED)
     )
@@ -213,7 +215,7 @@ def duel_of(first: str, second: str, values: Mapping[str, Worlds], floor: Interv
 
 
 def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) -> Interval:
-    """One entry over another, over the blocks that both have."""
+    """Interval of the ratio of one entry to another, over their common blocks."""
     blocks = sorted(ours.keys() & theirs.keys())
     if not blocks:
         return Interval(math.nan, math.nan, math.nan, 0)
@@ -221,7 +223,7 @@ def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) 
 
 
 def stands_apart(interval: Interval, floor: Interval | None) -> bool:
-    """Whether two are apart: more than 5 %, more than an A/A pair, and the interval has no 1 in it."""
+    """Whether two entries differ by more than 5 % and the A/A control, with an interval that excludes 1."""
     if interval.blocks < 2 or math.isnan(interval.low):
         return False
     is_clear = interval.low > 1 or interval.high < 1
@@ -229,13 +231,13 @@ def stands_apart(interval: Interval, floor: Interval | None) -> bool:
 
 
 def values_of(runs: Sequence[Run]) -> dict[int, float]:
-    """Block -> 99th percentile of the successes of its valid run, seconds."""
+    """p99 of the successes of each valid run by block, in seconds."""
     found = {run.facts.block: p99(statistics.success_latency([run])) for run in runs if run.facts.is_valid}
     return {block: value for block, value in found.items() if value > 0}
 
 
 def order_of(values: Mapping[str, Worlds], world: int) -> tuple[str, ...]:
-    """Labels by the geometric mean of their 99th percentiles; who has none is left out."""
+    """Labels by the geometric mean of their p99s; entries without one are left out."""
     means = {
         label: float(np.mean(np.log([*pair[world].values()])))
         for label, pair in values.items()

@@ -1,6 +1,6 @@
-"""`python -m benchmarks fidelity`: the same scenarios measured and simulated, and a page that says where they differ.
+"""`python -m benchmarks fidelity`: measure and simulate the same scenarios, and write a page of the differences.
 
-Rule of this file: it decides nothing by itself. Options become a sitting; the page comes from the sitting's files.
+Only parses options and prints; the page is made from the files of the results directory.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def fidelity(
     redraw: bool,
     check: bool,
 ) -> int:
-    """Measure scenarios on real processes, simulate them, and show where the two worlds differ."""
+    """Measure scenarios on real processes, simulate them, and show where the two differ."""
     if redraw and out is None:
         raise click.UsageError("--redraw: name the directory with --out")
     if quick and blocks is not None:
@@ -74,7 +74,7 @@ def fidelity(
     console = console_here()
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
-        # These, and the figures, are half a second of imports that --help does not need.
+        # These imports and those of the figures take half a second, which `--help` does not need.
         from benchmarks.fidelity.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
         from experiments.simulator.run import simulate_emulated
 
@@ -93,7 +93,7 @@ def fidelity(
 
 
 def present(directory: Path, console: Console, check: bool) -> int:
-    """Write the page and print its essence."""
+    """Write the page and print its verdicts; returns the exit code."""
     from benchmarks.fidelity.page import write_page
     from benchmarks.fidelity.tables import every_verdict, headline, lines_of
 

@@ -1,7 +1,6 @@
-"""The agreement of two worlds as figures: each figure against its twin, and whole distributions over each other.
+"""Figures of the fidelity page: simulated against measured values, and latency distributions over each other.
 
-Rule of this file: as in `report.canvas`. Policies keep their colours, scenarios have marks; what is not judged is
-hollow and grey.
+Styled as in `report.canvas`. A policy has a colour, a scenario a marker; what is not judged is hollow and grey.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from experiments.report.palette import FAINT, GRID, INVALID, policy_colour
 
 MARKERS = "osD^vP*Xph<>"
 TAIL = 1 - np.logspace(0, -3, 200)
-"""Shares of the requests at which distributions are drawn: as many points for each nine."""
+"""Quantiles at which distributions are drawn: the same number of points for each nine."""
 
 
 def scatter(chapters: Sequence[Chapter], sheet: Sheet) -> Figure:
-    """Simulated over measured, mean and p99, each with the band in which they agree."""
+    """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
     with mpl.rc_context(STYLE):
         rows, columns = (len(LATENCY), 1) if sheet.is_narrow else (1, len(LATENCY))
         figure, axes = blank(sheet, 4.2 * rows + 1.2, rows, columns)
@@ -43,7 +42,7 @@ def scatter(chapters: Sequence[Chapter], sheet: Sheet) -> Figure:
 
 
 def draw_scatter(axis: Axes, chapters: Sequence[Chapter], quantity: str) -> None:
-    """One quantity: a point for each entry, on log axes of equal limits."""
+    """One scatter plot: a point for each entry, on log axes with equal limits."""
     points = [
         (one, row.policy, MARKERS[number % len(MARKERS)])
         for number, chapter in enumerate(chapters)
@@ -74,7 +73,7 @@ def bound_text(quantity: str) -> str:
 
 
 def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Figure:
-    """A panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
+    """One panel for each scenario: latency against the share of requests that take longer; simulated is dashed."""
     with mpl.rc_context(STYLE):
         columns = sheet.columns
         rows = -(-len(pairs) // columns)
@@ -97,7 +96,7 @@ def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Fig
 
 
 def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> None:
-    """One scenario, every entry but the twin."""
+    """Distributions of one scenario, for every entry except the A/A control."""
     entries = [entry for entry in measured.entries() if entry.twin_of is None]
     names, shown = [entry.policy.name for entry in entries], list[float]()
     for entry in entries:
@@ -117,12 +116,12 @@ def draw_distributions(axis: Axes, measured: Results, simulated: Results) -> Non
 
 
 def tail_of(latency: Floats) -> Floats:
-    """Milliseconds at every share of TAIL."""
+    """Latency in milliseconds at every quantile of `TAIL`."""
     return np.asarray(np.quantile(latency, TAIL) * 1e3)
 
 
 def policies_of(chapters: Sequence[Chapter]) -> list[str]:
-    """In order of appearance."""
+    """Policies in order of first appearance."""
     return list(dict.fromkeys(row.policy for chapter in chapters for row in chapter.rows))
 
 

@@ -1,6 +1,6 @@
-"""The page of two worlds: tables, figures, the same as JSON and Markdown, from the files of a sitting alone.
+"""Fidelity page as HTML, Markdown and JSON with figures, from the files of a results directory alone.
 
-Rule of this file: `write_page` may be called as often as one likes; the same runs give the same page.
+Idempotent: the same runs give the same page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TITLE = "Do the simulator and the real thing say the same?"
 
 
 def write_page(directory: Path) -> list[Chapter]:
-    """Write worlds.html, worlds.md, worlds.json and figures beside the runs. Raises BadInputError."""
+    """Write worlds.html, worlds.md, worlds.json and the figures beside the runs. Raises `BadInputError`."""
     found = read(directory)
     quiet = [quiet_only(*results) for results in found]
     chapters = [chapter_of(*results) for results in quiet]
@@ -51,12 +51,12 @@ def write_page(directory: Path) -> list[Chapter]:
 
 
 def write(path: Path, text: str) -> None:
-    """UTF-8 with plain line ends."""
+    """Write UTF-8 with LF line ends."""
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results]]) -> list[Drawing]:
-    """Both figures."""
+    """Both figures of the page."""
     return [
         Drawing(
             "agreement",
@@ -76,18 +76,18 @@ def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results
 
 
 def head(chapters: Sequence[Chapter]) -> Html:
-    """The question and the answer."""
+    """Page header: title and verdict."""
     eyebrow = "Steelyard experiment · two worlds"
     return joined([heading(eyebrow, TITLE), BREAK, verdict_box(f"{headline(chapters)}.")])
 
 
 def table_section(table: Table) -> Html:
-    """A table under its heading."""
+    """Section with a table under its heading."""
     return section(table.title, table_html(table))
 
 
 def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> Html:
-    """What a doubter would ask, as a list. `lost`: of each scenario, the part of the requests that was left out."""
+    """Method section as a list. `lost` is the share of requests left out, by scenario."""
     first = pairs[0][0].campaign
     blocks = sorted({results.scenario.blocks for results, _ in pairs})
     lines = [
@@ -108,13 +108,13 @@ def method(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> H
 
 
 def shares(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> str:
-    """`12 % in homogeneous, 3 % in gc-pauses`."""
+    """Text such as `12 % in homogeneous, 3 % in gc-pauses`."""
     named = zip(pairs, lost, strict=True)
     return ", ".join(f"{part:.0%} in {measured.scenario.name}" for (measured, _), part in named)
 
 
 def markdown(chapters: Sequence[Chapter], tables: Sequence[Table]) -> str:
-    """The tables for a pull request."""
+    """The tables as Markdown, for a pull request."""
     parts = [f"# {TITLE}\n\n**{headline(chapters)}.**\n"]
     for table in tables:
         rows = [
@@ -128,7 +128,7 @@ def markdown(chapters: Sequence[Chapter], tables: Sequence[Table]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Fit for JSON: what is no number is null."""
+    """Copy of `value` for JSON; nan and infinity become None."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

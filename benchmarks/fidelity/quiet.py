@@ -1,12 +1,11 @@
-"""What is left of a measured run when the seconds are taken out in which the machine was busy with something else.
+"""Remove the seconds of a measured run in which the machine was busy with other work.
 
-Rule of this file: what is left out of a measured run is left out of its simulated twins too, and nothing else is looked
-at than the generator's own lag: never a latency. A second is disturbed when more than LATE of its requests were sent
-later than a valid run allows, and the second behind it is left out as well, for what has been held up queues. A run of
-which too little is left stays as it was, and is not judged.
+A shared machine loses its processors for tens of milliseconds in some seconds of every minute. One such second makes a
+run of thirty invalid, and says nothing about the others. A second is disturbed if more than `LATE` of its requests were
+sent later than a valid run allows; the second after it is left out too, because delayed requests queue. A run that
+keeps less than `LEAST` of its requests is unchanged and is not judged.
 
-A shared machine takes its processors away for tens of milliseconds, some seconds of every minute. One such second makes
-a run of thirty invalid, and says nothing about the others.
+Only the generator's lag decides, never a latency, and the same seconds are removed from the simulated runs.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from experiments.campaign.statistics import LAG, LAG_LIMIT, lag_percentiles
 from experiments.load.samples import Flags, Ints, Run, Samples
 
 LATE = 0.01
-"""Part of a second's requests, as in the rule for whole runs."""
+"""Share of late requests above which a second is disturbed; the same as for whole runs."""
 
 LEAST = 0.5
-"""Part of a run's requests that must be left."""
+"""Least share of a run's requests that must remain."""
 
 
 def quiet_seconds(samples: Samples) -> Flags:
-    """Which seconds of the run are left, shape (seconds,), counted from its start."""
+    """Which seconds of the run are undisturbed, shape (seconds,), counted from its start."""
     second = seconds_of(samples)
     count = int(second.max()) + 1 if len(second) else 0
     sent = np.bincount(second, minlength=count)
@@ -40,18 +39,18 @@ def quiet_seconds(samples: Samples) -> Flags:
 
 
 def seconds_of(samples: Samples) -> Ints:
-    """In which second of the run each request was due, shape (n,)."""
+    """Second of the run in which each request was due, shape (n,)."""
     return np.floor(samples.scheduled_at).astype(np.int64)
 
 
 def kept_of(samples: Samples, quiet: Flags) -> Flags:
-    """Which requests were due in a second that is left, shape (n,), or behind the last."""
+    """Which requests were due in an undisturbed second or after the last one, shape (n,)."""
     second = seconds_of(samples)
     return np.append(quiet, True)[np.minimum(second, len(quiet))]
 
 
 def only(run: Run, quiet: Flags) -> Run:
-    """The run without the other seconds, and valid if its lag was all that was wrong and enough is left."""
+    """The run without disturbed seconds; valid if lag was its only fault and enough requests remain."""
     kept = kept_of(run.samples, quiet)
     if np.mean(kept) < LEAST:
         return run
@@ -71,25 +70,25 @@ def mended(run: Run) -> Run:
 def quiet_only(
     measured: Results, simulated: Results, again: Results | None = None
 ) -> tuple[Results, Results, Results | None]:
-    """All of them without the seconds that were disturbed in the measured run of the same entry and block."""
+    """All results without the seconds that were disturbed in the measured run of the same entry and block."""
     quiet = {key_of(run): quiet_seconds(run.samples) for run in measured.runs}
     left = None if again is None else with_only(again, quiet)
     return with_only(measured, quiet), with_only(simulated, quiet), left
 
 
 def with_only(results: Results, quiet: Mapping[tuple[str, int], Flags]) -> Results:
-    """Runs that were not measured stay as they are."""
+    """Results restricted to undisturbed seconds; runs without a measured counterpart are unchanged."""
     runs = tuple(only(run, quiet[key]) if (key := key_of(run)) in quiet else run for run in results.runs)
     return replace(results, runs=runs)
 
 
 def key_of(run: Run) -> tuple[str, int]:
-    """What a measured run and its simulations have in common."""
+    """Key that a measured run shares with its simulations: label and block."""
     return run.facts.label, run.facts.block
 
 
 def left_out(before: Sequence[Run], after: Sequence[Run]) -> float:
-    """Part of the requests of valid runs that were left out."""
+    """Share of the requests of valid runs that were left out."""
     pairs = [
         (len(one.samples), len(other.samples))
         for one, other in zip(before, after, strict=True)

@@ -1,14 +1,13 @@
-"""A sitting: each scenario measured, then simulated, into one directory that holds a results directory for each.
+"""A fidelity session: measure and simulate each scenario into one directory with a results directory for each.
 
     DIR/<scenario>/measured/    DIR/<scenario>/simulated/    DIR/<scenario>/simulated-again/
 
-A simulated run is REPEATS simulations in one, which differ by the draws of the balancer's decisions alone: what the
-model expects. The last is one more of them by itself: as far from the others does chance take a single run, and with it
-the measured one.
+A simulated run is the concatenation of `REPEATS` simulations that differ only by the draws of the balancer's decisions.
+`simulated-again` is one more simulation: its distance from the others is the simulation noise of a single run, and so
+of the measured one.
 
-Rule of this file: what has been measured is not measured again: the same directory goes on where it was stopped, and
-runs that came out invalid are repeated only if that is asked for. Simulating takes seconds, so it is done anew each
-time, by the simulator as it is now.
+Measured runs are kept: the same directory resumes where it was interrupted, and invalid runs are repeated only on
+request. Simulation takes seconds, so it is repeated every time with the current simulator.
 """
 
 from __future__ import annotations
@@ -53,12 +52,14 @@ SCENARIOS = (
     "region-surge",
     "region-brownout",
 )
-"""A control, a difference that passes, one that no average sees, one of processes, and two of distance. Chance decides
-little in them: two simulations of four blocks that differ by draws alone have p99s within 7 % of each other under any
-of the policies, where in unequal-speeds they may be half of each other, because a worker is busy for four fifths."""
+"""A control, a transient difference, one that averages do not show, one of processes, and two of distance. Simulation
+noise is small in them: two simulations of four blocks that differ by draws alone have p99s within 7 % of each other
+under any of the policies; in unequal-speeds they may differ by a factor of two, because a worker is busy for four
+fifths of the time.
+"""
 
 POLICIES = ("random", "round-robin", "least-in-flight", "latency-weighted", "peak-ewma")
-"""Blind, blind and even, by count, by latency, by both."""
+"""Blind; blind and even; by count; by latency; by both."""
 
 BLOCKS = 4
 MEASURED, SIMULATED, AGAIN = "measured", "simulated", "simulated-again"
@@ -66,15 +67,16 @@ MEASURED, SIMULATED, AGAIN = "measured", "simulated", "simulated-again"
 REPEATS = 20
 
 INTERRUPTED = "interrupted"
-"""How the reason of a run begins that was stopped in its middle."""
+"""Prefix of the invalid reason of an interrupted run."""
 
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """What is to be done, and where. `mend`: measure again what came out invalid. `patience`: seconds for each run, see
-    `campaign/patience.py`."""
+    """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
+    before each run, see `campaign/patience.py`.
+    """
 
     scenarios: tuple[Scenario, ...]
     directory: Path
@@ -86,7 +88,7 @@ class Sitting:
 def scenario_of(
     name: str, policies: Sequence[str], blocks_: int | None, quick: bool, time_scale: float | None = None
 ) -> Scenario:
-    """The scenario with these entries and, where one of them has it, its A/A twin. Raises BadInputError."""
+    """The scenario with the chosen entries and, if one of them has it, the A/A control. Raises `BadInputError`."""
     scenario = load_scenario(name)
     chosen = [entry.label for entry in scenario.entries if entry.twin_of in policies and not quick]
     number = None if quick else blocks_ or BLOCKS
@@ -97,12 +99,12 @@ def scenario_of(
 
 
 def known_policies() -> tuple[str, ...]:
-    """The default ones that are installed."""
+    """Default policies that are installed."""
     return tuple(name for name in POLICIES if name in registry.TABLE)
 
 
 def conduct(sitting: Sitting, console: Console, simulate: Simulate) -> None:
-    """Measure what is not there yet, and simulate all. Raises ExperimentError, and CancelledError when stopped."""
+    """Measure missing runs and simulate all. Raises `ExperimentError`, and `CancelledError` when interrupted."""
     scenarios = sitting.scenarios
     for number, scenario in enumerate(scenarios):
         left = sum(seconds_left(each, sitting) for each in scenarios[number:])
@@ -117,7 +119,7 @@ def conduct(sitting: Sitting, console: Console, simulate: Simulate) -> None:
 def repeatedly(
     simulate: Simulate, scenario: Scenario, entry: Entry, block: int, order: int, seed: int
 ) -> Run:
-    """The requests of REPEATS runs, one run behind the other, with the facts of the first."""
+    """Concatenated samples of `REPEATS` simulations, with the facts of the first."""
     given = scenario, entry, block, order, seed
     runs = [otherwise(simulate, str(number), *given) for number in range(REPEATS)]
     columns = {
@@ -130,14 +132,14 @@ def repeatedly(
 def otherwise(
     simulate: Simulate, word: str, scenario: Scenario, entry: Entry, block: int, order: int, seed: int
 ) -> Run:
-    """The same run with other draws: the simulator takes those of decisions from the label too."""
+    """The same run with other decision draws: the simulator seeds them from the label too."""
     other = entry.model_copy(update={"label": f"{entry.label} {word}"})
     run = simulate(scenario, other, block, order, seed)
     return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
 
 
 def seconds_left(scenario: Scenario, sitting: Sitting) -> float:
-    """What measuring the rest of it should take."""
+    """Expected seconds to measure the missing runs of a scenario."""
     directory = sitting.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
         return sum(expected_seconds(scenario, run) for run in blocks.plan(scenario))
@@ -146,7 +148,7 @@ def seconds_left(scenario: Scenario, sitting: Sitting) -> float:
 
 
 def measure(scenario: Scenario, sitting: Sitting, directory: Path, console: Console) -> None:
-    """Run what is missing of the plan. Raises BadInputError where another scenario was measured there."""
+    """Run the missing part of the plan. Raises `BadInputError` if the directory holds runs of another scenario."""
     if (directory / CAMPAIGN_FILE).exists():
         campaign = read_campaign(directory)
         if campaign.scenario != scenario:
@@ -162,7 +164,7 @@ def measure(scenario: Scenario, sitting: Sitting, directory: Path, console: Cons
 
 
 def read_campaign(directory: Path) -> Campaign:
-    """What was planned there. Raises BadInputError."""
+    """Read the campaign of a results directory. Raises `BadInputError`."""
     try:
         return Campaign.model_validate_json((directory / CAMPAIGN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -170,12 +172,12 @@ def read_campaign(directory: Path) -> Campaign:
 
 
 def missing(campaign: Campaign, directory: Path, mend: bool = False) -> tuple[PlannedRun, ...]:
-    """Planned runs that have no file, or one that was interrupted; to `mend`, those too that cannot be judged."""
+    """Planned runs without a file or interrupted; with `mend`, also those that cannot be judged."""
     return tuple(run for run in campaign.plan if is_wanting(directory / RUNS / run.file_name, mend))
 
 
 def is_wanting(path: Path, mend: bool) -> bool:
-    """Whether the run of that file must be measured."""
+    """Whether the run stored at `path` must be measured."""
     if not path.exists():
         return True
     run = load_run(path)
@@ -185,12 +187,12 @@ def is_wanting(path: Path, mend: bool) -> bool:
 
 
 def cannot_be_judged(run: Run) -> bool:
-    """Whether it is invalid even without its disturbed seconds."""
+    """Whether the run is invalid even without its disturbed seconds."""
     return not mended(run).facts.is_valid
 
 
 def simulate_again(campaign: Campaign, directory: Path, console: Console, simulate: Simulate) -> None:
-    """The same plan in virtual time, whatever was simulated before."""
+    """Simulate the plan in virtual time, replacing earlier simulations."""
     if (directory / CAMPAIGN_FILE).exists():
         shutil.rmtree(directory)
     entries = {entry.label: entry for entry in campaign.scenario.entries}
@@ -203,10 +205,9 @@ def simulate_again(campaign: Campaign, directory: Path, console: Console, simula
 
 
 def read(directory: Path) -> list[tuple[Results, Results, Results | None]]:
-    """Every scenario that has runs in both worlds, in the order of their names in SCENARIOS, then of the alphabet:
-    measured, simulated, and simulated again if that is there.
+    """Read every scenario that has runs in both worlds, in the order of `SCENARIOS`, then by name.
 
-    Raises BadInputError where there is none.
+    Returns measured, simulated, and simulated again if present. Raises `BadInputError` if there is none.
     """
     names = sorted(path.parent.parent.name for path in directory.glob(f"*/{MEASURED}/{CAMPAIGN_FILE}"))
     names.sort(key=lambda name: SCENARIOS.index(name) if name in SCENARIOS else len(SCENARIOS))

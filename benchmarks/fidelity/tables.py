@@ -1,6 +1,6 @@
-"""The agreement of two worlds as tables, for the page, for Markdown and for the terminal.
+"""Tables of the agreement of simulation and measurement, for HTML, Markdown and the terminal.
 
-Rule of this file: a miss says MISSED, in words and not by colour alone, and what is not judged says why.
+A miss is marked in words, not by colour alone; what is not judged gives the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUANTITIES = tuple(BOUNDS)
 
 
 def verdicts(chapters: Sequence[Chapter], quantity: str) -> list[bool | None]:
-    """Of one quantity, or of the ranking, in every chapter and row."""
+    """Verdicts on one quantity, or on the ranking, over all scenarios and entries."""
     if quantity == "ranking":
         return [chapter.ranking_is_met for chapter in chapters]
     rows = [row for chapter in chapters for row in chapter.rows]
@@ -25,12 +25,12 @@ def verdicts(chapters: Sequence[Chapter], quantity: str) -> list[bool | None]:
 
 
 def every_verdict(chapters: Sequence[Chapter]) -> list[bool | None]:
-    """All of them."""
+    """Verdicts on all quantities and on the ranking."""
     return [met for quantity in (*QUANTITIES, "ranking") for met in verdicts(chapters, quantity)]
 
 
 def headline(chapters: Sequence[Chapter]) -> str:
-    """`5 of 30 figures judged are missed`, or that all agree, or that nothing can be said."""
+    """One-sentence summary such as `5 of 30 figures judged are missed`."""
     all_of_them = every_verdict(chapters)
     missed, judged = all_of_them.count(False), len(all_of_them) - all_of_them.count(None)
     if not judged:
@@ -41,7 +41,7 @@ def headline(chapters: Sequence[Chapter]) -> str:
 
 
 def overview(chapters: Sequence[Chapter]) -> Table:
-    """How often each quantity agrees."""
+    """Table of how often each quantity agrees."""
     rows = []
     for quantity in (*QUANTITIES, "ranking"):
         found = verdicts(chapters, quantity)
@@ -59,7 +59,7 @@ def overview(chapters: Sequence[Chapter]) -> Table:
 
 
 def lines_of(chapters: Sequence[Chapter]) -> Iterator[tuple[bool | None, str]]:
-    """For the terminal: what is missed, one line each, and behind it how often each quantity is met."""
+    """Lines for the terminal: every miss, then how often each quantity is met."""
     for chapter in chapters:
         for row in chapter.rows:
             for one in row.agreements:
@@ -76,7 +76,7 @@ def lines_of(chapters: Sequence[Chapter]) -> Iterator[tuple[bool | None, str]]:
 
 
 def chapter_table(chapter: Chapter) -> Table:
-    """Every entry of a scenario, and under what bound it stays."""
+    """Table of one scenario: every entry with its figures and verdicts."""
     heads = [
         head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "by chance", "")
     ]
@@ -90,7 +90,7 @@ def chapter_table(chapter: Chapter) -> Table:
 
 
 def row_cells(row: Row) -> tuple[Cell, ...]:
-    """One entry; empty where a world has no run of it."""
+    """Cells of one entry; padded with dashes if a world has no run of it."""
     cells = [cell for one in row.agreements for cell in agreement_cells(one)]
     padding = [Cell("–", "few")] * (5 * len(QUANTITIES) - len(cells))
     ends = [Cell(f"{value:.2f}") for value in (row.failed_measured, row.failed_simulated)]
@@ -98,7 +98,7 @@ def row_cells(row: Row) -> tuple[Cell, ...]:
 
 
 def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
-    """Measured, simulated, distance with its interval, what chance does, and the word."""
+    """Measured, simulated, distance with its interval, simulation noise and verdict."""
     factor, mark = (100.0 if one.quantity == "share" else 1e3), MARKS[one.is_met]
     shown: Mark = "few" if one.has_few or one.is_met is None else ""
     values = [Cell(f"{value * factor:.1f}", shown) for value in (one.measured, one.simulated)]
@@ -107,7 +107,7 @@ def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
 
 
 def distance_text(one: Agreement) -> str:
-    """`+3.1 % [+1, +5]`; without an interval where one block has none."""
+    """Text such as `+3.1 % [+1, +5]`; without an interval if it is unknown."""
     text = f"{100 * one.distance:+.1f} %"
     interval = one.interval
     if interval is None or math.isnan(interval.low):
@@ -116,7 +116,7 @@ def distance_text(one: Agreement) -> str:
 
 
 def ranking_table(chapters: Sequence[Chapter]) -> Table:
-    """Who comes before whom in each world, and every contradiction."""
+    """Order of the entries by p99 in each world, and every contradiction."""
     rows = tuple(
         (
             Cell(chapter.name),
@@ -137,10 +137,10 @@ def ranking_table(chapters: Sequence[Chapter]) -> Table:
 
 
 def contradictions(chapter: Chapter) -> Iterable[Duel]:
-    """Pairs that measuring keeps apart and simulating puts the other way round."""
+    """Pairs that are apart in measurement and in the opposite order in simulation."""
     return (duel for duel in chapter.duels if duel.is_apart and not duel.is_same)
 
 
 def duel_text(duel: Duel) -> str:
-    """`random / round-robin: 1.31 measured, 0.98 simulated`."""
+    """Text such as `random / round-robin: 1.31 measured, 0.98 simulated`."""
     return f"{duel.first} / {duel.second}: {duel.measured.ratio:.2f} measured, {duel.simulated.ratio:.2f} simulated"

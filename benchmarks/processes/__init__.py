@@ -1,1 +1,1 @@
-"""What a second process of the unit brings: `python -m benchmarks processes`."""
+"""`python -m benchmarks processes`: gain of a second balancer process."""

@@ -1,6 +1,7 @@
-"""`python -m benchmarks processes`: what a second process of the unit brings, and what least-in-flight loses by it.
+"""`python -m benchmarks processes`: throughput gained by a second balancer process, and latency lost by
+least-in-flight.
 
-Rule of this file: it decides nothing by itself. Options become a plan; two tables and the bounds come out.
+Only parses options, builds the plan and prints.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Examples:
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
-    """Measure two processes of the unit against one: throughput, and latency with what they tell each other."""
+    """Measure two balancer processes against one: throughput, and latency with the counters that they share."""
     if not is_known_here():
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
     require_writable("--json", file)
@@ -66,7 +67,7 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
 
 
 class Sitting:
-    """The runs as they come, and what is said of them."""
+    """One session of the benchmark: runs the plan, collects the runs and prints tables and bounds."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self.bursts: list[Burst] = []
@@ -74,7 +75,7 @@ class Sitting:
         self._plan, self._console = plan, console
 
     def conduct(self) -> bool:
-        """Measure; returns whether it was stopped. Raises ExperimentError."""
+        """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         said = f"{self._plan.total} runs, about {clock(self._plan.seconds)}. Ours: {describe_build()}.\n"
         self._console.print(Text(said))
         for part in PARTS:
@@ -112,7 +113,7 @@ class Sitting:
         return found
 
     def write(self, file: Path, found: list[Verdict]) -> None:
-        """Raises BadInputError when the file cannot be written."""
+        """Write plan, runs and bounds as JSON. Raises `BadInputError` if the file cannot be written."""
         content = {
             "plan": asdict(self._plan),
             "setups": [asdict(setup) | {"rate": setup.rate} for setup in SETUPS],

@@ -1,8 +1,8 @@
-"""What least-in-flight loses when the requests that it counts are spread over processes.
+"""Latency that least-in-flight loses when its in-flight counts are spread over several balancer processes.
 
-Rule of this file: everybody meets the same workers, at a load that no process feels, so what differs is what is known
-when an endpoint is picked. One process before half of the workers and half of the load is the measure: two processes
-have as much to do each, and must see what the other has sent.
+All setups use the same workers at a load that does not saturate a process, so only the counts known at pick time
+differ. The reference is one process with half of the workers and half of the load: each of two processes handles as
+much, but must also count what the other has sent.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from experiments.errors import FleetFailedError
 
 PATH = "/work"
 SERVICE = 0.020
-"""Seconds, exponential: the one service time whose queues are known."""
+"""Seconds, exponential: the service time distribution for which queueing theory has closed forms."""
 
 UTILISATION = 0.7
 WORKERS = 8
-"""For each process, one slot each."""
+"""Workers for each process, with one slot each."""
 
 CONNECTIONS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Who is compared: a unit of so many processes before so many workers."""
+    """A compared setup: a balancer with `processes` processes in front of `workers` workers."""
 
     name: str
     processes: int
@@ -35,7 +35,7 @@ class Setup:
 
     @property
     def rate(self) -> float:
-        """Requests per second: the same part of what its workers can do for everybody."""
+        """Offered rate in requests per second, at the same utilisation in every setup."""
         return UTILISATION * self.workers / SERVICE
 
 
@@ -47,7 +47,7 @@ SETUPS = (HALF, ONE, TWO)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One setup for a while: milliseconds from being due."""
+    """One run of a setup; latencies in milliseconds from the scheduled time."""
 
     setup: str
     block: int
@@ -55,13 +55,13 @@ class Stretch:
     p50: float = 0.0
     p99: float = 0.0
     lag: float = 0.0
-    """The generator's own, p99."""
+    """The generator's own lag, p99, in milliseconds."""
 
     fault: str = ""
 
 
 async def stretch(setup: Setup, block: int, port: int, seconds: float, seed: int) -> Stretch:
-    """Measure; whatever fails is the run's fault."""
+    """Run the load against one setup; a failure is recorded as the run's fault."""
     offer = Offer(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
     try:
         report = await made(offer, nullcontext)

@@ -1,7 +1,7 @@
-"""Units and workers alive side by side, and the runs in their order.
+"""Start balancers and workers and do the runs of the processes benchmark.
 
-Rule of this file: only what is started here is ended here, whatever happens. All units of a part live as long as the
-part, and one of them at a time has something to do: what is compared is seconds apart.
+All balancers of a part run as long as the part and are loaded one at a time, so compared runs are seconds apart. Only
+processes started here are stopped here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORK = replace(CASE, path=PATH)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often, and for how many seconds each."""
+    """Number of runs of each kind and their duration in seconds."""
 
     bursts: int = 12
     burst: float = 3.0
@@ -43,17 +43,17 @@ class Plan:
 
     @property
     def parts(self) -> list[str]:
-        """What can be asked here."""
+        """Parts that can be measured on this machine."""
         return [part for part in PARTS if not absence(part)]
 
     @property
     def total(self) -> int:
-        """Runs."""
+        """Number of runs."""
         return self.bursts * len(COUNTS) * len(self.parts) + self.stretches * len(SETUPS)
 
     @property
     def seconds(self) -> float:
-        """About."""
+        """Approximate duration in seconds."""
         bursts = self.bursts * len(COUNTS) * len(self.parts) * (self.burst + 1)
         return bursts + self.stretches * len(SETUPS) * (self.stretch + 1)
 
@@ -64,7 +64,7 @@ Told = Callable[[Burst | Stretch], None]
 
 
 async def carry_out(plan: Plan, folder: Path, told: Told) -> None:
-    """Do all runs, each told as soon as it has ended. Raises FleetFailedError when somebody does not start."""
+    """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if a process does not start."""
     async with AsyncExitStack() as stack:
         await throughput(plan, folder_in(folder, "throughput"), stack, told)
     async with AsyncExitStack() as stack:
@@ -72,7 +72,7 @@ async def carry_out(plan: Plan, folder: Path, told: Told) -> None:
 
 
 async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
-    """One process and two, in turns: handshakes, then requests."""
+    """Throughput of one and of two processes in alternation: handshakes, then requests."""
     site = Site(0, tuple(free_ports(PORTS)), folder_in(folder, "worker"))
     worker = await started("worker", peers.worker_argv(site), site.workers[0], CASE, stack)
     rng = Random(plan.seed)
@@ -86,7 +86,7 @@ async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told
 
 
 async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:
-    """All setups in turns before the same workers."""
+    """Latency of all setups in alternation, in front of the same workers."""
     workers = [
         await worker_of(number, plan.seed, stack) for number in range(max(one.workers for one in SETUPS))
     ]
@@ -110,7 +110,7 @@ async def unit_before(
     stack: AsyncExitStack,
     tls: Certificate | None = None,
 ) -> tuple[Child, int]:
-    """A unit of `count` processes that answers what is asked in `case`, and its port."""
+    """Start a balancer of `count` processes that answers `case`; returns it and its port."""
     port = next(free_ports(1))
     name = f"of-{count}-tls" if tls else f"of-{count}"
     text = f"processes = {count}\n" + peer_files.steelyard(port, workers, POLICY, tls)
@@ -120,7 +120,7 @@ async def unit_before(
 
 
 async def started(name: str, argv: list[str], port: int, case: Case, stack: AsyncExitStack) -> Child:
-    """A process that answers on its port, ended with the stack."""
+    """Start a process, wait until it answers on its port, and stop it with the stack."""
     child = await processes.start(name, argv)
     stack.push_async_callback(child.stop)
     await answering(child, port, case)
@@ -128,7 +128,7 @@ async def started(name: str, argv: list[str], port: int, case: Case, stack: Asyn
 
 
 async def worker_of(number: int, seed: int, stack: AsyncExitStack) -> Child:
-    """An emulated worker of one slot; it is not ready yet."""
+    """Start an emulated worker of one slot, without waiting until it is ready."""
     service = f"exponential:{SERVICE * 1e3:g}ms"
     words = [
         "--name",

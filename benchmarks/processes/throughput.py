@@ -1,13 +1,13 @@
-"""How many requests a unit of some processes answers when each of them has a core for itself.
+"""Throughput of a balancer of several processes when each has a core of its own.
 
-Rule of this file: nobody is pinned, so processes that share memory pay for it as they would on an operator's machine.
+On two cores the load needs some of what is measured, so there are two methods. *Handshakes*: as many new HTTPS
+connections as possible, with a key that costs the server thirty times what it costs the client; the rate answered is
+the throughput. *Requests*: small GETs on kept connections at a fixed rate per process that saturates none, and the CPU
+time that they take; with a core for each process, the balancer answers as many per second as its busiest process
+answers per second of its own CPU time. Not at full load: with the load on the same cores, two processes would be less
+busy than one, and a less busy process handles smaller batches.
 
-On two cores the load needs some of what is measured. So there are two ways to ask. *Handshakes*: as many new HTTPS
-connections as there can be, with a key that costs the unit thirty times what it costs its client: the client allows it,
-and what is answered is the throughput. *Requests*: small GETs on kept connections, so many per process that none is
-busy, and the processor time that they take; with a core for each process a unit answers as many per second as its
-busiest process has answered per second of its own time. Not at full load: with the load on the same cores, two
-processes would be less busy than one, and who is less busy does less at a time.
+No process is pinned, so that the cost of shared memory is the same as in production.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ CLIENTS = 8
 MADE = re.compile(r"^(\d+) connections in \d+ real seconds", re.MULTILINE)
 
 RATE = 8000.0
-"""Requests per second for each process: a third of what a core answers, or a tenth, as machines go."""
+"""Requests per second for each process: a third to a tenth of the capacity of a core, depending on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """One unit under load. `unit_cores` and `client_cores` were in use, on average."""
+    """One run. `unit_cores` (balancer) and `client_cores` (load and worker) are mean cores in use."""
 
     part: str
     processes: int
     block: int
     rate: float = 0.0
-    """Requests per second that were answered."""
+    """Requests per second answered."""
 
     ceiling: float = 0.0
-    """Requests per second of processor time of the busiest process."""
+    """Requests per CPU second of the busiest process."""
 
     busiest: float = 0.0
-    """The part of the unit's processor time that the busiest process used: a half, of two that share evenly."""
+    """Share of the balancer's CPU time used by the busiest process: 0.5 for two processes that share evenly."""
 
     unit_cores: float = 0.0
     client_cores: float = 0.0
@@ -58,11 +58,11 @@ class Burst:
 
 
 Asked = Callable[[int, float, int], Awaitable[Outcome]]
-"""Loads a port for some seconds, for a unit of so many processes."""
+"""Load function: port, seconds, number of balancer processes."""
 
 
 async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
-    """New connections over TLS, none resumed, by clients of one each. Raises FleetFailedError."""
+    """New TLS connections without resumption, from `CLIENTS` parallel clients. Raises `FleetFailedError`."""
     timing = ["-time", str(max(1, round(seconds)))]
     argv = ["openssl", "s_time", "-connect", f"127.0.0.1:{port}", "-new", "-www", CASE.path, *timing]
     async with AsyncExitStack() as stack:
@@ -76,11 +76,11 @@ async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
 
 
 async def requests(port: int, seconds: float, processes: int) -> Outcome:
-    """As many requests for each process. Raises FleetFailedError."""
+    """Open-loop GETs at `RATE` per process. Raises `FleetFailedError`."""
     report = await made(
         Offer(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
     )
-    answered = round(report.requests * (1 + WARM_UP / seconds))  # what came first took its time, too
+    answered = round(report.requests * (1 + WARM_UP / seconds))  # the warm-up took CPU time too
     return Outcome(answered, RATE * processes, bad_status=report.failed)
 
 
@@ -89,12 +89,12 @@ PARTS: dict[str, Asked] = {HANDSHAKES: handshakes, REQUESTS: requests}
 
 
 def absence(part: str) -> str:
-    """Why this cannot be asked here; empty when it can."""
+    """Reason why this part cannot be measured here; empty if it can."""
     return certificates.absence() if part == HANDSHAKES else ""
 
 
 async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Burst) -> Burst:
-    """Measure; whatever fails is the run's fault."""
+    """Run one part; a failure is recorded as the run's fault."""
     ask = PARTS[base.part]
     try:
         before, clients, began_at = cpu_time.cpu_of_each(unit.pid), _clients(worker), time.monotonic()
@@ -119,5 +119,5 @@ async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Bur
 
 
 def _clients(worker: Child) -> float:
-    """Seconds that the worker and all loads so far have used."""
+    """CPU seconds used by the worker and all loads so far."""
     return cpu_time.cpu_of(worker.pid).total + cpu_time.cpu_of_ended_children()

@@ -1,7 +1,7 @@
-"""What bursts and stretches say together: tables, and the bounds.
+"""Tables and bounds of the processes benchmark. Pure functions of runs.
 
-Rule of this file: pure functions of runs. Ratios are made within a block and their median is judged; a run that is
-marked has no figures and is in no ratio, and who has one misses the bound.
+Ratios are computed within a block and their median is judged. A run with a fault is in no ratio, and makes its bound
+missed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, Burst
 from experiments.terminal import STANDING, times
 
 GAIN = 1.8
-"""Times the requests of one process that two must answer."""
+"""Least throughput of two processes, as a multiple of one."""
 
 EQUAL = 1.05
-"""Times the p99 of one process that counts as no worse: less than twelve blocks can tell from chance."""
+"""Largest p99 ratio to one process that counts as equal: less than twelve blocks can resolve."""
 
 Verdict = tuple[bool | None, str]
-"""Whether a bound is met, None where nothing can be said, and the sentence."""
+"""Whether a bound is met (None if it cannot be judged), and the sentence to print."""
 
 
 JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
-"""The figure of each part by which two processes are compared with one."""
+"""Figure of each part by which two processes are compared with one."""
 
 
 def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | None:
-    """The median over blocks of what two processes reach of one's `figure`, or of the one that is judged."""
+    """Median over blocks of the ratio of two processes to one, in `figure` or the judged one; None without pairs."""
     name = figure or JUDGED[part]
     found = {
         (run.processes, run.block): getattr(run, name) for run in bursts if run.part == part and not run.fault
@@ -44,7 +44,7 @@ def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | Non
 
 
 def loss_of(stretches: Sequence[Stretch], setup: str, figure: str = "p99") -> float | None:
-    """The median over blocks of what a setup takes of the time of `HALF`."""
+    """Median over blocks of the latency ratio of a setup to `HALF`; None without pairs."""
     found = {(run.setup, run.block): getattr(run, figure) for run in stretches if not run.fault}
     ratios = [
         value / found[HALF.name, block]
@@ -55,7 +55,7 @@ def loss_of(stretches: Sequence[Stretch], setup: str, figure: str = "p99") -> fl
 
 
 def verdicts(bursts: Sequence[Burst], stretches: Sequence[Stretch]) -> list[Verdict]:
-    """The bounds, each as far as it was measured."""
+    """Verdicts on all bounds that were measured."""
     found = [gain_verdict([run for run in bursts if run.part == part], part) for part in PARTS]
     if stretches:
         loss = loss_of(stretches, TWO.name)
@@ -65,7 +65,7 @@ def verdicts(bursts: Sequence[Burst], stretches: Sequence[Stretch]) -> list[Verd
 
 
 def gain_verdict(bursts: Sequence[Burst], part: str) -> Verdict | None:
-    """Of one part; None where it was not measured."""
+    """Verdict on the throughput of one part; None if it was not measured."""
     if not bursts:
         return None
     gain = gain_of(bursts, part)
@@ -79,7 +79,7 @@ def gain_verdict(bursts: Sequence[Burst], part: str) -> Verdict | None:
 
 
 def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
-    """A bound in a sentence; whoever has failed has missed it."""
+    """A verdict as a sentence; any fault makes the bound missed."""
     fault = next(filter(None, faults), "")
     if fault:
         is_met, words = False, f"{words}; INVALID: {fault}"
@@ -87,7 +87,7 @@ def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
 
 
 def throughput_table(bursts: Sequence[Burst]) -> Table:
-    """Medians over blocks."""
+    """Throughput table: medians over blocks."""
     table = Table(
         title="new HTTPS connections, as many as there can be; small GETs, as many per process",
         title_justify="left",
@@ -120,7 +120,7 @@ def throughput_table(bursts: Sequence[Burst]) -> Table:
 
 
 def latency_table(stretches: Sequence[Stretch]) -> Table:
-    """Medians over blocks, and their ratios to one process before half of the workers."""
+    """Latency table: medians over blocks, and ratios to one process with half of the workers."""
     table = Table(
         title="least-in-flight, exponential service of 20 ms, 70 % load, open loop", title_justify="left"
     )

@@ -1,1 +1,1 @@
-"""`python -m benchmarks rolling`: workers restarted, the unit reloaded and replaced, under load."""
+"""`python -m benchmarks rolling`: workers restarted, balancer reloaded and replaced, under load."""

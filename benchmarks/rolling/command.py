@@ -1,6 +1,6 @@
 """`python -m benchmarks rolling`: workers restarted, balancer reloaded and replaced, under load.
 
-Rule of this file: it decides nothing by itself; each stage is told of as soon as it has ended.
+Only parses options and prints; each stage is reported as soon as it has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Examples:
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
 @click.option("--check", is_flag=True, help="Exit code 1 when a request failed.")
 def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
-    """Restart every worker, reload and replace the unit, under load: 0 failed requests."""
+    """Restart every worker, reload and replace the balancer under load: the bound is 0 failed requests."""
     cores = cores_for("one")[0], generator_core()
     require_writable("--json", file)
     console, tempo = console_here(), QUICK if quick else Tempo()
@@ -61,7 +61,7 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
 
 
 def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]) -> bool:
-    """Do all stages; returns whether it was stopped."""
+    """Run all stages; returns whether it was interrupted."""
     span = sum(seconds_of(name, tempo) for name in STAGES)
     console.print(
         Text(
@@ -86,7 +86,7 @@ def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, f
 
 
 def in_words(stage: Stage) -> str:
-    """One stage in one line."""
+    """One stage as a line of text."""
     if stage.fault:
         return f"{stage.name}: {stage.fault}"
     kinds = ", ".join(f"{count} × {kind}" for kind, count in stage.failures.items())

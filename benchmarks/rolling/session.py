@@ -1,7 +1,7 @@
-"""Processes of one session: who is there, who is the root of the rest, and who is gone. Linux only.
+"""Processes of one session (setsid(2)): members, root and end. Linux only.
 
-Rule of this file: a unit that replaces another stands in the session in which the first was started, so nobody has to
-say who it is, and nobody outside of it is ever looked at or ended.
+A balancer that replaces another stays in the session of the first, so its process is found by session id. Processes
+outside of the session are never inspected further or signalled.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ STATE, PARENT, SESSION = 0, 1, 3
 """Fields of /proc/PID/stat (proc(5)), counted from the state."""
 
 ENDED = "ZX"
-"""States of who has ended, and of whom perhaps nobody takes note."""
+"""States of ended processes: zombie and dead."""
 
 
 def members(session: int) -> dict[int, int]:
-    """Process id and parent of all that live in a session; who has ended and waits to be asked is not counted."""
+    """Parent by process id of all live processes of a session; zombies are not counted."""
     found = {}
     for pid in [int(folder.name) for folder in PROC.iterdir() if folder.name.isdigit()]:
         fields = fields_of(pid)
@@ -35,7 +35,7 @@ def members(session: int) -> dict[int, int]:
 
 
 def fields_of(pid: int) -> list[str]:
-    """The fields of a process from its state on; none when it is gone."""
+    """Fields of a process from its state on; empty if it is gone."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -49,7 +49,7 @@ def is_alive(pid: int) -> bool:
 
 
 def is_caught(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has something of its own to do on a signal (SigCgt of proc(5))."""
+    """Whether a process has a handler for a signal (SigCgt of proc(5))."""
     for line in (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
@@ -57,7 +57,7 @@ def is_caught(pid: int, number: signal.Signals) -> bool:
 
 
 def root_of(session: int) -> int:
-    """The process that stands above the others. Raises FleetFailedError when nobody is left."""
+    """Process of the session whose parent is outside of it. Raises `FleetFailedError` if the session is empty."""
     everybody = members(session)
     for pid, parent in everybody.items():
         if parent not in everybody:
@@ -66,14 +66,14 @@ def root_of(session: int) -> int:
 
 
 async def wait_for_end(pid: int, within: float) -> None:
-    """Raises FleetFailedError when it does not end."""
+    """Wait until a process ends. Raises `FleetFailedError` after `within` seconds."""
 
     if not await came_true(lambda: not is_alive(pid), within):
         raise FleetFailedError(f"process {pid} did not end within {within:g} s")
 
 
 async def came_true(look: Callable[[], bool], within: float) -> bool:
-    """Whether something that nobody tells us of has come true in time."""
+    """Poll a condition every `LOOK_AGAIN` seconds; returns whether it came true within `within` seconds."""
     for _ in range(round(within / LOOK_AGAIN)):
         if look():
             return True
@@ -82,7 +82,7 @@ async def came_true(look: Callable[[], bool], within: float) -> bool:
 
 
 async def end(session: int) -> None:
-    """Whoever is left of a session that was begun here: SIGTERM, a grace, SIGKILL."""
+    """End all processes of a session: SIGTERM, a grace period, SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in members(session):
             with suppress(ProcessLookupError):

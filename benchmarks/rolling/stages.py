@@ -1,7 +1,7 @@
-"""What an operator does to a system that serves: restart the workers, reload the unit, replace the unit.
+"""Stages of an operator's work under load: restart the workers, reload the balancer, replace the balancer.
 
-Rule of this file: each stage has a fresh unit and fresh workers, and does what it does under load, from a second after
-the load began. It says what it saw besides the requests: a reload that changes nothing has shown nothing.
+Each stage has a fresh balancer and fresh workers, and acts from a second after the load began. It also verifies its
+effect: a reload that changes nothing proves nothing.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from experiments.ports import free_ports
 from experiments.processes import Child, program
 
 FRESH = 0.2
-"""Share of requests after which the client leaves and comes anew: who only keeps connections never knocks."""
+"""Share of requests after which the client reconnects: clients that keep connections never test new ones."""
 
 SETTLED = 1.0
-"""Seconds of load before anything is done, and after the last thing was done."""
+"""Seconds of load before the first and after the last action."""
 
 REPLACED_WITHIN = 40.0
-"""Seconds for the new unit to start on a busy machine, and for the old one to drain (`timeouts.shutdown` is 25 s)."""
+"""Seconds for the new balancer to start on a busy machine and the old one to drain (`timeouts.shutdown` is 25 s)."""
 
 TAKES_TURNS = ("round-robin", "least-in-flight")
-"""Policies that the configuration has in turn, so that a reload can be seen."""
+"""Policies that the configuration alternates between, so that a reload is visible."""
 
 FILE = "steelyard.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How often, and how long; seconds. `idle` is how long the unit keeps a connection that is not used."""
+    """Number and duration of actions, in seconds. `idle` is the balancer's limit for idle connections."""
 
     rate: float = 300.0
     idle: float = 4.0
@@ -62,14 +62,14 @@ QUICK = Tempo(rate=100.0, idle=0.5, workers=11.0, reloads=4, every=0.5, takeover
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What came of one stage. `steps` is what was done, in words; `absence` why it could not be done here."""
+    """Result of one stage. `steps` describes what was done; `absence` why it could not be done here."""
 
     name: str
     requests: int = 0
     failed: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     wrong: int = 0
-    """POSTs executed twice, answers crossed or corrupted."""
+    """POSTs executed twice, responses crossed or corrupted."""
 
     steps: str = ""
     absence: str = ""
@@ -84,7 +84,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a stage takes place: the unit, where its configuration lies, its workers."""
+    """Environment of a stage: the balancer, its configuration folder and its workers."""
 
     unit: Child
     site: Site
@@ -92,7 +92,7 @@ class Ground:
     tempo: Tempo
 
     async def policy_now(self) -> str:
-        """The policy that the unit says is in force; empty when it says nothing."""
+        """Policy in force according to the balancer's status; empty if the status is unavailable."""
         try:
             status = await balancer_status(("127.0.0.1", self.site.port))
         except FleetFailedError:
@@ -101,24 +101,24 @@ class Ground:
 
 
 def configured(site: Site, tempo: Tempo, policy: str, without: str = "") -> str:
-    """Write the unit's file, one worker left out; returns its path."""
+    """Write the balancer's configuration without one worker; returns its path."""
     mechanisms = OURS + f"[pool]\nidle = {tempo.idle:g}\n"
     return site.file(FILE, steelyard(site.port, site.workers, policy, mechanisms, without))
 
 
 Deed = Callable[[Ground], Awaitable[tuple[str, str]]]
-"""Does it, and returns steps and absence."""
+"""Action of a stage; returns steps and absence."""
 
 
 async def restart_workers(ground: Ground) -> tuple[str, str]:
-    """Every worker in turn, gently."""
+    """Restart every worker in turn, gracefully."""
     for name in WORKERS:
         await ground.crew.restart(name)
     return f"{len(WORKERS)} workers restarted, one after the other", ""
 
 
 async def reload_unit(ground: Ground) -> tuple[str, str]:
-    """SIGHUP again and again; the policy changes each time, and another worker is left out."""
+    """Reload with SIGHUP repeatedly; each time with another policy and another worker left out."""
     seen, tempo = 0, ground.tempo
     began_at = time.monotonic()
     for number in range(tempo.reloads):
@@ -129,13 +129,13 @@ async def reload_unit(ground: Ground) -> tuple[str, str]:
         await asyncio.sleep(max(0.0, began_at + (number + 1) * tempo.every - time.monotonic()))
         seen += await ground.policy_now() == policy
     steps = f"{tempo.reloads} reloads, one every {tempo.every:g} s; {seen} were seen in the unit's status"
-    # The policy that it began with comes in half of them, whether it is read again or not.
+    # Half of the reloads ask for the initial policy, which is seen even if the file is not read again.
     missing = "" if seen > tempo.reloads // 2 else "SIGHUP does not change the policy in this build"
     return steps, missing
 
 
 async def replace_unit(ground: Ground) -> tuple[str, str]:
-    """SIGUSR2 to the unit, then to the unit that took its place, and so on."""
+    """Replace the balancer with SIGUSR2, then its successor, and so on."""
     session = pid = ground.unit.pid
     if not is_caught(pid, signal.SIGUSR2):
         return "nothing was done", "this build does not know SIGUSR2"
@@ -155,7 +155,7 @@ STAGES: dict[str, Deed] = {
 
 
 def seconds_of(name: str, tempo: Tempo) -> float:
-    """How long the load of a stage lasts."""
+    """Duration of a stage's load in seconds."""
     spans: dict[Deed, float] = {
         restart_workers: tempo.workers,
         reload_unit: tempo.reloads * tempo.every,
@@ -165,7 +165,7 @@ def seconds_of(name: str, tempo: Tempo) -> float:
 
 
 async def staged(name: str, tempo: Tempo, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
-    """One stage; whatever fails beside the requests is the stage's fault."""
+    """Run one stage; a failure other than of requests is recorded as its fault."""
     proxy_core, rest_core = cores
     pace = Pace(rate=tempo.rate, quiet=0.0, storm=seconds_of(name, tempo), episodes=1)
     account = folder / "account.npz"
@@ -187,7 +187,7 @@ async def staged(name: str, tempo: Tempo, seed: int, cores: tuple[int, int], fol
 
 @asynccontextmanager
 async def ended_with(session: int) -> AsyncIterator[None]:
-    """When the block is left, everybody of this session ends."""
+    """End all processes of the session on exit."""
     try:
         yield
     finally:
@@ -195,7 +195,7 @@ async def ended_with(session: int) -> AsyncIterator[None]:
 
 
 def stage_of(name: str, rows: Account, ran: Executions, steps: str, absence: str) -> Stage:
-    """What the rows and the workers' records say of a stage."""
+    """Result of a stage from the client rows and the workers' records."""
     counted = rows.due >= 0
     found = failures(rows, counted)
     twice = sum(times > 1 for times in ran.executed.values())

@@ -1,7 +1,7 @@
-"""What the certificate holds the simulator to: a system that theory has solved, and what is simulated of it.
+"""Queueing systems with a known closed form, to validate the simulator.
 
-Rule of this file: a case is a name, the closed form's number, how far off the simulated one may be, and how to get it.
-Service takes 1 on average unless something else is said. All is deterministic by seed.
+A case is a name, the value of the closed form, the allowed relative error and the function that simulates it. The mean
+service time is 1 unless stated otherwise. Deterministic by seed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from experiments.simulator.simulation import Simulation
 from workers.service import Exponential, Fixed, Lognormal, Profile
 
 STEP = 1e-4
-"""For a derivative."""
+"""Step of the numerical derivative."""
 
 MEMORYLESS = Exponential(1.0)
 
 SKIPPED = 0.1
-"""Share of the requests that come while the empty system fills, and are not looked at."""
+"""Share of requests at the start that are dropped as warm-up: the system starts empty."""
 
 ONE_PERCENT = 0.01
 THREE_PERCENT = 0.03
-"""For many queues that theory takes for infinitely many."""
+"""Allowed error where theory assumes infinitely many queues."""
 
 
 Form = Callable[[float], float]
-"""A closed form, of the load."""
+"""A closed form as a function of the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`simulated(samples, seed)` is the number for so many requests. `samples` are enough for the bound."""
+    """One case. `simulated(count, seed)` returns the value from `count` requests; `samples` suffice for the bound."""
 
     name: str
     theory: float
@@ -49,18 +49,18 @@ class Case:
     simulated: Callable[[int, int], float]
 
     def error(self, simulated: float) -> float:
-        """By how much of theory's number it is off."""
+        """Relative error of a simulated value."""
         return simulated / self.theory - 1
 
 
 def farm(count: int, policy: Mapping[str, Any], service: Profile = MEMORYLESS, **rest: Any) -> Model:
-    """So many equal workers."""
+    """Model of `count` equal workers."""
     workers = tuple(WorkerModel(f"w{n}", service=service, **rest) for n in range(count))
     return Model(workers=workers, policy=policy)
 
 
 def simulated(model: Model, rate: float, samples: int, seed: int) -> Simulation:
-    """Poisson arrivals into an empty system."""
+    """Simulate Poisson arrivals into an empty system."""
     instants = poisson(rate, samples, np.random.default_rng([0xCE27, seed]))
     simulation = Simulation(model, seed)
     simulation.open(instants)
@@ -68,16 +68,16 @@ def simulated(model: Model, rate: float, samples: int, seed: int) -> Simulation:
 
 
 def times(columns: Columns) -> Floats:
-    """Seconds in the system of those who succeeded after it had filled."""
+    """Times in the system, in seconds, of successful requests after the warm-up."""
     first = int(columns.count * SKIPPED)
     return np.asarray(columns.latencies[first:][columns.kinds[first:] == 0])
 
 
 def mean(name: str, form: Form, model: Model, rho: float, samples: int, bound: float = ONE_PERCENT) -> Case:
-    """The mean time in the system of workers of speed 1 at load `rho`, of which `form` is the closed form.
+    """Case of the mean time in the system of workers of speed 1 at load `rho`, of which `form` is the closed form.
 
-    The mean of the services that were drawn is a control variate: if they took s times what they should on average,
-    theory says s·form(ρ·s), and the difference, to first order, is taken off. That halves the samples that are needed.
+    The mean of the drawn service times is a control variate: if they took s times what they should on average, theory
+    says s·form(ρ·s), and the difference, to first order, is subtracted. That halves the samples needed.
     """
     slots = sum(worker.slots for worker in model.workers)
     slope = form(rho) + rho * (form(rho + STEP) - form(rho - STEP)) / (2 * STEP)
@@ -105,7 +105,7 @@ SHARED: dict[str, Any] = {"discipline": "shared"}
 
 
 def single_servers() -> list[Case]:
-    """M/M/1, M/G/1 and processor sharing; random choice makes n of them."""
+    """M/M/1, M/G/1 and processor sharing; random choice splits arrivals into n such queues."""
     one, many = farm(1, RANDOM), farm(20, RANDOM)
     skewed = farm(1, RANDOM, Lognormal(1.0, 0.5))
 
@@ -124,7 +124,7 @@ def single_servers() -> list[Case]:
 
 
 def many_servers() -> list[Case]:
-    """M/M/c, the same behind a central queue, and the loss system."""
+    """M/M/c, the same with a central queue, and the Erlang B loss system."""
 
     def lost(count: int, seed: int) -> float:
         simulation = simulated(farm(1, RANDOM, slots=5, queue=0), 4.0, count, seed)
@@ -144,7 +144,7 @@ def many_servers() -> list[Case]:
 
 
 def turns() -> list[Case]:
-    """Round-robin."""
+    """Round-robin: Erlang arrivals at each M/1 queue."""
 
     def form(n: int) -> Form:
         return lambda rho: theory.erlang_m1_mean(rho, n)
@@ -156,7 +156,7 @@ def turns() -> list[Case]:
 
 
 def choices() -> list[Case]:
-    """A few of very many queues: 500, at 3 %."""
+    """Power of d choices among 500 queues, within 3 %."""
 
     def of_500(name: str, form: Form, policy: Mapping[str, Any], rho: float, samples: int) -> Case:
         return mean(f"{name} of 500", form, farm(500, policy), rho, samples, THREE_PERCENT)
@@ -182,7 +182,7 @@ def choices() -> list[Case]:
 
 
 def splits() -> list[Case]:
-    """The best static split, without and with distance."""
+    """Optimal static split of the load, without and with network distance."""
 
     def split(name: str, speeds: Sequence[float], rtts: Sequence[float], rate: float, samples: int) -> Case:
         pairs = enumerate(zip(speeds, rtts, strict=True))
@@ -201,7 +201,7 @@ def splits() -> list[Case]:
 
 
 def hedges() -> list[Case]:
-    """A second request a fixed time after the first, where nobody waits."""
+    """Hedging: a second request a fixed time after the first, in a system without queueing."""
     after = 0.7
     mechanisms = Mechanisms(hedging=HedgeModel(after=after))
     workers = tuple(WorkerModel(f"w{n}", slots=64) for n in range(4))
@@ -220,5 +220,4 @@ def hedges() -> list[Case]:
 
 
 def cases() -> list[Case]:
-    """All of them."""
     return [*single_servers(), *many_servers(), *turns(), *choices(), *splits(), *hedges()]

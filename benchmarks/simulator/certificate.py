@@ -1,7 +1,4 @@
-"""The certificate: the simulator beside the closed forms of queueing theory.
-
-Rule of this file: a table, and an exit code that says whether every number is within its bound.
-"""
+"""`benchmarks certificate`: compare the simulator with closed forms of queueing theory."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ FAILED = 1
 def present_certificate(
     samples: float, console: Console | None = None, chosen: Sequence[Case] | None = None
 ) -> int:
-    """Simulate every case with `samples` times the usual number, and print; 1 if any is out of bounds."""
+    """Simulate every case with `samples` times the usual number, print a table; returns 1 if any is out of bounds."""
     console = console if console is not None else console_here()
     table = Table(
         title="Simulated beside closed forms", caption=f"seed {SEED}, {samples:g} times the usual samples"
@@ -40,13 +37,13 @@ def present_certificate(
 
 
 def progress(number: int, count: int, elapsed: float, case: Case) -> str:
-    """What is simulated now, and how long the rest will take."""
+    """Progress line: case number, estimated seconds left and name."""
     left = f", about {elapsed / number * (count - number):.0f} s left" if number else ""
     return f"[{number + 1}/{count}{left}] {case.name}"
 
 
 def add_row(table: Table, case: Case, samples: float) -> bool:
-    """Simulate a case; returns whether it is out of its bound."""
+    """Simulate a case and add its row; returns whether it is out of its bound."""
     count, began_at = max(1, round(case.samples * samples)), time.process_time()
     simulated = case.simulated(count, SEED)
     error = case.error(simulated)

@@ -17,7 +17,7 @@ from experiments.terminal import require_writable
 )
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 def simulator(rounds: int, file: Path | None, check: bool) -> int:
-    """Measure simulated requests per second of processor time, beside SimPy running the same model."""
+    """Measure simulated requests per second of CPU time, beside SimPy with the same model."""
     require_writable("--json", file)
     return bench_simulator(REQUESTS, rounds, file, check=check)
 

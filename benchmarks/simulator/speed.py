@@ -1,6 +1,6 @@
-"""How fast the simulator is, beside SimPy running the same model: `python -m benchmarks simulator`.
+"""Speed of the simulator beside SimPy with the same model: `python -m benchmarks simulator`.
 
-Rule of this file: processor time of this process, nothing else; all take turns, several times, and the median counts.
+Measures CPU time of this process only; contenders alternate over several rounds, and the median counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ABSENT = "SimPy is not installed: pip install simpy"
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`run` simulates so many requests under a seed. `bound` is the least requests per second; 0: none."""
+    """One simulator. `run(requests, seed)` simulates; `bound` is the least requests per second, 0 for none."""
 
     name: str
     run: Callable[[int, int], None]
@@ -43,7 +43,7 @@ class Contender:
 
 
 def contenders() -> list[Contender]:
-    """Ours under the policies that have a bound and one without a choice, and SimPy if it is here."""
+    """The simulator under two policies with a bound and one without, and SimPy if installed."""
     ours = [("least-in-flight", 250_000.0), ("peak-ewma", 150_000.0), ("round-robin", 0.0)]
     found = [
         Contender(f"steelyard, {name}", simulated({"name": name}), bound)
@@ -54,7 +54,7 @@ def contenders() -> list[Contender]:
 
 
 def simulated(policy: Mapping[str, Any]) -> Callable[[int, int], None]:
-    """The real router and policy over 100 exponential workers at 90 %."""
+    """Simulation of a policy with the real router over 100 exponential workers at 90 % load."""
     workers = tuple(WorkerModel(f"w{number}") for number in range(ENDPOINTS))
 
     def run(requests: int, seed: int) -> None:
@@ -65,7 +65,7 @@ def simulated(policy: Mapping[str, Any]) -> Callable[[int, int], None]:
 
 
 def in_simpy(requests: int, seed: int) -> None:
-    """The same queues in SimPy, with a bare choice of two instead of a router and a policy."""
+    """The same queues in SimPy, with a plain choice of two instead of a router and a policy."""
     import simpy
 
     rng, world = Random(seed), simpy.Environment()
@@ -91,12 +91,12 @@ def in_simpy(requests: int, seed: int) -> None:
 
 
 def is_compiled() -> bool:
-    """Whether the hot path is."""
+    """Whether the hot path is compiled."""
     return not str(clock.__file__).endswith(".py")
 
 
 def measure(requests: int, rounds: int, console: Console) -> dict[str, list[float]]:
-    """Requests per second of processor time, by name, a number for each round."""
+    """Requests per second of CPU time by contender, one value for each round."""
     found: dict[str, list[float]] = {contender.name: [] for contender in contenders()}
     for number in range(rounds):
         for contender in contenders():
@@ -108,7 +108,7 @@ def measure(requests: int, rounds: int, console: Console) -> dict[str, list[floa
 
 
 def bench_simulator(requests: int, rounds: int, file: Path | None, *, check: bool) -> int:
-    """Measure, print, and judge if asked to: 1 when a bound is missed. Bounds are for the compiled build."""
+    """Measure and print; returns 1 with `check` if a bound is missed. Bounds apply to the compiled build."""
     console = console_here()
     build = "compiled" if is_compiled() else "pure Python"
     found = measure(requests, rounds, console)

@@ -1,1 +1,1 @@
-"""`python -m benchmarks slow-clients`: normal traffic beside a thousand clients that move a byte at a time."""
+"""`python -m benchmarks slow-clients`: normal traffic beside a thousand clients that move one byte at a time."""

@@ -1,7 +1,6 @@
 """`python -m benchmarks slow-clients`: latency of normal traffic beside a thousand slow senders or readers.
 
-Rule of this file: it decides nothing by itself. Options become a plan; what cannot be measured as asked is refused
-here, in one line, before anything is started.
+Only parses options, builds the plan and prints; invalid input is refused before any process starts.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ Examples:
 def slow_clients(
     policy: str, others: str, is_stalled: bool, file: Path | None, check: bool, **options: Any
 ) -> int:
-    """Measure normal traffic quiet, then beside clients that send a head or a body, or read, byte by byte."""
+    """Measure normal traffic alone, then beside clients that send a head or a body, or read, byte by byte."""
     units = (*map(peers.ours, known_policies([policy])), *peers.chosen(names_in(others)))
     cores = cores_for("one")
     require_writable("--json", file)
@@ -103,7 +102,7 @@ def slow_clients(
 
 
 class Sitting:
-    """The runs as they come, and what is said of them."""
+    """One session of the benchmark: runs the plan, collects the runs and prints the table and bounds."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self.runs: list[Run] = []
@@ -113,7 +112,7 @@ class Sitting:
         self._total = plan.rounds * len(plan.peers) * len(plan.crowds) * 3
 
     def conduct(self, is_stalled: bool) -> bool:
-        """Measure; returns whether it was stopped. Raises ExperimentError."""
+        """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         plan, status = self._plan, Status("starting", console=self._console, refresh_per_second=2)
         if not is_stalled:
             self._console.print(Text(introduction(plan)))
@@ -144,7 +143,7 @@ class Sitting:
         self._console.print(Text(line, style="red" if run.fault else "dim"))
 
     def present(self) -> list[bool | None]:
-        """Print table and bounds; returns whether each of ours is met, None where it cannot be said."""
+        """Print table and bounds; returns for each bound of Steelyard whether it is met, None if not judged."""
         rows = rows_of(self.runs)
         if rows:
             self._console.print(table_of(rows))
@@ -156,7 +155,7 @@ class Sitting:
         return [is_met for is_met, text in found if peers.OURS in text]
 
     def write(self, file: Path) -> None:
-        """Raises BadInputError when the file cannot be written."""
+        """Write plan, rows and runs as JSON. Raises `BadInputError` if the file cannot be written."""
         plan = asdict(self._plan) | {"peers": [peer.name for peer in self._plan.peers]}
         content = {
             "plan": plan,
@@ -168,7 +167,7 @@ class Sitting:
 
 
 def introduction(plan: Plan) -> str:
-    """What is going to be measured."""
+    """Text printed before the first run: load, core assignment, rounds, peers and seed."""
     crowd = f"{plan.clients} slow clients ({', '.join(plan.crowds)}) at a byte per {plan.pace:g} s"
     places = f"the load on core {plan.load_core}, all else on core {plan.proxy_core}"
     return (

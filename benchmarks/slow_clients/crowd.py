@@ -1,11 +1,10 @@
-"""A crowd of slow clients: each connection moves one byte at a time, and comes back when it is put out.
+"""Slow clients as a process of its own: each connection sends or reads one byte at a time and reconnects when closed.
 
-Rule of this file: a process of its own on raw sockets, so that it neither disturbs the generator nor shares code with
-what it tries. It reports how its connections ended, and how many stood at the end, when it gets SIGTERM.
+Raw sockets, no code shared with the proxy under test. On SIGTERM it writes how often connections ended in each way.
 
     python -m benchmarks.slow_clients.crowd PORT KIND COUNT PACE REPORT
 
-KIND is head, body, read or mixed; PACE is seconds from byte to byte; REPORT is the file that is written.
+KIND is head, body, read or mixed; PACE is the interval between bytes in seconds; REPORT is the file that is written.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ OPENINGS = {
     "body": b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000000\r\n\r\n",
     "read": b"GET /" + HUGE_NAME.encode() + b" HTTP/1.1\r\n" + HOST + b"\r\n",
 }
-"""What each kind sends at once; whatever follows goes byte by byte, and never ends."""
+"""Bytes that each kind sends at once on connecting; the rest follows byte by byte and never ends."""
 
 RECEIVE_BUFFER = 4096
 MADE_UP = 0.01
-"""Seconds of lateness that are made up for; a pause is not."""
+"""Seconds of lateness that the schedule catches up on; a longer pause is skipped."""
 
 NICE = 19
-"""The crowd has time; the unit that shares its core has not."""
+"""Niceness of the slow clients: the proxy that shares their core has priority."""
 
 
 def kinds(kind: str, count: int) -> list[str]:
-    """The kind of each connection."""
+    """Kind of each of `count` connections; `mixed` cycles through all kinds."""
     return list(islice(cycle(OPENINGS if kind == "mixed" else (kind,)), count))
 
 
 class SlowClient:
-    """One place in the crowd, and the connection that holds it now."""
+    """One slow connection, reopened after it is closed."""
 
     def __init__(self, port: int, kind: str) -> None:
         self._port = port
@@ -53,7 +52,7 @@ class SlowClient:
         self.open()
 
     def open(self) -> None:
-        """Connect and send what is sent at once. Raises OSError."""
+        """Connect and send the opening bytes. Raises `OSError`."""
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         sock.settimeout(5.0)
@@ -67,7 +66,7 @@ class SlowClient:
         self._sock = sock
 
     def move(self) -> str:
-        """One byte on; returns how the connection ended, empty while it stands."""
+        """Send or read one byte, or reconnect; returns how the connection ended, empty while it is open."""
         if self._sock is None:
             return self._come_back()
         try:
@@ -79,7 +78,7 @@ class SlowClient:
         return ended
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection if it is open."""
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -107,13 +106,13 @@ class SlowClient:
 
 
 def ending(answer: bytes) -> str:
-    """The status of an answer that nobody expected; "closed" where there is none."""
+    """Status code of an unexpected response, or `closed` if there is none."""
     words = answer.split(b" ", 2)
     return words[1].decode("latin-1") if len(words) > 1 and answer.startswith(b"HTTP/1.") else "closed"
 
 
 def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
-    """Be slow until SIGTERM. Raises OSError where the first connections cannot be made."""
+    """Run the slow clients until SIGTERM, then write `report`. Raises `OSError` if the first connections fail."""
     os.nice(NICE)
     endings: Counter[str] = Counter()
     is_over: list[int] = []
@@ -121,7 +120,8 @@ def crowd(port: int, kind: str, count: int, pace: float, report: Path) -> None:
     clients = [SlowClient(port, one) for one in kinds(kind, count)]
     print(f"crowd ready on http://127.0.0.1:{port}", flush=True)
     due = time.monotonic()
-    for client in cycle(clients):  # each at its own instant: strangers do not move at once
+    # Each client moves at its own instant: independent clients are not synchronised.
+    for client in cycle(clients):
         if is_over:
             break
         if ended := client.move():

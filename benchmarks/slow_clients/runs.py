@@ -1,8 +1,8 @@
-"""Normal traffic beside slow clients, and without: two units side by side, and the load on one or the other.
+"""Normal traffic with and without slow clients: two instances of each proxy, one of them with slow clients connected.
 
-Rule of this file: only what is started here is ended here. For each crowd a unit stands behind it and another has
-nobody; the load goes to them in turns of a second or so, in an order of the seed, and figures are compared within a
-round. While a turn is quiet the crowd is paused, so that it takes nothing from the core that all of them share.
+For each kind of slow client, the load alternates between the two instances in short runs, in an order drawn from the
+seed; runs are compared within a round. The slow clients are paused (SIGSTOP) during quiet runs, so that they use none
+of the core they share with the proxies. Only processes started here are stopped here.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from experiments.processes import Child, program
 QUIET, AGAIN = "quiet", "quiet again"
 CROWDS = ("head", "body", "read", "mixed")
 KINDS = (QUIET, AGAIN, *CROWDS)
-"""Quiet twice: what the second differs from the first by is the noise beside which the others are to be read."""
+"""`AGAIN` is an A/A control: its difference from `QUIET` is the noise against which the other kinds are read."""
 SETTLED_AFTER = 2.0
-"""Seconds from the crowd's last connection to the load: until then the buffers before slow readers are being filled."""
+"""Seconds from the last slow connection to the load: until then the buffers for slow readers fill."""
 
 CONNECTIONS = 64
 HEAD_TIMEOUT = 2.0
-"""Seconds that each unit gives a head, so that a short run sees what becomes of slow ones."""
+"""Timeout for a request head in seconds, set in each proxy, so that a short run shows how slow heads end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured; `rate` in normal requests per second, `pace` in seconds from slow byte to slow byte."""
+    """What is measured; `rate` in normal requests per second, `pace` in seconds between slow bytes."""
 
     peers: tuple[Peer, ...]
     clients: int
@@ -60,20 +60,21 @@ class Plan:
 
     @property
     def is_load_alone(self) -> bool:
-        """Whether the generator has a core for itself: beside a worker or a crowd it is late by milliseconds."""
+        """Whether the generator has a core to itself; on a shared one it is late by milliseconds."""
         return self.proxy_core != self.load_core
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One turn of the load: `kind` is quiet, or the crowd beside which it was. Latencies and `lag` (p99 of the
-    generator's own) in seconds, memory in bytes."""
+    """Result of one run. `kind` is `QUIET`, `AGAIN` or the kind of slow clients present. Latencies and `lag` (p99 of
+    the generator's own lag) in seconds, memory in bytes.
+    """
 
     peer: str
     kind: str
     round: int
     crowd: str = ""
-    """Before whom the other unit stood, where this one is quiet: rounds are those of a crowd."""
+    """Kind of slow clients on the other instance during a quiet run; rounds are counted per kind."""
 
     requests: int = 0
     ok: int = 0
@@ -81,7 +82,7 @@ class Run:
     p99: float = 0.0
     lag: float = 0.0
     cpu: float = 0.0
-    """Seconds of processor per second."""
+    """CPU seconds per second."""
 
     memory: int = 0
     endings: dict[str, int] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class Run:
 
 
 def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
-    """Each unit with each crowd, and the kinds of its turns by round."""
+    """Order of the runs: each peer with each kind of slow clients, and the shuffled kinds of its runs in each round."""
     rng = Random(plan.seed)
     pairs = [(peer, crowd) for peer in plan.peers for crowd in plan.crowds]
     return [
@@ -99,10 +100,10 @@ def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
 
 
 async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> None:
-    """Do all runs, and tell each as soon as it has ended. Raises FleetFailedError without a worker."""
+    """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if the worker does not start."""
     allow_descriptors()
     ports = tuple(free_ports(WORKERS))
-    # Not nginx: it would answer a request whose body is still coming, and a slow body would soon be no more.
+    # Not nginx: it would answer a request whose body is still incomplete, and a slow body would end early.
     worker = [*program("benchmarks.cost.worker"), *map(str, ports)]
     async with serving("worker", worker, ports[0], CASES["get"], plan.proxy_core):
         for number, (peer, crowd, rounds) in enumerate(order_of(plan)):
@@ -125,13 +126,13 @@ async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> No
 
 
 def allow_descriptors() -> None:
-    """As many as this user may have: a thousand clients need a descriptor each, on both sides."""
+    """Raise the soft limit of open files to the hard limit: a thousand clients need a descriptor each on both sides."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class Pair:
-    """Two living units of a peer, one of them before a crowd that is paused."""
+    """Two running instances of a peer: one alone, one with slow clients that are paused."""
 
     def __init__(self, plan: Plan, crowd: str, calm: Unit, beside: Unit, slow: Child) -> None:
         self.endings: dict[str, int] = {}
@@ -142,12 +143,12 @@ class Pair:
         self._slow = slow
 
     async def turn(self, kind: str, number: int) -> Run:
-        """The load on one of them. Raises FleetFailedError."""
+        """Run the load once against the instance that `kind` requires. Raises `FleetFailedError`."""
         if kind != self._crowd:
             return await self._measured(self._calm, kind, number)
         self._slow.resume()
         try:
-            await asyncio.sleep(self._plan.pace)  # until each of them has moved
+            await asyncio.sleep(self._plan.pace)  # until each slow client has moved once
             return await self._measured(self._beside, kind, number)
         finally:
             self._slow.pause()
@@ -173,13 +174,13 @@ class Pair:
             memory=memory_of(unit.child.pid),
             endings=self.endings
             if kind == self._crowd and not number
-            else {},  # known when the crowd has ended
+            else {},  # known when the slow clients have ended
         )
 
 
 @asynccontextmanager
 async def pair(plan: Plan, peer: Peer, crowd: str, calm: Site, beside: Site) -> AsyncIterator[Pair]:
-    """Both units and the crowd, until the block is left. Raises FleetFailedError."""
+    """Start both instances and the slow clients; stop them on exit. Raises `FleetFailedError`."""
     async with (
         serving(peer.name, peer.argv(calm), calm.port, CASES["get"], plan.proxy_core) as quiet,
         serving(peer.name, peer.argv(beside), beside.port, CASES["get"], plan.proxy_core) as other,
@@ -191,14 +192,14 @@ async def pair(plan: Plan, peer: Peer, crowd: str, calm: Site, beside: Site) -> 
 
 
 async def load(plan: Plan, port: int, number: int) -> Report:
-    """Normal traffic, open loop; the same arrivals for all runs of a round."""
+    """Open-loop load of normal requests; all runs of a round have the same arrivals."""
     offer = Offer(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone)
     return await made(offer, partial(cpu_time.pinned_to, plan.load_core))
 
 
 @asynccontextmanager
 async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Child, dict[str, int]]]:
-    """A crowd before `site`, paused, and how its connections ended, which is known when the block is left."""
+    """Start slow clients of `kind`, paused; yields the process and how its connections ended, known on exit."""
     endings: dict[str, int] = {}
     report = site.folder / "crowd.json"
     words = [str(site.port), kind, str(plan.clients), str(plan.pace), str(report)]
@@ -216,7 +217,7 @@ async def crowding(plan: Plan, kind: str, site: Site) -> AsyncIterator[tuple[Chi
 
 
 def memory_of(pid: int) -> int:
-    """Bytes in memory of a process and all that descend from it, pages that they share counted for each."""
+    """Resident memory of a process and its descendants in bytes; shared pages count once per process."""
     page = os.sysconf("SC_PAGE_SIZE")
     statm = [Path(f"/proc/{one}/statm") for one in (pid, *cpu_time.descendants(pid))]
     return sum(int(path.read_text(encoding="ascii").split()[1]) * page for path in statm if path.exists())

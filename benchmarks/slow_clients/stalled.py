@@ -1,6 +1,6 @@
-"""What a reader that has stalled costs: a response of 1 GiB, of which it takes one byte.
+"""Memory cost of a stalled reader: a response of 1 GiB, of which the client reads nothing.
 
-Rule of this file: the worker stands in this process and is not measured; the unit is, by what it grows.
+The worker runs in this process; the growth of the proxy's resident memory is measured.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SIZE = 1 << 30
 PIECE = bytes(1 << 16)
 BOUND = 2 << 20
 STANDS_STILL = 1.0
-"""Seconds without a byte taken from the worker, after which nothing more is going to be."""
+"""Seconds without a byte read from the worker after which the transfer counts as stalled."""
 
 WARM_REQUESTS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Bytes that the unit grew by, and bytes that the worker got rid of."""
+    """Bytes by which the proxy's memory grew, and bytes that the worker sent."""
 
     peer: str
     growth: int
@@ -47,7 +47,7 @@ class Stalled:
 
 
 class Worker:
-    """Answers `/1g` with as much as is taken, everything else with nothing."""
+    """Worker that answers `/1g` with up to 1 GiB and everything else with an empty body."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -63,13 +63,13 @@ class Worker:
                 await writer.drain()
                 self.taken += len(PIECE)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # it was cut off
+            pass  # the connection was cut
         finally:
             writer.close()
 
 
 async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
-    """Measure one unit. Raises FleetFailedError."""
+    """Measure one proxy. Raises `FleetFailedError`."""
     worker = Worker()
     server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
     site = Site(next(free_ports(1)), (server.sockets[0].getsockname()[1],), folder)
@@ -88,7 +88,7 @@ async def stalled(peer: Peer, folder: Path, core: int) -> Stalled:
 
 
 async def standstill(worker: Worker) -> None:
-    """Wait until the worker gets rid of nothing more."""
+    """Wait until the worker sends nothing more. Raises `FleetFailedError` after `READY_WITHIN` seconds."""
     before = -1
     try:
         async with asyncio.timeout(READY_WITHIN):

@@ -1,7 +1,7 @@
-"""What runs beside slow clients say together: a table, and the bound.
+"""Summary table and bound of the slow-clients benchmark. Pure functions of runs.
 
-Rule of this file: pure functions of runs. A ratio is made within a round, of two runs whose generator was punctual, and
-the median is shown. A run that is marked has no figures, and misses the bound; without a ratio nothing is judged.
+A ratio compares two runs of one round whose generator was punctual; the median over rounds is shown. A run with a fault
+has no figures and misses the bound; without any ratio the p99 is not judged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from benchmarks.slow_clients.runs import AGAIN, KINDS, QUIET, Run
 from experiments.terminal import STANDING, times
 
 BOUND = 2.0
-"""Times the quiet p99 that normal traffic may take beside slow clients."""
+"""Bound on the p99 of normal traffic beside slow clients, as a multiple of the quiet p99."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One unit beside one kind of crowd: medians over rounds, and all endings together. Units as in `Run`."""
+    """One peer and one kind of run: medians over rounds, and the sum of all endings. Units as in `Run`."""
 
     peer: str
     kind: str
@@ -40,14 +40,14 @@ class Row:
 
     @property
     def is_met(self) -> bool | None:
-        """100 % success, and p99 within the bound; None where there is no ratio to judge by."""
+        """100 % success and p99 within the bound; None if there is no ratio."""
         if self.fault or self.ok < self.requests:
             return False
         return None if self.ratio_p99 is None else self.ratio_p99 <= BOUND
 
 
 def rows_of(runs: Sequence[Run]) -> list[Row]:
-    """A row for each unit and kind, in the order of the kinds."""
+    """One row for each peer and kind, in the order of `KINDS`."""
     peers = dict.fromkeys(run.peer for run in runs)
     found = [
         (peer, kind, [r for r in runs if (r.peer, r.kind) == (peer, kind)])
@@ -59,17 +59,17 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
 
 def round_of(run: Run) -> tuple[str, str, int]:
-    """What was seconds apart."""
+    """Key of the runs that are compared with each other."""
     return run.peer, run.crowd, run.round
 
 
 def is_punctual(run: Run) -> bool:
-    """At most half of its p99 may be the generator's own."""
+    """Whether the generator's own lag is at most `LAG_PART` of the p99."""
     return not run.fault and run.lag <= LAG_PART * run.p99
 
 
 def row_of(runs: Sequence[Run], quiet: dict[tuple[str, str, int], Run]) -> Row:
-    """`runs`, at least one, of one unit and kind; `quiet` those with nobody beside."""
+    """Summarise the runs of one peer and kind, at least one; `quiet` holds the reference runs by round."""
     good = [run for run in runs if not run.fault]
     pairs = [(run, quiet[round_of(run)]) for run in good if is_punctual(run) and round_of(run) in quiet]
     endings: Counter[str] = Counter()
@@ -96,7 +96,7 @@ def middle(values: Sequence[float]) -> float | None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """For people."""
+    """Table for the terminal."""
     table = Table()
     for name in ("unit", "beside"):
         table.add_column(name, no_wrap=True)
@@ -126,13 +126,13 @@ def cells_of(row: Row) -> list[str]:
 
 
 def success(row: Row) -> float:
-    """Per cent; rounded down where shown as a whole would hide a failure."""
+    """Success in per cent; capped at 99.999 so that rounding does not hide a failure."""
     share = 100.0 * row.ok / row.requests if row.requests else 0.0
     return share if row.ok == row.requests else min(share, 99.999)
 
 
 def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
-    """Whether our unit keeps the bound beside each crowd, in words; None where it cannot be said."""
+    """Bound of the balancer `ours` for each kind of slow clients, as text; None if it cannot be judged."""
     return [
         verdict(row, next((other for other in rows if (other.peer, other.kind) == (row.peer, AGAIN)), None))
         for row in rows
@@ -141,7 +141,7 @@ def verdicts(rows: Sequence[Row], ours: str) -> list[tuple[bool | None, str]]:
 
 
 def verdict(row: Row, control: Row | None) -> tuple[bool | None, str]:
-    """Of one row. Where nothing at all makes as much difference as the bound, no p99 can be judged; a failure can."""
+    """Judge one row. If the A/A control differs by as much as the bound, the p99 is not judged; a failure still is."""
     is_met, said = row.is_met, words(row)
     noise = control.ratio_p99 if control is not None else None
     if noise is not None and not 1 / BOUND <= noise <= BOUND and not row.fault and row.ok == row.requests:
@@ -156,7 +156,7 @@ def words(row: Row) -> str:
 
 
 def doubts(runs: Sequence[Run]) -> str:
-    """Why the figures may be the machine's; empty when there is no reason."""
+    """Warning that the machine was busy; empty if every run was punctual."""
     late = [run.lag for run in runs if not run.fault and not is_punctual(run)]
     if not late:
         return ""

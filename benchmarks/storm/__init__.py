@@ -1,1 +1,1 @@
-"""`python -m benchmarks storm`: workers killed, stopped, cut short and worse, under steady load."""
+"""`python -m benchmarks storm`: workers killed, stopped and degraded under steady load."""

@@ -1,7 +1,6 @@
 """`python -m benchmarks storm`: two minutes of worker faults under steady load.
 
-Rule of this file: it decides nothing by itself. Options become a plan; what cannot be measured as asked is refused
-here, in one line, before anything is started.
+Only parses options, builds the plan and prints; invalid input is refused before any process starts.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ Examples:
 def storm(
     policy: str, others: str, plots: Path | None, file: Path | None, check: bool, **options: Any
 ) -> int:
-    """Strike the workers of three regions in turn, and look at every request."""
+    """Inject faults into the workers of three regions in turn, and check every request."""
     units = (*map(ours, known_policies([policy])), *chosen(names_in(others)))
     cores = cores_for("one")
     require_writable("--json", file)
@@ -104,7 +103,7 @@ def pace_of(rate: float | None, is_quick: bool) -> Pace:
 
 
 def folder_for(plots: Path) -> None:
-    """Raises BadInputError when there can be none."""
+    """Create the folder of plots. Raises `BadInputError` if that fails."""
     try:
         plots.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -112,7 +111,7 @@ def folder_for(plots: Path) -> None:
 
 
 class Sitting:
-    """The runs as they come, and what is said of them."""
+    """One session of the benchmark: runs the plan, collects figures and prints tables and bounds."""
 
     def __init__(self, plan: Plan, console: Console, plots: Path | None) -> None:
         self.found: list[Figures] = []
@@ -120,7 +119,7 @@ class Sitting:
         self._plan, self._console, self._plots = plan, console, plots
 
     def conduct(self) -> bool:
-        """Measure; returns whether it was stopped. Raises ExperimentError."""
+        """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         self._console.print(Text(introduction(self._plan)))
         status = Status("in the storm", console=self._console, refresh_per_second=2)
         with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
@@ -143,14 +142,14 @@ class Sitting:
 
     def _draw(self, run: Storm, figures: Figures, folder: Path) -> None:
         from benchmarks.storm.figure import storm_figure
-        from experiments.report.canvas import to_png  # half a second of imports that only a plot needs
+        from experiments.report.canvas import to_png  # half a second of imports that only plots need
 
         file = folder / f"{run.peer.partition(' ')[0]}-{run.round}.png"
         file.write_bytes(to_png(storm_figure(run, figures, self._plan.pace)))
         self._console.print(Text(f"      {file}", style="dim"))
 
     def present(self) -> list[Verdict]:
-        """Print tables and bounds; returns those of ours."""
+        """Print tables and bounds; returns the bounds of Steelyard."""
         names = [peer.name for peer in self._plan.peers]
         units = [runs for name in names if (runs := [one for one in self.found if one.peer == name])]
         if not units:
@@ -165,7 +164,7 @@ class Sitting:
         return found
 
     def write(self, file: Path) -> None:
-        """Raises BadInputError when the file cannot be written."""
+        """Write plan and runs as JSON. Raises `BadInputError` if the file cannot be written."""
         plan = asdict(self._plan) | {"peers": [peer.name for peer in self._plan.peers]}
         runs = [
             asdict(run) | {"episodes": episodes}
@@ -175,7 +174,7 @@ class Sitting:
 
 
 def introduction(plan: Plan) -> str:
-    """What is going to be measured, and the first storm's schedule."""
+    """Text printed before the first run: load, core assignment and the first schedule of faults."""
     pace = plan.pace
     load = f"{pace.rate:g} requests per second, {pace.posts:.0%} POSTs, open loop"
     spans = f"{pace.quiet:g} s of quiet, then {pace.storm:g} s of storm"
@@ -188,7 +187,7 @@ def introduction(plan: Plan) -> str:
 
 
 def in_words(run: Figures) -> str:
-    """A run in one line."""
+    """One run as a line of text."""
     if run.fault:
         return f"INVALID: {run.fault}"
     gets = f"GET {success(run.gets_ok, run.gets)}, POST {success(run.posts_ok, run.posts)}"
@@ -196,7 +195,7 @@ def in_words(run: Figures) -> str:
 
 
 def doubts(runs: list[Figures]) -> str:
-    """Why the times may be the machine's; empty when there is no reason."""
+    """Warning that the machine was busy and times are not judged; empty if there is no reason."""
     found = []
     if late := [run.lag for run in runs if not run.fault and not run.is_punctual]:
         found.append(f"in {len(late)} the generator itself was late, {max(late) * 1e3:.1f} ms at p99 at most")

@@ -1,7 +1,7 @@
-"""The six workers of a storm, and what is done to them.
+"""The six workers of a storm and the injection of faults into them.
 
-Rule of this file: a worker keeps its port and its record for the whole run, whoever holds them. Only what was started
-here gets a signal, by its process id, and a stopped worker is continued before it is ended.
+A worker keeps its port and its record file for the whole run, across restarts. Only processes started here get signals,
+by process id; a stopped worker is continued before it is ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTROL_WITHIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Executions:
-    """What the workers noted: how often each POST was executed, and how many were refused or damaged."""
+    """What the workers recorded: executions of each POST, refused requests and damaged bodies, by request id."""
 
     executed: Counter[bytes] = field(default_factory=Counter)
     refused: Counter[bytes] = field(default_factory=Counter)
@@ -47,7 +47,7 @@ class Executions:
 
 
 class Crew:
-    """`async with Crew(folder, core) as crew`: all six answer on `ports`, in the order of WORKERS."""
+    """The workers' processes: `async with Crew(folder, core) as crew` starts all six, in the order of `WORKERS`."""
 
     def __init__(self, folder: Path, core: int, looks_well: bool = False) -> None:
         self.ports = tuple(lasting_ports(len(WORKERS)))
@@ -73,7 +73,7 @@ class Crew:
         await self._stop()
 
     async def stand_by(self, episodes: Sequence[Episode], zero: float) -> None:
-        """Start now whoever will take the place of a worker that is killed: a start amid the load would disturb it."""
+        """Start the replacements of workers that will be killed: starting them under load would disturb it."""
         for episode in episodes:
             if episode.fault == KILLED:
                 for name in episode.workers:
@@ -81,7 +81,7 @@ class Crew:
                     self._spare[name, back_at] = await self._start(name, back_at)
 
     async def suffer(self, episode: Episode, zero: float) -> tuple[float, float]:
-        """One fault from its beginning to its end; returns both instants as they were, in seconds from `zero`."""
+        """Inject one fault and wait until it ends; returns its actual start and end, in seconds from `zero`."""
         await asyncio.sleep(max(0.0, zero + episode.at - time.monotonic()))
         began_at = time.monotonic() - zero
         do = {KILLED: self._kill, STOPPED: self._freeze}.get(episode.fault, partial(self._ail, episode.fault))
@@ -89,7 +89,7 @@ class Crew:
         return began_at, time.monotonic() - zero
 
     async def restart(self, name: str) -> None:
-        """As a careful operator does it: SIGTERM, wait until it has gone, start it again."""
+        """Restart one worker gracefully: SIGTERM, wait for its exit, start it again."""
         child = self._children[name]
         os.kill(child.pid, signal.SIGTERM)
         await child.gone()
@@ -98,7 +98,7 @@ class Crew:
         await self._children[name].ready()
 
     def executions(self) -> Executions:
-        """What all have noted so far."""
+        """Read the records of all workers."""
         return Executions.read([path for name in WORKERS if (path := self._record(name)).exists()])
 
     async def _kill(self, name: str, back_at: float) -> None:
@@ -132,19 +132,19 @@ class Crew:
         return self._folder / f"{name}.record"
 
     async def _stop(self) -> None:
-        """Everybody, at once: nothing that matters is in flight any more."""
+        """Kill all workers at once; no request that counts is in flight any more."""
         everybody = [*self._children.values(), *self._spare.values(), *self._ended]
         for child in everybody:
             if child.is_running:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
-        # To signal one that has just ended would take its end away from whoever waits for it.
+        # Signalling a process that has just ended would take its exit status from the caller that waits for it.
         await asyncio.gather(*(child.gone() for child in everybody))
         await asyncio.gather(*(child.stop() for child in everybody))
 
 
 async def told(port: int, path: str) -> None:
-    """Ask a worker directly, and wait for its answer. Raises OSError or TimeoutError."""
+    """Send a control request to a worker and wait for its response. Raises `OSError` or `TimeoutError`."""
     async with asyncio.timeout(CONTROL_WITHIN):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:

@@ -1,7 +1,6 @@
-"""A storm over time: what befell whom, what failed, how long it took, and who did the work.
+"""Figure of one storm over time: active faults, failed requests, latency and share of each worker.
 
-Rule of this file: it draws one run, and takes everything from its rows. The four panels have one time axis, so that
-the eye finds the cause above the effect.
+The four panels share a time axis, so that effects line up with their causes.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ FAULT_COLOURS = {
 }
 PLACES = tuple(Place(worker=worker, region=worker.partition("-")[0]) for worker in WORKERS)
 BIN = 0.5
-"""Seconds that are shown as one."""
+"""Width of a bin in seconds."""
 
 SHADE = 0.09
 MARK = 0.04
-"""Height of a mark at the foot of a panel, as a part of it."""
+"""Height of a mark at the foot of a panel, as a fraction of the panel."""
 
 
 @mpl.rc_context(STYLE)
 def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
-    """All four panels of one run."""
+    """Figure of one run with all four panels."""
     assert storm.account is not None
     rows = storm.account
     figure, panels = canvas.blank(WIDE, 9.0, 4, 1, sharex=True, height_ratios=(1.15, 1, 1.5, 1.5))
@@ -67,7 +66,7 @@ def storm_figure(storm: Storm, figures: Figures, pace: Pace) -> Figure:
 
 
 def shade(axes: Axes, episodes: tuple[Episode, ...]) -> None:
-    """Faults in their colours, the first second of each a little darker."""
+    """Shade active faults in their colours, the first second of each darker."""
     for episode in episodes:
         colour = FAULT_COLOURS[episode.fault]
         axes.axvspan(episode.at, episode.until, color=colour, alpha=SHADE, linewidth=0, zorder=0)
@@ -75,7 +74,7 @@ def shade(axes: Axes, episodes: tuple[Episode, ...]) -> None:
 
 
 def draw_schedule(axes: Axes, episodes: tuple[Episode, ...]) -> None:
-    """A bar for each fault, in the row of the worker that it strikes."""
+    """Draw a bar for each fault in the row of its worker."""
     for episode in episodes:
         for worker in episode.workers:
             axes.barh(
@@ -99,7 +98,7 @@ def edges_of(pace: Pace) -> Floats:
 
 
 def draw_failures(axes: Axes, rows: Account, pace: Pace) -> None:
-    """Failed requests in each bin, GETs upon POSTs."""
+    """Failed requests in each bin, GETs stacked on POSTs."""
     edges = edges_of(pace)
     failed = rows.ending != Ending.OK
     posts, gets = (
@@ -113,7 +112,7 @@ def draw_failures(axes: Axes, rows: Account, pace: Pace) -> None:
 
 
 def draw_latency(axes: Axes, rows: Account, pace: Pace, disturbed: Spans) -> None:
-    """Median and p99 of what succeeded, the p99 of the quiet as a line through all, and what judgement leaves out."""
+    """Median and p99 of successes, the quiet p99 as a horizontal line, and the spans excluded from judgement."""
     edges = edges_of(pace)
     ok = rows.ending == Ending.OK
     middle = (edges[:-1] + edges[1:]) / 2
@@ -136,7 +135,7 @@ def draw_latency(axes: Axes, rows: Account, pace: Pace, disturbed: Spans) -> Non
 
 
 def binned(rows: Account, among: Flags, edges: Floats, percent: float) -> list[float]:
-    """A percentile in milliseconds for each bin, nan where it is empty."""
+    """Percentile in milliseconds for each bin; nan if it is empty."""
     at, taken = rows.due[among], rows.latency[among] * 1e3
     which = np.digitize(at, edges) - 1
     parts = [taken[which == number] for number in range(len(edges) - 1)]
@@ -144,7 +143,7 @@ def binned(rows: Account, among: Flags, edges: Floats, percent: float) -> list[f
 
 
 def draw_share(axes: Axes, rows: Account, pace: Pace) -> None:
-    """The part of the answers that came from each worker."""
+    """Share of the responses that came from each worker."""
     edges = edges_of(pace)
     counts = np.array([np.histogram(rows.due[rows.worker == i], edges)[0] for i in range(len(WORKERS))])
     total = np.maximum(1, np.histogram(rows.due[rows.worker != NOBODY], edges)[0])

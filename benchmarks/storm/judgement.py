@@ -1,8 +1,8 @@
-"""What a storm has shown: figures from the rows and from the workers' records, and the bounds.
+"""Figures and bounds of a storm, from client rows and the workers' records. Pure functions.
 
-Rule of this file: pure functions. Only what was due within the storm counts for success; a failure counts as slow as
-the timeout. Times leave out what was due while the host had taken a core away, in the quiet and in the storm alike; a
-run of which too little is left, or whose generator itself was late in the rest, says nothing of times.
+Success counts only requests due within the storm; a failure counts with the timeout as its latency. Latencies exclude
+requests due while the host had taken a core away, in the quiet period and in the storm alike. They are not judged if
+too little of a run is left, or if the generator itself was late in the rest.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from experiments.load.samples import Flags, Floats
 
 GET_SUCCESS = 0.9999
 RECOVERY = 3.0
-"""Seconds from a worker's return until it gets its share again."""
+"""Bound on the seconds from a worker's return until it has its share of requests again."""
 
 TIMES_NORMAL = 1.5
-"""Bound on p99 in the storm, as a multiple of that in the quiet before it."""
+"""Bound on p99 in the storm, as a multiple of the p99 in the quiet period before it."""
 
 FIRST = 1.0
-"""Seconds of each fault that p99 leaves out: somebody must meet a fault before it is known."""
+"""Seconds at the start of each fault that p99 excludes: some requests must fail before a fault is detected."""
 
 WINDOW, STEP = 0.5, 0.05
-"""Seconds over which a share is counted, and from one look to the next."""
+"""Seconds over which a share is counted, and step between windows."""
 
 ITS_SHARE = 0.7
-"""Part of what a worker got in the quiet that passes for its share: less would be chance within one window."""
+"""Fraction of the quiet share that counts as recovered; a smaller one would be within the noise of a window."""
 
 LOOK = 10.0
-"""Seconds after which a worker that has no share has not recovered."""
+"""Seconds after which a worker without its share counts as not recovered."""
 
 ENOUGH = 0.5
-"""Part of the quiet, and of the storm, that must be left undisturbed for times to be judged."""
+"""Least undisturbed fraction of the quiet period and of the storm for latencies to be judged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """`seconds` from the return to the first window with its share; None: never."""
+    """Recovery of one worker. `seconds` from its return to the first window with its share; None: never."""
 
     fault: str
     worker: str
@@ -56,7 +56,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class ByFault:
-    """Requests that ended from the beginning of a fault to that of the next; p99 in seconds, within the fault alone."""
+    """Failed requests from the start of a fault to that of the next; p99 in seconds, during the fault."""
 
     fault: str
     gets_failed: int
@@ -67,7 +67,7 @@ class ByFault:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One unit in one storm. Times in seconds; `failures` by method and by what the client saw."""
+    """Figures of one proxy in one storm. Times in seconds; `failures` by method and kind of ending."""
 
     peer: str
     round: int
@@ -76,16 +76,16 @@ class Figures:
     posts: int = 0
     posts_ok: int = 0
     twice: int = 0
-    """POSTs that were executed more than once."""
+    """POSTs executed more than once."""
 
     crossed: int = 0
-    """Answers to somebody else or with other bytes, bodies that came to a worker with other bytes."""
+    """Responses of another request or with wrong bytes, and request bodies that reached a worker with wrong bytes."""
 
     untrue: int = 0
-    """POSTs that were answered with success and not executed."""
+    """POSTs answered with success but not executed."""
 
     in_doubt: int = 0
-    """POSTs whose client was told of a failure, and which were executed."""
+    """POSTs that failed for the client but were executed."""
 
     failures: dict[str, dict[str, int]] = field(default_factory=dict)
     faults: tuple[ByFault, ...] = ()
@@ -94,16 +94,16 @@ class Figures:
     quiet_p99: float = 0.0
     storm_p99: float = 0.0
     whole_p99: tuple[float, float] = (0.0, 0.0)
-    """p99 of quiet and storm with nothing left out for the host's sake."""
+    """p99 of quiet period and storm, including disturbed seconds."""
 
     undisturbed: tuple[float, float] = (1.0, 1.0)
-    """Parts of the quiet and of the storm in which the host took no core away."""
+    """Undisturbed fraction of the quiet period and of the storm."""
 
     lag: float = 0.0
-    """How late the generator itself was, at p99 of what is left."""
+    """p99 of the generator's own lag in the undisturbed part, in seconds."""
 
     busy: tuple[float, float] = (0.0, 0.0)
-    """Part of the unit's core that was in use, and of the core of all else."""
+    """Utilisation of the proxy's core and of the core of all else."""
 
     fault: str = ""
 
@@ -113,23 +113,23 @@ class Figures:
 
     @property
     def is_punctual(self) -> bool:
-        """Whether the generator was."""
+        """Whether the generator's lag is within `LAG_LIMIT`."""
         return self.lag <= LAG_LIMIT
 
     @property
     def is_timed(self) -> bool:
-        """Whether its times can be judged."""
+        """Whether latencies can be judged."""
         return self.is_punctual and min(self.undisturbed) >= ENOUGH
 
     @property
     def recovery(self) -> float:
-        """The longest; infinite where somebody never had its share again."""
+        """Longest recovery in seconds; infinite if a worker never had its share again."""
         found = [float("inf") if one.seconds is None else one.seconds for one in self.recoveries]
         return max(found, default=0.0)
 
 
 def figures_of(storm: Storm, pace: Pace) -> Figures:
-    """Everything that one run says."""
+    """All figures of one run."""
     if storm.account is None:
         return Figures(storm.peer, storm.round, fault=storm.fault or "nothing was measured")
     rows, ran = storm.account, storm.executions
@@ -176,7 +176,7 @@ def is_quiet(rows: Account, pace: Pace) -> Flags:
 
 
 def in_first_seconds(rows: Account, episodes: Sequence[Episode]) -> Flags:
-    """Which requests were under way when a fault began, or due in its first second."""
+    """Requests in flight when a fault began, or due in its first second."""
     found = np.zeros(len(rows.due), dtype=np.bool_)
     for episode in episodes:
         found |= (rows.ended >= episode.at) & (rows.due < episode.at + FIRST)
@@ -184,7 +184,7 @@ def in_first_seconds(rows: Account, episodes: Sequence[Episode]) -> Flags:
 
 
 def within(rows: Account, spans: Spans) -> Flags:
-    """Which requests were due in any of them. By when they were due alone: the slow must not be left out for that."""
+    """Requests due in any of the spans. Only the due time decides: slow requests must not be excluded as slow."""
     found = np.zeros(len(rows.due), dtype=np.bool_)
     for since, until in spans:
         found |= (rows.due >= since) & (rows.due < until)
@@ -196,7 +196,7 @@ def part(which: Flags, among: Flags) -> float:
 
 
 def failures(rows: Account, among: Flags) -> dict[str, int]:
-    """What clients saw instead of success, the most frequent first."""
+    """Failed requests by kind of ending, the most frequent first."""
     counts = Counter(Ending(ending).words for ending in rows.ending[among & (rows.ending != Ending.OK)])
     return dict(counts.most_common())
 
@@ -204,7 +204,7 @@ def failures(rows: Account, among: Flags) -> dict[str, int]:
 def by_fault(
     rows: Account, episodes: Sequence[Episode], recoveries: Sequence[Recovery], fault: str
 ) -> ByFault:
-    """All episodes of one kind together."""
+    """Figures of all episodes of one kind of fault."""
     begins = [*(episode.at for episode in episodes[1:]), float("inf")]
     near, inside = np.zeros(len(rows.due), dtype=np.bool_), np.zeros(len(rows.due), dtype=np.bool_)
     for episode, next_at in zip(episodes, begins, strict=True):
@@ -224,7 +224,7 @@ def by_fault(
 
 
 def recovered(rows: Account, episode: Episode, pace: Pace) -> list[Recovery]:
-    """How long each victim had to wait for its share."""
+    """Recovery of each worker that the episode struck."""
     found = []
     for worker in episode.workers:
         index = WORKERS.index(worker)
@@ -242,21 +242,21 @@ def window(rows: Account, at: float) -> Flags:
 
 
 def share(rows: Account, index: int, among: Flags) -> float:
-    """The part that one worker had of what workers answered."""
+    """Share of one worker in the responses that came from workers."""
     answered = among & (rows.worker != NOBODY)
     return float((rows.worker[answered] == index).mean()) if answered.any() else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One bound: met, missed, or None where it cannot be said."""
+    """Verdict on one bound; None if it cannot be judged."""
 
     is_met: bool | None
     words: str
 
 
 def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
-    """Of all runs of one unit, at least one, against every bound."""
+    """Verdicts on all runs of one proxy, at least one, against every bound."""
     if faults := [run.fault for run in runs if run.fault]:
         return [Verdict(False, faults[0])]
     gets, ok = sum(run.gets for run in runs), sum(run.gets_ok for run in runs)
@@ -284,7 +284,7 @@ def verdicts(runs: Sequence[Figures]) -> list[Verdict]:
 
 
 def success(ok: int, total: int) -> str:
-    """Per cent, rounded down: what misses a bound must not look as if it met it."""
+    """Success in per cent, rounded down so that a miss does not look like a pass."""
     return f"{100_000 * ok // total / 1000 if total else 0.0:.3f} %"
 
 

@@ -1,12 +1,12 @@
-"""The open loop of a storm: every request is one of its own, and every answer is looked at byte by byte.
+"""Open-loop load generator of a storm: every request differs, and every response is checked byte by byte.
 
-Rule of this file: a process of its own, on raw sockets, which shares no parser with what it judges. A connection that
-an answer or an end has used up is replaced; nothing is ever sent twice.
+Raw sockets, in a process of its own, without a parser shared with the proxy. A connection that is closed or used up is
+replaced; no request is sent twice.
 
     python -m benchmarks.storm.load FILE PORT RATE SECONDS POSTS SEED CONNECTIONS FRESH
 
-FRESH is the share of requests after whose answer the client leaves and comes anew, as short visits do. The first line
-that it prints is the instant of its zero, in seconds of the monotonic clock; then it writes FILE.
+FRESH is the share of requests after which the client closes its connection and opens a new one. The first line of
+output is the zero of all instants, in seconds of the monotonic clock; the results are written to FILE.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from experiments.load.open_loop import FREE, HEAD_START, OPENING, ConnectionSlot
 from experiments.load.samples import Flags, Floats, Ints, Kind
 
 TIMEOUT = 10.0
-"""Seconds from being due after which a request has failed."""
+"""Seconds from the due time after which a request has failed."""
 
 CLOSES = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*\r\n", re.IGNORECASE)
 NOBODY = -1
 NAMES = {name.encode(): index for index, name in enumerate(WORKERS)}
 WARM_UP = 2.0
-"""Seconds at the same rate before the zero."""
+"""Seconds of warm-up at the same rate before the zero."""
 
 BROKEN = {Kind.TIMEOUT: Ending.TIMEOUT, Kind.REFUSED: Ending.REFUSED, Kind.UNFINISHED: Ending.UNFINISHED}
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A row per request: instants in seconds from the zero, nan where there was none; the warm-up lies before it."""
+    """One row per request; instants in seconds from the zero, nan if there is none. Warm-up rows are negative."""
 
     due: Floats
     sent: Floats
@@ -52,21 +52,21 @@ class Account:
     ending: Ints
     worker: Ints
     strays: Ints
-    """One number: answers that came where nobody had asked."""
+    """Single number: responses that arrived without a request."""
 
     @property
     def latency(self) -> Floats:
-        """Seconds from being due; a failure counts as the timeout, or more."""
+        """Seconds from the due time; at least the timeout for a failure."""
         taken = np.nan_to_num(self.ended - self.due, nan=TIMEOUT)
         return np.where(self.ending == Ending.OK, taken, np.maximum(taken, TIMEOUT))
 
     @property
     def lag(self) -> float:
-        """How late the sending itself was, in seconds at p99."""
+        """p99 of the generator's own lag in seconds."""
         return self.lag_of(np.ones(len(self.due), dtype=np.bool_))
 
     def lag_of(self, among: Flags) -> float:
-        """The same of these requests."""
+        """The same for the requests in `among`."""
         found_free = np.isfinite(self.sent) & ~self.has_waited
         return percentile((self.sent - self.due)[among & found_free], 99)
 
@@ -82,7 +82,7 @@ class Account:
 
 
 class StormLoop(OpenLoop):
-    """An open loop whose requests differ."""
+    """Open loop whose requests have different bytes, and which checks each response."""
 
     def __init__(self, port: int, asked: list[Question], fresh: Flags, connections: int) -> None:
         super().__init__(port, b"", connections, TIMEOUT)
@@ -94,7 +94,7 @@ class StormLoop(OpenLoop):
         self.strays = 0
 
     def _send_due(self) -> None:
-        """As the parent's, with bytes of their own."""
+        """Send due requests as the parent does, each with its own bytes."""
         while self._free and self._due[self._next] <= (now := time.monotonic()):
             lane, number = self._free.pop(), self._next
             lane.number = number
@@ -126,7 +126,7 @@ class StormLoop(OpenLoop):
         return None
 
     def _judge(self, lane: ConnectionSlot, size: int, now: float) -> None:
-        """A whole answer has come."""
+        """Check a complete response and free or replace its connection."""
         number, came = lane.number, lane.came
         end = came.index(b"\r\n\r\n") + 4
         head, body = came[:end], came[end:size]
@@ -148,7 +148,7 @@ class StormLoop(OpenLoop):
         super()._end_broken(lane, kind, now)
 
     def account(self, record: Record, zero: float) -> Account:
-        """What is known of every request; `zero` is an instant of the monotonic clock."""
+        """Rows of all requests; `zero` is an instant of the monotonic clock."""
         ending = np.array(self.ending, dtype=np.int64)
         left = ending == Ending.UNFINISHED
         ending[left] = np.where(np.isfinite(record.sent[left]), Ending.TIMEOUT, Ending.REFUSED)
@@ -167,7 +167,7 @@ class StormLoop(OpenLoop):
 def main(
     file: str, port: str, rate: str, seconds: str, posts: str, seed: str, connections: str, fresh: str
 ) -> None:
-    """The program."""
+    """Generate the requests, run the load and save the account."""
     rng = np.random.default_rng(int(seed))
     warm, counted = (max(1, round(float(rate) * span)) for span in (WARM_UP, float(seconds)))
     instants = np.concatenate([poisson(float(rate), warm, rng), WARM_UP + poisson(float(rate), counted, rng)])
@@ -175,7 +175,7 @@ def main(
     loop = StormLoop(int(port), asked, rng.random(len(instants)) < float(fresh), int(connections))
     gc.collect()
     gc.freeze()
-    gc.disable()  # a collection would be the generator's own lag
+    gc.disable()  # a collection would add to the generator's lag
     print(time.monotonic() + HEAD_START + WARM_UP, flush=True)
     record = loop.run(instants.tolist())
     loop.close()

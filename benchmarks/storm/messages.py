@@ -1,8 +1,8 @@
-"""What is asked and answered in a storm: every byte follows from the request's number.
+"""Requests and responses of a storm: every byte follows from the request's number.
 
-Rule of this file: pure functions, shared by the workers and by whoever judges their answers. No two requests have the
-same content, so an answer that was meant for another, or that lost or gained a byte, cannot pass for the right one. The
-answer to a POST also follows from the body that the worker got: it proves both directions.
+Pure functions, shared by workers and load generator. No two requests have the same content, so a response to another
+request, or one that lost or gained a byte, is detected. The response to a POST also depends on the body that the worker
+received, which checks both directions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import log2
 from random import Random
 
 LEAST, MOST = 16, 16_384
-"""Bytes of a body, in either direction; sizes between them are as likely by their logarithm."""
+"""Size of a body in bytes, in either direction; log-uniform."""
 
 NAME_FIELD = b"X-Storm-Worker"
 ID_FIELD = b"X-Storm-Id"
@@ -27,20 +27,20 @@ ANSWERED = re.compile(
 
 
 class Ending(IntEnum):
-    """What became of a request, as its client saw it."""
+    """Outcome of a request as its client saw it."""
 
     OK = 0
-    WORKER_503 = 1  # the worker's own answer, passed on
-    STATUS_502 = 2  # from here to OTHER_STATUS the proxy's own answers
+    WORKER_503 = 1  # the worker's own response, forwarded
+    STATUS_502 = 2  # from here to `OTHER_STATUS`, the proxy's own responses
     STATUS_503 = 3
     STATUS_504 = 4
     OTHER_STATUS = 5
-    CLOSED = 6  # the connection ended before the first byte of an answer
-    CUT = 7  # it ended in the middle of one
+    CLOSED = 6  # connection ended before the first byte of a response
+    CUT = 7  # connection ended within a response
     TIMEOUT = 8
     REFUSED = 9  # no connection to the proxy
-    CROSSED = 10  # an answer to somebody else
-    CORRUPT = 11  # the right answer, with other bytes
+    CROSSED = 10  # the response to another request
+    CORRUPT = 11  # the right response with wrong bytes
     UNFINISHED = 12
 
     @property
@@ -85,11 +85,11 @@ class Question:
 
     @property
     def answer(self) -> bytes:
-        """The only body that answers it."""
+        """Expected body of the response."""
         return answer_of(self.id, self.body, self.answer_size)
 
     def message(self, port: int) -> bytes:
-        """The whole request."""
+        """Complete request as bytes."""
         method, body = (b"POST", self.body) if self.is_post else (b"GET", b"")
         length = b"Content-Length: %d\r\n" % len(body) if self.is_post else b""
         head = b"%b /storm/%b/%d HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%b\r\n"
@@ -107,17 +107,17 @@ def size_from(rng: Random) -> int:
 
 
 def body_of(identity: bytes, size: int) -> bytes:
-    """The body of a POST."""
+    """Body of a POST."""
     return hashlib.shake_128(b"body " + identity).digest(size)
 
 
 def answer_of(identity: bytes, body: bytes, size: int) -> bytes:
-    """The body of the answer to a request that arrived with `body`."""
+    """Body of the response to a request that arrived with `body`."""
     return hashlib.shake_128(b"answer " + identity + b" " + body).digest(size)
 
 
 def judged(question: Question, head: bytes, body: bytes) -> tuple[Ending, bytes]:
-    """What a whole response is worth, and which worker gave it; nobody for an answer of the proxy's own."""
+    """Outcome of a complete response and the name of its worker; empty for a response of the proxy itself."""
     said = ANSWERED.search(head)
     status = int(head[9:12])
     if said is None:

@@ -1,7 +1,7 @@
-"""What befalls whom, and when: a schedule drawn from a seed.
+"""Schedule of faults, drawn from a seed. Pure.
 
-Rule of this file: pure. The regions are struck one after the other, each by every fault once, in an order of its own.
-Over the regions each fault strikes the first worker, the second, and both at the same time.
+Regions are struck one after the other, each by every fault once, in an order of its own. Over the regions each fault
+strikes the first worker, the second, and both at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One fault, in seconds from the first request: from `at` to `until`."""
+    """One fault from `at` to `until`, in seconds from the first request."""
 
     at: float
     until: float
@@ -38,12 +38,12 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long everything lasts, in seconds; `rate` in requests per second, `posts` the share of POSTs."""
+    """Durations in seconds; `rate` in requests per second, `posts` the share of POSTs."""
 
     rate: float = 500.0
     posts: float = 0.2
     quiet: float = 20.0
-    """At the beginning: what is normal is measured here."""
+    """Quiet period at the start, in which the reference latency is measured."""
 
     storm: float = 120.0
     episodes: int = 18
@@ -55,12 +55,12 @@ class Pace:
 
     @property
     def every(self) -> float:
-        """From the beginning of a fault to that of the next."""
+        """Seconds from the start of a fault to that of the next."""
         return self.storm / self.episodes
 
     @property
     def count(self) -> int:
-        """Requests of a run."""
+        """Number of requests in a run."""
         return round(self.rate * self.seconds)
 
 
@@ -68,7 +68,7 @@ QUICK = Pace(rate=150.0, quiet=3.0, storm=15.0, episodes=6, lasts=1.2)
 
 
 def schedule(pace: Pace, seed: int) -> list[Episode]:
-    """The storm of this seed."""
+    """Episodes of the storm of this seed."""
     rng = Random(f"{seed}:storm")
     extents = {fault: rng.sample(range(len(REGIONS)), len(REGIONS)) for fault in FAULTS}
     order = [
@@ -76,7 +76,7 @@ def schedule(pace: Pace, seed: int) -> list[Episode]:
         for number, region in enumerate(REGIONS)
         for fault in rng.sample(list(FAULTS), len(FAULTS))
     ]
-    # A short storm takes each fault once, from one region after the other.
+    # A short storm has each fault once, cycling through the regions.
     chosen = order if pace.episodes >= len(order) else one_of_each(order)
     starts = [pace.quiet + number * pace.every for number in range(pace.episodes)]
     return [
@@ -96,6 +96,6 @@ def one_of_each(order: list[tuple[str, tuple[str, ...]]]) -> list[tuple[str, tup
 
 
 def victims(region: str, extent: int) -> tuple[str, ...]:
-    """The first worker of a region, the second, or both."""
+    """Workers of a region that a fault strikes: the first, the second, or both."""
     both = tuple(worker for worker in WORKERS if worker.startswith(f"{region}-"))
     return both if extent == len(both) else (both[extent],)

@@ -1,7 +1,7 @@
-"""One unit in one storm: fresh workers, a fresh unit, the load, and the faults as the schedule has them.
+"""Run one proxy in one storm: fresh workers, a fresh proxy, the load, and the scheduled faults.
 
-Rule of this file: only what is started here is ended here. All units of a round meet the same faults and the same
-requests; rounds differ by their seed.
+All proxies of a round get the same faults and requests; rounds differ by their seed. Only processes started here are
+stopped here.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from experiments.ports import free_ports
 from experiments.processes import program
 
 CONNECTIONS = 512
-"""More than ever are waiting together: at 500 requests per second, with two workers of six stopped for 2.5 s."""
+"""More than ever wait at once: at 500 requests per second, with two of six workers stopped for 2.5 s."""
 
 CHECK = Case("check", "whether it forwards", path=CHECK_PATH)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured."""
+    """What is measured: proxies, schedule, rounds and core assignment."""
 
     peers: tuple[Peer, ...]
     pace: Pace
@@ -46,15 +46,15 @@ class Plan:
     proxy_core: int
     rest_core: int
     fresh: float = 0.0
-    """Share of requests after which the client comes anew."""
+    """Share of requests after which the client reconnects."""
 
     looks_well: bool = False
-    """Whether health checks see nothing of what a worker does to requests."""
+    """Whether health checks pass on a worker with an active fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """What one unit made of one storm. `episodes` as they really were."""
+    """Raw result of one proxy in one storm. `episodes` have the actual times of the faults."""
 
     peer: str
     round: int
@@ -62,22 +62,22 @@ class Storm:
     account: Account | None = None
     executions: Executions = field(default_factory=Executions)
     busy: tuple[float, float] = (0.0, 0.0)
-    """Part of the unit's core that was in use, and of the core of all else, whoever used them."""
+    """Utilisation of the proxy's core and of the core of all else, including other processes."""
 
     disturbed: Spans = ()
-    """When the host took a core away, and shortly after; in seconds from the zero."""
+    """Spans in which the host took a core away, and shortly after, in seconds from the zero."""
 
     fault: str = ""
 
 
 def order_of(plan: Plan) -> list[list[Peer]]:
-    """The units of every round, in the order in which they take their turn."""
+    """Shuffled order of the proxies in each round."""
     rng = Random(plan.seed)
     return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.rounds)]
 
 
 async def carry_out(plan: Plan, folder: Path, told: Callable[[Storm], None]) -> None:
-    """Do all runs, and tell each as soon as it has ended."""
+    """Run the whole plan and pass each result to `told`."""
     allow_descriptors()
     for number, peers in enumerate(order_of(plan)):
         for order, peer in enumerate(peers):
@@ -89,7 +89,7 @@ async def carry_out(plan: Plan, folder: Path, told: Callable[[Storm], None]) -> 
 
 
 async def weathered(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
-    """One run. Raises FleetFailedError."""
+    """One proxy in one storm. Raises `FleetFailedError`."""
     seed = plan.seed + number
     async with Crew(folder, plan.rest_core, plan.looks_well) as crew:
         site = Site(next(free_ports(1)), crew.ports, folder)
@@ -118,19 +118,19 @@ async def weathered(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
 
 
 def reading(plan: Plan) -> tuple[float, float, float]:
-    """The clock, and for how many seconds either core has been in use."""
+    """Clock, and busy seconds of both cores."""
     unit, others = (cpu_time.busy_seconds(core) for core in (plan.proxy_core, plan.rest_core))
     return time.monotonic(), unit, others
 
 
 def in_use(before: tuple[float, float, float], now: tuple[float, float, float]) -> tuple[float, float]:
-    """The part of either core between two readings."""
+    """Utilisation of both cores between two readings."""
     seconds, unit, others = (later - earlier for earlier, later in zip(before, now, strict=True))
     return unit / seconds, others / seconds
 
 
 async def suffered(crew: Crew, episodes: list[Episode], zero: float) -> list[Episode]:
-    """The faults one after the other; returns them with the instants as they were. Raises FleetFailedError."""
+    """Inject the faults in order; returns them with their actual times. Raises `FleetFailedError`."""
     found = []
     for episode in episodes:
         try:
@@ -145,7 +145,7 @@ async def suffered(crew: Crew, episodes: list[Episode], zero: float) -> list[Epi
 async def loading(
     pace: Pace, file: Path, port: int, seed: int, fresh: float, core: int
 ) -> AsyncIterator[float]:
-    """The load as a process; yields the instant of its zero, and waits for its end. Raises FleetFailedError."""
+    """Run the load as a process; yields the instant of its zero, waits on exit. Raises `FleetFailedError`."""
     words = (file, port, pace.rate, pace.seconds, pace.posts, seed, CONNECTIONS, fresh)
     argv = [*program("benchmarks.storm.load"), *map(str, words)]
     async with started(argv, partial(cpu_time.pinned_to, core)) as process:

@@ -1,7 +1,7 @@
-"""The set-ups that stand in a storm: ours, nginx's and HAProxy's, each the best that we know for it.
+"""Configurations for a storm of Steelyard, nginx and HAProxy, each the best known to the authors.
 
-Rule of this file: texts made from ports, nothing else, and every line that matters says why. Nobody is told when a
-fault comes or whom it strikes. What a mechanism of ours is set to for a storm stands in OURS, and nowhere else.
+Functions from ports to configuration text; every relevant setting has its reason in a comment. No configuration knows
+when a fault comes or which worker it strikes. Storm settings of Steelyard stand in `OURS` only.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ attempt = 0.5              # a GET leaves a worker that hangs
 enabled = true
 share = 0.1
 """
-"""What stands before the endpoints in the unit's configuration: the one place where mechanisms are switched on."""
+"""Part of Steelyard's configuration before the endpoints, with all enabled mechanisms."""
 
 
 def steelyard(
     port: int, workers: Sequence[int], policy: str, mechanisms: str = OURS, without: str = ""
 ) -> str:
-    """`balancer serve --config`: the endpoints in their regions, the first of which is home; `without` one of them."""
+    """Configuration of `balancer serve`: endpoints by region, the first is home; endpoint `without` is omitted."""
     lines = [f'listen = "127.0.0.1:{port}"', f"home_region = {json.dumps(REGIONS[0])}", "seed = 1"]
     lines += [f"policy = {json.dumps(policy)}", mechanisms]
     for name, worker in zip(WORKERS, workers, strict=True):
@@ -62,18 +62,18 @@ def steelyard(
 
 
 def nginx(port: int, workers: Sequence[int], folder: Path) -> str:
-    """nginx without its commercial parts: it has no active checks, and learns from requests alone."""
+    """Configuration of open-source nginx, which has passive health checks only."""
     servers = "\n".join(f"    server 127.0.0.1:{worker} max_fails=1 fail_timeout=1s;" for worker in workers)
     spools = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "\n".join(f"  {name}_temp_path {folder / name};" for name in spools)
-    owner = "user root;\n" if os.geteuid() == 0 else ""  # else its worker process could not enter `folder`
-    # max_fails=1, fail_timeout=1s: the first failure takes a server out, and a second later a request tries it again:
-    #   with the default of 10 s nobody would be back within the bound.
-    # next_upstream: all that can be repeated. POSTs are not, once they were sent (non_idempotent is off).
-    # One upstream for all: a POST's 503 is no failure to nginx, so only GETs tell whom POSTs should avoid.
-    # read_timeout: the only way for a GET to leave a worker that hangs. A POST has no other place to go, and waits.
-    # Request bodies are kept (proxy_request_buffering on, the default): without that none can be repeated.
-    # least_conn: it sees a worker that hangs fill up, which taking turns does not.
+    owner = "user root;\n" if os.geteuid() == 0 else ""  # else the worker process cannot enter `folder`
+    # `max_fails=1`, `fail_timeout=1s`: the first failure takes a server out, and a request tries it again a second
+    # later; with the default of 10 s no server would be back within the bound. `next_upstream`: everything that can be
+    # repeated; POSTs are not repeated once sent (`non_idempotent` is off). One upstream for all: nginx does not count a
+    # POST's 503 as a failure, so only GETs show which server POSTs should avoid. `read_timeout`: the only way for a GET
+    # to leave a worker that hangs; a POST has no alternative and waits. Request bodies are buffered
+    # (`proxy_request_buffering` on, the default): otherwise none could be repeated. `least_conn`: it notices
+    # connections piling up at a worker that hangs; round-robin does not.
     return f"""\
 {owner}daemon off;
 worker_processes 1;
@@ -120,13 +120,13 @@ http {{
 
 
 def haproxy(port: int, workers: Sequence[int]) -> str:
-    """HAProxy with checks of both kinds, and repeated requests."""
-    # inter, fall, rise: looked at four times a second, out after two failures, back after one success.
-    # observe layer7, error-limit, on-error: what happens to requests counts as well, and takes a server out at once.
-    # retry-on with redispatch 1: every repetition goes to another server; never that of a POST once it was sent.
-    # POSTs have a backend of their own that never uses a connection again (http-server-close, http-reuse never).
-    #   It looks at the checks of the first instead of making its own.
-    # timeout server: as nginx's read_timeout, and what response-timeout counts by; POSTs wait here, too.
+    """Configuration of HAProxy with active and passive health checks, and retries."""
+    # `inter`, `fall`, `rise`: checked four times a second, out after two failures, back after one success. `observe
+    # layer7`, `error-limit`, `on-error`: request results count too, and take a server out at once. `retry-on` with
+    # `redispatch 1`: every retry goes to another server; a POST is never retried once sent. POSTs have a backend of
+    # their own that never reuses a connection (`http-server-close`, `http-reuse never`) and tracks the checks of the
+    # first backend. `timeout server`: as nginx's `read_timeout`, and the limit for `response-timeout`; POSTs wait here
+    # too.
     servers = "\n".join(f"  server s{n} 127.0.0.1:{worker}" for n, worker in enumerate(workers))
     tracking = "\n".join(
         f"  server s{n} 127.0.0.1:{worker} track gets/s{n}" for n, worker in enumerate(workers)
@@ -168,7 +168,7 @@ backend posts
 
 
 def ours(policy: str) -> Peer:
-    """Our unit in its storm set-up."""
+    """Steelyard with a policy in its storm configuration."""
 
     def argv(site: Site) -> list[str]:
         text = steelyard(site.port, site.workers, policy)
@@ -193,7 +193,7 @@ OTHERS = {
 
 
 def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
-    """Others by their short names; `none` alone means nobody. Raises BadInputError."""
+    """Other proxies by their short names; `none` alone selects none. Raises `BadInputError`."""
     if list(names) == ["none"]:
         return ()
     for name in names:

@@ -1,7 +1,6 @@
-"""Storms side by side, for people: a column for each unit.
+"""Tables of storms side by side, with a column for each proxy.
 
-Rule of this file: figures go in, words come out. Counts of several rounds are added up; of times the worst is shown, of
-p99 the median.
+Counts of several rounds are summed; for times the worst is shown, for p99 the median.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ NOTHING = "–"
 
 
 def table_of(units: Sequence[Sequence[Figures]]) -> Table:
-    """All units, each with its runs, at least one."""
+    """Table of all proxies, each with at least one run."""
     table = Table()
     table.add_column("in the storm", no_wrap=True)
     for runs in units:
@@ -29,7 +28,7 @@ def table_of(units: Sequence[Sequence[Figures]]) -> Table:
 
 
 def rows_of(units: Sequence[Sequence[Figures]]) -> list[tuple[str, list[str]]]:
-    """Name and a cell for each unit, from top to bottom."""
+    """Row names and a cell for each proxy."""
     good = [[run for run in runs if not run.fault] for runs in units]
     rows = [(name, [cell(runs) if runs else "INVALID" for runs in good]) for name, cell in CELLS]
     for method in ("GET", "POST"):
@@ -55,7 +54,7 @@ def ratio_words(storm: float, quiet: float) -> str:
 
 
 def whole_words(runs: Sequence[Figures]) -> str:
-    """With what the host has disturbed."""
+    """p99 ratio including disturbed seconds."""
     quiet, storm = (median(run.whole_p99[which] for run in runs) for which in range(2))
     return ratio_words(storm, quiet)
 
@@ -87,7 +86,7 @@ CELLS: tuple[tuple[str, Callable[[Sequence[Figures]], str]], ...] = (
 
 
 def faults_table_of(units: Sequence[Sequence[Figures]]) -> Table:
-    """What each kind of fault did to each unit."""
+    """Table of the effect of each kind of fault on each proxy."""
     title = "GETs failed / POSTs failed / p99 after the first second / longest recovery"
     table = Table(title=title, title_justify="left")
     table.add_column("fault", no_wrap=True)
@@ -99,7 +98,7 @@ def faults_table_of(units: Sequence[Sequence[Figures]]) -> Table:
 
 
 def fault_cell(runs: Sequence[Figures], number: int) -> str:
-    """One kind of fault, for one unit."""
+    """Cell of one kind of fault for one proxy."""
     if not runs:
         return "INVALID"
     found = [run.faults[number] for run in runs]

@@ -1,13 +1,13 @@
-"""A worker for storms: it answers by the request's id, notes what it executed, and can be ill in several ways.
+"""Worker of a storm: answers by request id, records what it executed, and can be put into several fault states.
 
-Rule of this file: whatever is executed is in the record before anything else happens to it, so not even a SIGKILL
-can make it forget. A request counts as executed as soon as it has come in whole, unless it is refused with 503. What
-illness does to requests it does to health checks too, unless the worker was told to look well.
+An execution is recorded before the response, so that even SIGKILL does not lose it. A request counts as executed once
+it has arrived completely, unless it is refused with 503. A fault state applies to health checks too, unless it was set
+as unseen.
 
     python -m benchmarks.storm.worker PORT NAME RECORD [AT]
 
-AT is an instant of the monotonic clock before which it does not listen. SIGTERM ends it gently: it takes no new
-connections, says `Connection: close` on those that it has, and goes when nobody is left, at the latest after PATIENCE.
+AT is the instant of the monotonic clock from which it listens. On SIGTERM it accepts no new connections, sends
+`Connection: close` on the existing ones, and exits when all are closed, at the latest after `PATIENCE` seconds.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ import uvloop
 from benchmarks.storm.messages import ID_FIELD, NAME_FIELD, TARGET, answer_of, body_of
 
 SERVICE = (0.008, 0.012)
-"""Seconds that a request is served, drawn evenly."""
+"""Service time in seconds, uniform."""
 
 DRIPS, DRIP = 20, 0.05
-"""A dripping answer comes in this many pieces, this many seconds apart; half of them are its head."""
+"""Number of pieces of a dripped response and seconds between them; half of the pieces are its head."""
 
 CUT_AFTER = 0.002
-"""Seconds from the last byte of an answer that is cut short to the reset."""
+"""Seconds from the last byte of a truncated response to the reset."""
 
 IDLE = (0.0, 0.05)
-"""Seconds that a fickle worker keeps an idle connection."""
+"""Seconds for which a fickle worker keeps an idle connection."""
 
 SNATCH = 0.2
-"""Share of requests under whose feet a fickle worker closes a connection that was idle."""
+"""Share of requests on an idle connection that a fickle worker answers with a reset."""
 
 PATIENCE = 8.0
 YIELDS = 5
-"""Niceness: the load shares our core, and must be punctual."""
+"""Niceness: the load generator shares this core and must be punctual."""
 
 LINGER_ZERO = struct.pack("ii", 1, 0)
 ILLNESSES = ("well", "cut", "busy", "drip", "fickle")
 EXECUTED, REFUSED, DAMAGED = b"E", b"R", b"D"
-"""Marks of the record: the second is a 503, the third a request whose body was not the one that was sent."""
+"""Marks in the record: executed, refused with 503, received with a damaged body."""
 
 
 class Worker:
-    """What all its connections share."""
+    """State shared by all connections of the worker."""
 
     def __init__(self, name: str, record: str) -> None:
         self.name = name.encode()
@@ -67,12 +67,12 @@ class Worker:
         self._record = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def note(self, mark: bytes, identity: bytes) -> None:
-        """Into the file at once: the kernel keeps it whatever becomes of us."""
+        """Append to the record file at once: the kernel keeps it even if this process is killed."""
         os.write(self._record, mark + b" " + identity + b"\n")
 
 
 class Connection(asyncio.Protocol):
-    """One connection from a proxy; one request at a time."""
+    """One connection from a proxy, with one request at a time."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
             self._answer(b"200 OK", b"", b"well\n", self._worker.looks_well)
 
     def _obey(self, url: bytes) -> None:
-        """/-/ILLNESS, or /-/ILLNESS/unseen: health checks then notice nothing."""
+        """Handle `/-/STATE` or `/-/STATE/unseen`; with `unseen`, health checks pass in spite of the fault."""
         illness, _, unseen = url.removeprefix(b"/-/").decode().partition("/")
         if illness in ILLNESSES:
             self._worker.illness, self._worker.looks_well = illness, bool(unseen)
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         )
 
     def _answer(self, status: bytes, fields: bytes, body: bytes, is_spared: bool = False) -> None:
-        """In the manner of the present illness."""
+        """Send a response according to the current fault state."""
         illness = "well" if is_spared else self._worker.illness
         if illness == "drip":
             self._drip(self._message(status, fields, body))
@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(port: int, name: str, record: str, at: float) -> None:
-    """Answer until SIGTERM."""
+    """Serve until SIGTERM."""
     loop = asyncio.get_running_loop()
     worker, leaving = Worker(name, record), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, leaving.set)

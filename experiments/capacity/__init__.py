@@ -1,1 +1,1 @@
-"""`experiments capacity` and `experiments load`: how much a system takes, and what it costs on the way there."""
+"""`experiments capacity` and `experiments load`: highest sustainable rate, and latency by offered rate."""

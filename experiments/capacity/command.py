@@ -1,6 +1,6 @@
-"""`experiments capacity`: the highest rate that a policy bears within an SLO.
+"""`experiments capacity`: the highest offered rate that a policy sustains within an SLO.
 
-Rule of this file: it decides nothing by itself. A scenario and a policy become trials, a line each.
+Only parses options and prints a line for each trial.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ A rate passes when 99 % of it was sent, at most 0.1 % failed, p99 keeps the SLO,
 """
 
 FIRST_PART = 0.4
-"""Of what the workers can do together: where the search begins."""
+"""First rate as a fraction of the workers' total capacity."""
 
 
 @click.command(epilog=EPILOG)
@@ -71,7 +71,7 @@ def capacity(
     seed: int | None,
     file: Path | None,
 ) -> int:
-    """Search for the highest rate that POLICY bears in SCENARIO: by half upwards, then halving to 2 %."""
+    """Search for the highest rate that POLICY sustains in SCENARIO: up by half, then bisection to 2 %."""
     require_writable("--json", file)
     chosen = overridden(load_scenario(scenario), Overrides(policies=(policy,), seed=seed))
     bound = chosen.slo if slo is None else seconds(slo)
@@ -88,7 +88,7 @@ def capacity(
 
 
 def seconds(text: str) -> float:
-    """Raises BadInputError."""
+    """Parse a duration. Raises `BadInputError`."""
     try:
         return parse_threshold(f"p99 < {text}").bound
     except BadInputError:
@@ -96,7 +96,7 @@ def seconds(text: str) -> float:
 
 
 class Sitting:
-    """Searches as they go, and what is said of them."""
+    """Terminal session: runs the searches and prints the results."""
 
     def __init__(
         self, scenario: Scenario, slo: float, duration: float | None, world: World, console: Console
@@ -107,7 +107,7 @@ class Sitting:
         self.found: list[Capacity] = []
 
     def conduct(self, first: float, searches: int) -> bool:
-        """Search so many times; returns whether it was stopped."""
+        """Run `searches` searches; returns whether it was interrupted."""
         label = self._scenario.entries[0].label
         self._console.print(
             Text(
@@ -123,7 +123,7 @@ class Sitting:
         return False
 
     def _attempt(self, rate: float, number: int) -> Trial:
-        """One run at one rate, told in one line."""
+        """One run at one rate, printed as one line."""
         scenario = at_rate(self._scenario, rate, self._duration)
         with self._console.status(f"{rate:.4g}/s for {scenario.load.duration * scenario.time_scale:g} s"):
             seed = int(np.random.default_rng([scenario.seed, number]).integers(1, 2**31))
@@ -134,7 +134,7 @@ class Sitting:
         return trial
 
     def present(self) -> None:
-        """Each capacity, and over several searches their mean with its interval."""
+        """Print each capacity, and the mean of several searches with its interval."""
         for one in self.found:
             self._console.print(Text(in_words(one), style="bold" if one.is_found else "yellow"))
         rates = [one.bears for one in self.found if one.is_found]
@@ -143,7 +143,7 @@ class Sitting:
 
 
 def line_of(trial: Trial, prefix: str) -> Text:
-    """`[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or what was missed."""
+    """Text such as `[0:12] 312/s passes: p99 201 ms, 0.00 % errors`, or the missed conditions."""
     numbers = f"p99 {trial.p99 * 1e3:.4g} ms, {100 * trial.errors:.2f} % errors"
     if trial.blind:
         return Text(f"{prefix}{trial.rate:.4g}/s says nothing: {trial.blind}", style="yellow")
@@ -153,7 +153,7 @@ def line_of(trial: Trial, prefix: str) -> Text:
 
 
 def in_words(found: Capacity) -> str:
-    """The end of one search."""
+    """Result of one search as text."""
     if found.is_found:
         return f"Capacity: {found.bears:.4g}/s ({found.fails:.4g}/s fails), {len(found.trials)} trials"
     if found.blind:
@@ -165,7 +165,7 @@ def in_words(found: Capacity) -> str:
 
 
 def over_searches(rates: Sequence[float]) -> str:
-    """Geometric mean and Student's interval."""
+    """Geometric mean with Student's interval as text."""
     mean, low, high, _ = paired_student(logarithms(rates))
     return (
         f"Over {len(rates)} searches: {math.exp(mean):.4g}/s, 95 % interval "
@@ -174,6 +174,6 @@ def over_searches(rates: Sequence[float]) -> str:
 
 
 def as_json(found: Capacity) -> dict[str, Any]:
-    """Rates per second, times in seconds; null where no rate failed."""
+    """A capacity for JSON. Rates per second, times in seconds; null if no rate failed."""
     fails = None if math.isinf(found.fails) else found.fails
     return {**asdict(found), "fails": fails, "is_found": found.is_found}

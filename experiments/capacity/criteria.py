@@ -1,7 +1,6 @@
-"""Did the system bear this rate? Four conditions, each of which says by how much it was missed.
+"""Conditions under which a system sustains an offered rate; each one reports by how much it was missed.
 
-Rule of this file: what the generator did wrong is never laid at the system's door. A run whose generator was late says
-nothing, and is told apart from one that failed.
+A run whose generator was late is unusable, which is distinct from failed.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ from experiments.load.samples import Run, Samples
 
 MOST_ERRORS = 0.001
 MOST_GROWTH = 0.01
-"""Part of the arrivals that may be left lying."""
+"""Fraction of the arrivals by which requests in flight may grow."""
 
 WATCHED = 0.75
-"""Part of the arrivals, the last, over which growth is looked for: what runs over has quadrupled in it."""
+"""Last fraction of the arrivals in which growth is measured: a linearly growing queue quadruples in it."""
 
 INSTANTS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One rate, tried. `rate` and `achieved` (sent) per second of the scenario, `errors` a part, `p99` in measured
-    seconds with failures at the deadline. `missed`: which conditions failed; `blind`: why nothing can be said."""
+    """One run at one rate. `rate` and `achieved` (sent) per second of the scenario, `errors` a share, `p99` in measured
+    seconds with failures at the deadline. `missed`: failed conditions; `blind`: why the run cannot be judged.
+    """
 
     rate: float
     achieved: float
@@ -42,7 +42,7 @@ class Trial:
 
 
 def tried(run: Run, rate: float, slo: float) -> Trial:
-    """Hold a run at `rate` (per second of the scenario) against the conditions; `slo` in the scenario's seconds."""
+    """Check a run at `rate` (per second of the scenario) against the conditions; `slo` in the scenario's seconds."""
     scale = run.facts.time_scale
     achieved = run.facts.achieved_rate * scale
     errors, p99 = 1.0 - float(run.samples.ok.mean()), percentile(deadline_mapped(run), 99)
@@ -51,7 +51,7 @@ def tried(run: Run, rate: float, slo: float) -> Trial:
 
 
 def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterator[str]:
-    """Every limit that was missed, in words."""
+    """Missed limits as text."""
     if achieved < ACHIEVED_LIMIT:
         yield f"{100 * achieved:.1f} % of the offered rate was sent, {100 * ACHIEVED_LIMIT:g} % needed"
     if errors > MOST_ERRORS:
@@ -61,9 +61,10 @@ def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterat
 
 
 def piling_up(samples: Samples) -> Iterator[str]:
-    """Requests in flight that grow: by more than MOST_GROWTH of the arrivals, and to beyond twice what they began at.
+    """Growth of requests in flight: by more than `MOST_GROWTH` of the arrivals, and to more than twice the initial
+    level.
 
-    Queues that are merely long come and go; the second condition keeps their ups and downs from being called growth.
+    Long queues fluctuate; the second condition keeps fluctuations from counting as growth.
     """
     span = float(samples.scheduled_at.max())
     slope, level = growth(samples, span)
@@ -72,7 +73,7 @@ def piling_up(samples: Samples) -> Iterator[str]:
 
 
 def blindness(run: Run) -> str:
-    """Why the run cannot be judged: the generator was late, or something died."""
+    """Reason why the run cannot be judged: the generator was late, or a process died; empty if it can."""
     if run.facts.lag_p99 > LAG_LIMIT:
         return f"the generator was {run.facts.lag_p99 * 1e3:.1f} ms late at p99"
     died = [reason for reason in run.facts.invalid_reasons if "achieved" not in reason]
@@ -80,7 +81,7 @@ def blindness(run: Run) -> str:
 
 
 def growth(samples: Samples, span: float) -> tuple[float, float]:
-    """(requests in flight gained per second, their mean): a straight line through the last WATCHED of the run."""
+    """Slope (requests per second) and mean of requests in flight: linear fit over the last `WATCHED` of the run."""
     instants = np.linspace(span * (1 - WATCHED), span, INSTANTS)
     begun = np.searchsorted(np.sort(samples.scheduled_at), instants, side="right")
     ended = np.sort(samples.ended_at[np.isfinite(samples.ended_at)])

@@ -1,8 +1,8 @@
-"""Latency against offered load: a point for each entry and rate, and where the knee is.
+"""Latency against offered rate: a point for each entry and rate, and the knee of each curve.
 
-Rules of this file: a point is made of whole runs, each block one observation, and has Student's interval. A rate at
-which an entry no longer keeps up is marked, not left out. The knee is where power, answers per second over p99, is
-greatest (Kleinrock 1979): before it more load costs little time, beyond it more time buys little load.
+Each block is one observation, with Student's interval. A rate that an entry does not keep up with is marked, not left
+out. The knee is where power, throughput over p99, is greatest (Kleinrock 1979): below it more load costs little
+latency, beyond it more latency buys little load.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from experiments.load.samples import Run
 @dataclass(frozen=True, slots=True)
 class Point:
     """One entry at one rate, per second of the scenario. `p99` in measured seconds over blocks, failures at the
-    deadline; `mean` likewise, its geometric mean; `answered` successes per second; `goodput` and `errors` parts.
+    deadline; `mean` likewise, its geometric mean; `answered` successes per second; `goodput` and `errors` shares.
 
-    `keeps_up`: nothing piled up in half of the runs or more, and 99 % was answered. `few`: fewer than 100 beyond p99.
+    `keeps_up`: at least half of the runs have no growing queue and 99 % success. `few`: fewer than 100 samples beyond
+    p99.
     """
 
     label: str
@@ -50,7 +51,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """All rates of one sitting: the results of each, lowest first, and the points in the same order."""
+    """All rates of one session: the results of each, lowest first, and the points in the same order."""
 
     results: tuple[Results, ...]
     points: tuple[Point, ...]
@@ -60,18 +61,18 @@ class Curve:
         return list(dict.fromkeys(point.label for point in self.points))
 
     def of(self, label: str) -> list[Point]:
-        """The points of one entry, lowest rate first."""
+        """Points of one entry, lowest rate first."""
         return [point for point in self.points if point.label == label]
 
     def knee(self, label: str) -> Point | None:
-        """The valid point of greatest power; None where the curve has no bend: it is the first or the last."""
+        """Valid point of greatest power; None if it is the first or the last, so that the curve has no bend."""
         points = [point for point in self.of(label) if point.valid]
         best = max(points, key=lambda point: point.power, default=None)
         return None if best is None or best in (points[0], points[-1]) else best
 
 
 def read_curve(directory: Path) -> Curve:
-    """Every `rate-*` within the directory. Raises BadInputError when there is none with runs."""
+    """Read every `rate-*` in the directory. Raises `BadInputError` if none has runs."""
     folders = sorted(folder for folder in directory.glob("rate-*") if any((folder / "runs").glob("*.npz")))
     if not folders:
         raise BadInputError(f"{directory}: no rate has been measured yet")
@@ -83,7 +84,7 @@ def read_curve(directory: Path) -> Curve:
 
 
 def point_of(results: Results, label: str) -> Point:
-    """Pool what is pooled, average over blocks what is compared."""
+    """Point of one entry: samples pooled for shares, averages over blocks for comparisons."""
     runs, scenario = believable(results.runs_of(label)), results.scenario
     summaries = [summarise_run(run) for run in runs]
     requests = sum(len(run.samples) for run in runs)
@@ -102,12 +103,12 @@ def point_of(results: Results, label: str) -> Point:
 
 
 def over_blocks(values: Sequence[float]) -> Interval:
-    """Geometric mean and interval; as a `ratio` to one second."""
+    """Geometric mean and interval, as a `ratio` to one second."""
     return as_interval(paired_student(logarithms(values)), len(values))[0]
 
 
 def answered_rate(run: Run) -> float:
-    """Successes that ended within the last three quarters of the arrivals, per second: neither start nor drain."""
+    """Successes per second in the last three quarters of the arrivals, without start and drain."""
     end = float(run.samples.scheduled_at.max())
     ended = run.samples.ended_at[run.samples.ok]
     watched = end * WATCHED
@@ -115,5 +116,5 @@ def answered_rate(run: Run) -> float:
 
 
 def bears(run: Run) -> bool:
-    """Whether nothing piled up and nearly everything was answered."""
+    """Whether no queue grew and nearly all requests succeeded."""
     return not any(piling_up(run.samples)) and float(run.samples.ok.mean()) >= statistics.ACHIEVED_LIMIT

@@ -1,7 +1,6 @@
-"""`experiments load`: latency against offered load for every policy of a scenario.
+"""`experiments load`: latency against offered rate for every policy of a scenario.
 
-Rule of this file: each rate is a campaign of its own in a directory of its own, so that any of them can be looked at by
-itself; the curve is drawn from those directories alone.
+Each rate is a campaign in a directory of its own; the curve is drawn from those directories alone.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ A rate in % is of what all workers together can serve.
 """
 
 ESSENTIAL = ("entry", "offered /s", "answered /s", "p99 ms [95 %]", "")
-"""Columns that a narrow terminal gets."""
+"""Columns shown on a narrow terminal."""
 
 RATES = "20%,40%,60%,70%,80%,90%,95%,105%"
 
@@ -68,7 +67,7 @@ def load(
     seed: int | None,
     out: Path | None,
 ) -> int:
-    """Offer SCENARIO one rate after another, and draw p99 against load with the knee of each policy."""
+    """Run SCENARIO at one rate after another, and draw p99 against load with the knee of each policy."""
     names = tuple(name.strip() for name in (policies or "").split(",") if name.strip())
     chosen = overridden(load_scenario(scenario), Overrides(policies=names, seed=seed, blocks=blocks))
     if not simulated:
@@ -83,7 +82,7 @@ def load(
 
 
 def rates_in(text: str, whole: float) -> list[float]:
-    """Rates per second, ascending; `70%` is of `whole`. Raises BadInputError."""
+    """Ascending rates per second; `70%` is of `whole`. Raises `BadInputError`."""
     try:
         found = [rate_in(part.strip(), whole) for part in text.split(",")]
     except ValueError:
@@ -94,12 +93,12 @@ def rates_in(text: str, whole: float) -> list[float]:
 
 
 def rate_in(part: str, whole: float) -> float:
-    """Raises ValueError."""
+    """Parse one rate. Raises `ValueError`."""
     return float(part[:-1]) / 100 * whole if part.endswith("%") else float(part)
 
 
 def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, console: Console) -> bool:
-    """A campaign for each rate; returns whether it was stopped. Raises ExperimentError."""
+    """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
     command = shlex.join(["experiments", *sys.argv[1:]])
     for number, scenario in enumerate(steps, 1):
         folder = directory / f"rate-{number:02d}"
@@ -115,13 +114,13 @@ def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, cons
 
 
 def measure_all(campaign: Campaign, folder: Path, console: Console) -> None:
-    """Real processes, with the panel of any campaign."""
+    """Measure a campaign on real processes with the progress panel."""
     with Progress(campaign, console) as progress:
         run_loop(carried_out(campaign, folder, progress))
 
 
 def simulate_all(campaign: Campaign, folder: Path, console: Console) -> None:
-    """Virtual time."""
+    """Simulate a campaign in virtual time."""
     entries = {entry.label: entry for entry in campaign.scenario.entries}
     with console.status("simulating") as status:
         for number, planned in enumerate(campaign.plan, 1):
@@ -132,7 +131,7 @@ def simulate_all(campaign: Campaign, folder: Path, console: Console) -> None:
 
 
 def is_curve(directory: Path) -> bool:
-    """Whether results of several rates lie there."""
+    """Whether the directory has results of any rate."""
     return any(directory.glob("rate-*/runs/*.npz"))
 
 

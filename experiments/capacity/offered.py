@@ -1,7 +1,7 @@
-"""A scenario at another rate, and what its workers could do at most.
+"""A scenario at another offered rate, and the total capacity of its workers.
 
-Rule of this file: rates are per second of the scenario, open loop, and a rate is refused where arrivals are not steady:
-the middle of a ramp or of a burst is no load that a system could bear or not.
+Rates are per second of the scenario, open loop. Scenarios with ramps or bursts are refused: a changing rate is not a
+load that a system sustains or not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STEADY = ("poisson", "constant")
 
 
 def at_rate(scenario: Scenario, rate: float, duration: float | None = None) -> Scenario:
-    """The same system and entries under `rate` requests per second, open loop. Raises BadInputError."""
+    """The same system and entries at `rate` requests per second, open loop. Raises `BadInputError`."""
     load = scenario.load
     if load.mode == "open" and load.arrivals not in STEADY:
         raise BadInputError(
@@ -28,7 +28,7 @@ def at_rate(scenario: Scenario, rate: float, duration: float | None = None) -> S
 
 
 def pooled(scenario: Scenario) -> float:
-    """Requests per second that all workers serve together when none ever waits: the 100 % of the load axis."""
+    """Total service rate of all workers in requests per second, without queueing: 100 % of the load axis."""
     return sum(
         region.slots * region.speed_of(number) / parse_profile(region.service).mean
         for region in scenario.regions

@@ -1,7 +1,6 @@
-"""The search for a capacity: up by half until a rate fails, then the middle, until pass and failure are 2 % apart.
+"""Capacity search: up by half until a rate fails, then geometric bisection to 2 %. Pure.
 
-Rule of this file: pure. It is told what became of a rate and says which to try next. A rate that says nothing (the
-generator was late) is tried again, and ends the search when it stays silent: beyond it nobody can see.
+A rate whose run is unusable (the generator was late) is repeated, and ends the search if it stays unusable.
 """
 
 from __future__ import annotations
@@ -16,17 +15,18 @@ STEP = 1.5
 PRECISION = 1.02
 MOST_TRIALS = 60
 LOWEST_PART = 1e-3
-"""Of the first rate: below it the search says that nothing passes."""
+"""Fraction of the first rate below which the search reports that no rate passes."""
 
 AGAIN = 2
-"""Times that a rate which says nothing is tried again."""
+"""Number of repetitions of an unusable run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """`bears` is the highest rate that passed (0: none), `fails` the lowest that did not (inf: none was found).
+    """Result of a search. `bears` is the highest rate that passed (0: none), `fails` the lowest that failed (inf:
+    none).
 
-    `trials` are all, in order; `blind` says why the search ended early, empty when it did not.
+    `trials` are all, in order; `blind` says why the search ended early, empty otherwise.
     """
 
     bears: float
@@ -40,7 +40,7 @@ class Capacity:
 
 
 def search(attempt: Callable[[float], Trial], first: float) -> Capacity:
-    """Find the capacity from `first` on, requests per second."""
+    """Search from the rate `first` on, in requests per second."""
     bears, fails, trials = 0.0, math.inf, list[Trial]()
     while len(trials) < MOST_TRIALS:
         rate = following(bears, fails, first)
@@ -54,7 +54,7 @@ def search(attempt: Callable[[float], Trial], first: float) -> Capacity:
 
 
 def following(bears: float, fails: float, first: float) -> float | None:
-    """The next rate, or None when there is nothing left to learn."""
+    """Next rate to try; None if the search has converged."""
     if not bears and math.isinf(fails):
         return first
     if math.isinf(fails):
@@ -65,7 +65,7 @@ def following(bears: float, fails: float, first: float) -> float | None:
 
 
 def insisted(attempt: Callable[[float], Trial], rate: float, trials: list[Trial]) -> Trial:
-    """Try until something can be said, or AGAIN times more."""
+    """Repeat a trial until it is usable, at most `AGAIN` times more."""
     for _ in range(AGAIN + 1):
         trials.append(attempt(rate))
         if not trials[-1].blind:

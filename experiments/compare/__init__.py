@@ -1,1 +1,1 @@
-"""`experiments compare`: two result sets, or two revisions, held against each other."""
+"""`experiments compare`: compare two result sets or two revisions."""

@@ -1,6 +1,6 @@
 """`experiments compare`: is the second result set better or worse than the first?
 
-Rule of this file: it decides nothing by itself. Two directories become a table, and perhaps an exit code.
+Only parses options and prints a table; the exit code is optional.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ COLUMNS = ("entry", "measure", "first", "second", "second / first [95 %]", "p (H
 def compare(
     first: str, second: str, rev: bool, anyway: bool, file: Path | None, limit: float | None, **given: Any
 ) -> int:
-    """Hold result set SECOND against FIRST: ratio, interval and standing of every entry that both ran.
+    """Compare result set SECOND with FIRST: ratio, interval and standing of every entry that both ran.
 
     The catalogues of two sweeps may be given as well.
     """
@@ -90,7 +90,7 @@ def compare(
 
 
 def read(names: Sequence[str], given: dict[str, Any]) -> list[Results]:
-    """Two directories. Raises BadInputError, also for an option that only --rev takes."""
+    """Read two directories. Raises `BadInputError`, also for an option that only `--rev` takes."""
     for option, value in given.items():
         if value:
             raise BadInputError(f"--{option}: only with --rev; result sets have been measured already")
@@ -106,7 +106,7 @@ def measured(
     quick: bool,
     out: Path | None,
 ) -> list[Results]:
-    """Two revisions. Raises ExperimentError."""
+    """Measure two revisions. Raises `ExperimentError`."""
     options = (*(["--quick"] if quick else []), *(["--policies", policies] if policies else []))
     folder = out or Path("results") / f"revisions-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     name = scenario or "steady"
@@ -118,7 +118,7 @@ def measured(
 def present(
     console: Console, one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
 ) -> None:
-    """What differs besides, then the table, then how blocks were matched."""
+    """Print differences of the sets, the table, and how blocks were matched."""
     console.print(f"first   {one.name}\nsecond  {other.name}", highlight=False)
     for difference in unlike:
         words = f"differs: {difference.what}: {difference.ours} → {difference.theirs}"
@@ -131,7 +131,7 @@ def present(
 
 
 def invalid(given: Side) -> list[str]:
-    """Runs that are left out, and why; no line without any."""
+    """Warning about runs that are left out, with reasons; empty if there is none."""
     reasons = Counter(reason for run in given.runs for reason in run.invalid_reasons)
     count = sum(not run.valid for run in given.runs)
     told = "; ".join(reasons) if len(reasons) <= MOST_REASONS else f"{next(iter(reasons))}; and others"
@@ -141,7 +141,7 @@ def invalid(given: Side) -> list[str]:
 
 
 def table_of(found: Sequence[Contrast]) -> Table:
-    """A row for each entry and measure."""
+    """Table with a row for each entry and measure."""
     made = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(COLUMNS):
         made.add_column(name, justify="right" if 1 < index < 7 else "left", no_wrap=True)
@@ -154,19 +154,19 @@ def table_of(found: Sequence[Contrast]) -> Table:
 
 
 def ratio(item: Contrast) -> str:
-    """With its interval; a dash where there is nothing to compare."""
+    """Ratio with its interval; a dash if it is unknown."""
     return "–" if math.isnan(item.interval.ratio) else show(item.interval)
 
 
 def in_unit(measure: str, value: float) -> str:
-    """Rates per second, times in milliseconds."""
+    """Format a rate per second or a time in milliseconds."""
     if math.isnan(value):
         return "–"
     return f"{value:.1f}/s" if measure == "throughput" else f"{value * 1e3:.4g} ms"
 
 
 def matching(found: Sequence[Contrast]) -> str:
-    """Whether blocks were paired, in words."""
+    """How blocks were paired, as text."""
     found = [item for item in found if item.interval.blocks]
     paired = sum(item.is_paired for item in found)
     if not found:
@@ -181,7 +181,7 @@ def matching(found: Sequence[Contrast]) -> str:
 
 
 def judge(console: Console, found: Sequence[Contrast], measure: str, limit: float) -> int:
-    """Exit code 1 where an entry is worse by more than noise and by more than `limit`."""
+    """Exit code 1 if an entry is worse beyond noise and by more than `limit`."""
     own = [item for item in found if item.measure == measure]
     worse = [item for item in own if item.in_words == "worse" and item.worsening > limit]
     for item in worse:
@@ -199,7 +199,7 @@ def judge(console: Console, found: Sequence[Contrast], measure: str, limit: floa
 def as_json(
     one: Side, other: Side, found: Sequence[Contrast], unlike: Sequence[Difference]
 ) -> dict[str, Any]:
-    """Everything that was shown; times in seconds."""
+    """Results for JSON; times in seconds."""
     rows = [{**plainly(item), "second_is": item.in_words} for item in found]
     return {
         "first": one.name,

@@ -1,8 +1,8 @@
-"""The second result set over the first, entry by entry: ratio, interval, standing.
+"""Comparison of two result sets, entry by entry: ratio of second to first, confidence interval, standing.
 
-Rules of this file: blocks are paired where their seeds agree, else the sets share nothing and Welch's interval is
-taken over all runs of both. Holm's adjustment is over the entries of one measure. A/A pairs within either set are the
-noise floor; they know nothing of what changed between the sets besides, which `sides.differences` tells.
+Blocks are paired if their seeds agree, otherwise Welch's interval is taken over all runs of both sets. Holm's
+adjustment is over the entries of one measure. A/A pairs within either set are the noise floor; they do not cover other
+changes between the sets, which `sides.differences` lists.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Contrast:
 
     @property
     def in_words(self) -> str:
-        """`better` and `worse` are the second set's."""
+        """Standing of the second set, with `better` and `worse`."""
         return WORDS.get(self.standing, self.standing)
 
     @property
     def worsening(self) -> float:
-        """By which factor the second set is worse; below one it is better."""
+        """Factor by which the second set is worse; below one it is better."""
         return 1 / self.interval.ratio if self.measure == "throughput" else self.interval.ratio
 
 
@@ -63,7 +63,7 @@ def contrasts(one: Side, other: Side) -> list[Contrast]:
 
 
 def of(measure: str, one: Side, other: Side) -> list[Contrast]:
-    """One measure, adjusted over its entries."""
+    """All entries in one measure, with adjusted p-values."""
     found = [contrast(label, measure, one, other) for label in common_labels(one, other)]
     floors = [floor for floor in (floor_of(one, measure), floor_of(other, measure)) if floor is not None]
     floor = max(floors, key=noise, default=None)
@@ -77,7 +77,7 @@ def of(measure: str, one: Side, other: Side) -> list[Contrast]:
 
 
 def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
-    """One entry, before it is adjusted."""
+    """One entry in one measure, before adjustment."""
     ours, theirs = usable(one.values(label, measure)), usable(other.values(label, measure))
     pairs = [n for n in ours if n in theirs and one.seeds[n] == other.seeds[n]]
     is_paired = len(pairs) >= 2
@@ -91,17 +91,17 @@ def contrast(label: str, measure: str, one: Side, other: Side) -> Contrast:
 
 
 def usable(values: dict[int, float]) -> dict[int, float]:
-    """What a logarithm can be taken of."""
+    """Values whose logarithm is defined."""
     return {block: value for block, value in sorted(values.items()) if is_comparable(value)}
 
 
 def mean(values: Sequence[float]) -> float:
-    """Geometric; nan without values."""
+    """Geometric mean; nan without values."""
     return math.exp(float(np.mean(np.log(values)))) if values else math.nan
 
 
 def floor_of(side: Side, measure: str) -> Interval | None:
-    """What two runs of one entry differed by in this set, where it has an A/A pair of two blocks or more."""
+    """Noise floor of a set: interval of its A/A pair, if it has one with at least two blocks."""
     twins = side.scenario.twins
     if twins is None:
         return None

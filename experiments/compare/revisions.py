@@ -1,8 +1,7 @@
-"""Two revisions of this repository, measured in turn: a working copy of each, and every block of both side by side.
+"""Measure two revisions of this repository in alternation, each in a working copy of its own.
 
-Rules of this file: what is measured is the revision's own code, workers and generator included, under the packages
-that are installed here. Blocks alternate, and which revision goes first is drawn for each, so that what the machine
-does meanwhile meets both. Working copies are removed however it ends; results stay.
+Each revision's own code runs, workers and generator included, with the packages installed here. Blocks alternate in
+random order, so that machine load affects both. Working copies are removed in every case; results stay.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from experiments.errors import BadInputError, FleetFailedError
 from experiments.load.samples import Run
 
 RAN = (0, 1)
-"""Exit codes of `experiments run` that leave results; 1 is a threshold that failed."""
+"""Exit codes of `experiments run` that leave results; 1 is a failed threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,10 @@ class Course:
 
 
 def measure(revisions: Sequence[str], course: Course, console: Console) -> list[Results]:
-    """Every block of both revisions; their results in the order given. Raises BadInputError, FleetFailedError."""
+    """Run every block of both revisions; returns their results in order.
+
+    Raises `BadInputError`, `FleetFailedError`.
+    """
     rng = random.Random(course.seed)
     with working_copies(revisions) as copies:
         for block in range(course.blocks):
@@ -53,7 +55,7 @@ def measure(revisions: Sequence[str], course: Course, console: Console) -> list[
 
 @contextmanager
 def working_copies(revisions: Sequence[str]) -> Iterator[list[Path]]:
-    """A detached working copy of each, removed at the end. Raises BadInputError for what is no revision."""
+    """Detached worktree of each revision, removed at the end. Raises `BadInputError` for an unknown revision."""
     with tempfile.TemporaryDirectory(prefix="steelyard-revisions-") as name:
         copies = [Path(name) / f"{number}" for number in range(len(revisions))]
         try:
@@ -66,21 +68,21 @@ def working_copies(revisions: Sequence[str]) -> Iterator[list[Path]]:
 
 
 def git(*words: str) -> None:
-    """Raises BadInputError with git's own complaint."""
+    """Run git. Raises `BadInputError` with git's message."""
     ran = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
     if ran.returncode:
         raise BadInputError(f"--rev: git {words[0]}: {ran.stderr.strip() or 'failed'}")
 
 
 def run_block(copy: Path, course: Course, block: int, out: Path) -> None:
-    """One block by the revision's own `experiments run`. Raises FleetFailedError with the end of what it said."""
+    """Run one block with the revision's own `experiments run`. Raises `FleetFailedError` with the end of its output."""
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     child = subprocess.Popen(command_of(course, block, out), env=environment, cwd=copy, **pipes)
     try:
         said, complaint = child.communicate()
     except KeyboardInterrupt:
-        child.terminate()  # it takes its fleet down before it ends
+        child.terminate()  # it stops its fleet before it ends
         child.communicate()
         raise
     if child.returncode not in RAN:
@@ -88,13 +90,13 @@ def run_block(copy: Path, course: Course, block: int, out: Path) -> None:
 
 
 def command_of(course: Course, block: int, out: Path) -> list[str]:
-    """-P: what is measured is found by PYTHONPATH, not by the directory that one stands in."""
+    """Command line; `-P` makes modules come from PYTHONPATH, not from the current directory."""
     run = [sys.executable, "-P", "-m", "experiments", "run", course.scenario, *course.options]
     return [*run, "--blocks", "1", "--seed", str(course.seed + block), "--out", str(out.resolve())]
 
 
 def folder_of(course: Course, side: int, block: int) -> Path:
-    """`out/first-000`, `out/second-000`, …"""
+    """Folder `out/first-000`, `out/second-000`, …"""
     return course.out / f"{('first', 'second')[side]}-{block:03d}"
 
 
@@ -107,5 +109,5 @@ def gathered(course: Course, side: int) -> Results:
 
 
 def numbered(run: Run, block: int) -> Run:
-    """The run as one of that block."""
+    """Copy of the run with that block number."""
     return Run(run.facts.model_copy(update={"block": block}), run.samples)

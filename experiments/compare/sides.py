@@ -1,7 +1,7 @@
-"""Two result sets side by side: what is alike enough to be compared, and what else differs.
+"""Two result sets side by side: whether they can be compared, and how they differ.
 
-Rule of this file: scenarios must agree in everything that shapes the traffic; whatever else differs (versions,
-machine, world, options of a policy) is said, because it may be the reason for what is found.
+Scenarios must agree in everything that shapes the traffic; other differences (versions, machine, world, options of a
+policy) are shown, because they may explain the result.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ UNIMPORTANT = frozenset(
         "quick",
     }
 )
-"""Keys of a scenario that change nothing in a run, beside `entries`, which are compared one by one."""
+"""Keys of a scenario that do not affect a run, besides `entries`, which are compared one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """A result set: its name as given, its scenario, and its runs as numbers."""
+    """A result set: its name as given, its results, and summaries of its runs."""
 
     name: str
     results: Results
@@ -39,18 +39,18 @@ class Side:
 
     @property
     def seeds(self) -> dict[int, int]:
-        """The seed of each block."""
+        """Seed of each block."""
         return {run.facts.block: run.facts.seed for run in self.results.runs}
 
     def values(self, label: str, measure: str) -> dict[int, float]:
-        """The measure of each valid run of an entry, by block."""
+        """Value of a measure for each valid run of an entry, by block."""
         mine = [run for run in self.runs if run.label == label and run.valid]
         return {run.block: float(getattr(run, measure)) for run in mine}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is not the same on both sides."""
+    """One difference between both sides."""
 
     what: str
     ours: str
@@ -58,12 +58,12 @@ class Difference:
 
 
 def side(name: str, results: Results) -> Side:
-    """Read a result set as numbers."""
+    """Summarise a result set."""
     return Side(name, results, tuple(summarise_run(run) for run in results.runs))
 
 
 def must_be_alike(one: Side, other: Side) -> None:
-    """Raises BadInputError naming what would make a comparison one of scenarios, not of systems."""
+    """Check that both ran the same traffic. Raises `BadInputError` that names the differences."""
     wrong = [found.what for found in differing(traffic_of(one.scenario), traffic_of(other.scenario))]
     if wrong:
         raise BadInputError(
@@ -75,14 +75,14 @@ def must_be_alike(one: Side, other: Side) -> None:
 
 
 def traffic_of(scenario: Scenario) -> dict[str, Any]:
-    """What shapes a run, in scenario keys."""
+    """Keys of a scenario that shape a run."""
     raw = scenario.model_dump(mode="json", exclude={*UNIMPORTANT, "entries"})
     regions = {f"regions.{region.pop('name')}": region for region in raw.pop("regions")}
     return raw | regions
 
 
 def differing(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> Iterator[Difference]:
-    """Keys whose values differ, tables taken apart."""
+    """Differences of two tables, recursively."""
     for key in [*ours, *(key for key in theirs if key not in ours)]:
         one, other = ours.get(key), theirs.get(key)
         if isinstance(one, dict) and isinstance(other, dict):
@@ -92,7 +92,7 @@ def differing(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") ->
 
 
 def said(value: Any) -> str:
-    """A value in few words."""
+    """A value as text."""
     return "–" if value is None else str(value)
 
 
@@ -103,7 +103,7 @@ def common_labels(one: Side, other: Side) -> list[str]:
 
 
 def differences(one: Side, other: Side) -> list[Difference]:
-    """Everything that is not alike, what shapes the traffic first."""
+    """All differences, those of the traffic first."""
     return [
         *differing(traffic_of(one.scenario), traffic_of(other.scenario)),
         *differing(policies_of(one), policies_of(other)),
@@ -120,7 +120,7 @@ def policies_of(given: Side) -> dict[str, Any]:
 
 
 def surroundings(given: Side) -> dict[str, Any]:
-    """World, machine, versions, size."""
+    """World, machine, versions and size of a result set."""
     campaign = given.results.campaign
     worlds = dict.fromkeys(str(getattr(run.facts, "world", "measured")) for run in given.results.runs)
     return {

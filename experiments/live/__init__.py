@@ -1,1 +1,1 @@
-"""Policies compared on a unit that runs, with the traffic that it has."""
+"""`experiments live`: compare policies on a running balancer with its own traffic."""

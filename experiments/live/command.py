@@ -1,6 +1,6 @@
-"""`experiments live`: which policy serves this traffic best, asked of a unit that runs.
+"""`experiments live`: compare policies on a running balancer under its own traffic.
 
-Rule of this file: options become a plan, and what came of it a table. The sitting itself is `switchback.py`.
+Parses options and prints the result; the evaluation is in `switchback.py`.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def live(
     token: str | None,
     file: Path | None,
 ) -> int:
-    """Switch the policies of the unit at URL to and fro under its own traffic, and say which one serves it best.
+    """Alternate the policies of the balancer at URL under its own traffic, and report which one serves it best.
 
-    Rolls back to the policy it began with at the end, when a guard rail breaks, on Ctrl-C and on any failure.
+    Restores the initial policy at the end, when a guard rail breaks, on Ctrl-C and on any failure.
     """
     chosen, twins = policies_chosen(policies, tables)
     seconds = duration("--block", period)
@@ -125,7 +125,7 @@ def live(
 def policies_chosen(
     policies: str, tables: tuple[str, ...]
 ) -> tuple[dict[str, dict[str, Any]], tuple[str, str] | None]:
-    """By label; and the labels of the A/A pair, if one was named twice. Raises BadInputError."""
+    """Policies by label, and the labels of the A/A pair if one was named twice. Raises `BadInputError`."""
     chosen: dict[str, dict[str, Any]] = {}
     twins: tuple[str, str] | None = None
     wanted: list[dict[str, Any]] = [{"name": name.strip()} for name in policies.split(",") if name.strip()]
@@ -148,7 +148,7 @@ def policies_chosen(
 
 
 def table_in(text: str) -> dict[str, Any]:
-    """A policy with its options. Raises BadInputError."""
+    """Parse a policy with its options. Raises `BadInputError`."""
     try:
         table = json.loads(text)
     except ValueError:
@@ -159,7 +159,7 @@ def table_in(text: str) -> dict[str, Any]:
 
 
 def percent(option: str, text: str) -> float:
-    """A share (0..1). Raises BadInputError."""
+    """Parse a percentage into a share (0..1). Raises `BadInputError`."""
     try:
         share = float(text.removesuffix("%")) / 100
     except ValueError:
@@ -170,7 +170,7 @@ def percent(option: str, text: str) -> float:
 
 
 class Sitting(LivePanel):
-    """An evaluation at the terminal."""
+    """Terminal session of an evaluation, and its observer."""
 
     def __init__(self, plan: Plan, twins: tuple[str, str] | None, console: Console) -> None:
         super().__init__(console)
@@ -181,7 +181,7 @@ class Sitting(LivePanel):
         self._window: Window | None = None
 
     def conduct(self, url: str, token: str | None, file: Path | None) -> int:
-        """Measure and tell; returns the exit code. Raises ExperimentError."""
+        """Run the evaluation and print the result; returns the exit code. Raises `ExperimentError`."""
         self._console.print(
             f"{' and '.join(self._plan.policies)}, {self._plan.blocks} blocks of {self._plan.period:g} s each: "
             f"about {clock(self._plan.seconds)}",
@@ -217,16 +217,16 @@ class Sitting(LivePanel):
     # --- Observer
 
     def began(self, block: int | None, label: str) -> None:
-        """The next period."""
+        """Start of a period."""
         where = "before" if block is None else f"block {block + 1} of {self._plan.blocks}"
         self._now_in, self._window = f"{where}: {label}", None
 
     def looked(self, seconds: float, window: Window) -> None:
-        """How it stands."""
+        """New reading within a period."""
         self._window = window
 
     def ended(self, block: int | None, label: str, window: Window) -> None:
-        """Said in one line, whatever the console."""
+        """End of a period: print its result as one line."""
         self._console.print(f"{self._now_in}: {told(window)}", highlight=False)
 
     def panel(self) -> Text:
@@ -235,10 +235,10 @@ class Sitting(LivePanel):
         line = f"{self._now_in}   elapsed {clock(elapsed)}   left {left}"
         return Text(f"{line}\n{told(self._window)}" if self._window is not None else line)
 
-    # --- what came of it
+    # --- result
 
     def present(self, verdict: Verdict) -> None:
-        """The table, and what it means."""
+        """Print the table and its interpretation."""
         table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
         for name in ("policy", "periods", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "errors"):
             table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
@@ -273,7 +273,7 @@ class Sitting(LivePanel):
 
 
 def told(window: Window) -> str:
-    """`120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
+    """Text such as `120.3/s, p50 21 ms, p99 48 ms, errors 0.00%`."""
     return (
         f"{window.rate:.1f}/s, p50 {in_ms(window.quantile(0.5))}, p99 {in_ms(window.quantile(0.99))}, "
         f"errors {window.error_share:.2%}"

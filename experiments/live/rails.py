@@ -1,7 +1,7 @@
-"""How bad it may get before the policy that was in force is put back.
+"""Guard rails: limits beyond which the initial policy is restored. Pure.
 
-Rule of this file: pure. A rail is judged over the last seconds, as soon as there is enough to judge, and within the
-wash-out too: what harms users need not wait until it is measured properly.
+A rail is checked over the last seconds as soon as there are enough requests, also within the wash-out, because harm to
+users must not wait for a proper measurement.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from experiments.live.readings import Reading, Window, between
 
 JUDGED = 100
-"""Requests without which nothing is judged: their p99 is the opinion of one."""
+"""Least requests to check a rail: below, p99 is a single request."""
 
 TOLERATED = 2.0
-"""Times the p99 that was before, where none is given."""
+"""Default limit on p99, as a multiple of the p99 before."""
 
 MORE_ERRORS = 0.02
-"""Share of requests that may fail beyond what was before, where none is given."""
+"""Default limit on the increase of the error share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rails:
-    """`p99` in seconds, `errors` as a share (0..1) of requests, over `seconds`."""
+    """Limits: `p99` in seconds, `errors` as a share (0..1) of requests, over `seconds`."""
 
     p99: float
     errors: float
@@ -31,14 +31,14 @@ class Rails:
 
     @classmethod
     def beside(cls, before: Window, p99: float | None, errors: float | None) -> Rails:
-        """Those that were asked for, else in proportion to what was before."""
+        """The given limits, or defaults relative to the window before."""
         return cls(
             TOLERATED * before.quantile(0.99) if p99 is None else p99,
             min(1.0, before.error_share + MORE_ERRORS) if errors is None else errors,
         )
 
     def broken_by(self, window: Window) -> str | None:
-        """What is wrong, in words; None: nothing, or not enough is known."""
+        """The broken rail as text; None if none is broken or too little is known."""
         if window.requests < JUDGED:
             return None
         if window.error_share > self.errors:
@@ -52,14 +52,14 @@ class Rails:
 
 
 class Watch:
-    """The last readings under one policy."""
+    """Sliding window of readings under one policy."""
 
     def __init__(self, rails: Rails) -> None:
         self._rails = rails
         self._readings: deque[Reading] = deque()
 
     def look(self, reading: Reading) -> str | None:
-        """One more reading: which rail it breaks, if it does."""
+        """Add a reading; returns the rail that is broken, if any."""
         readings = self._readings
         readings.append(reading)
         while len(readings) > 2 and readings[1].at <= reading.at - self._rails.seconds:

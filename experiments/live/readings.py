@@ -1,8 +1,8 @@
-"""What a unit has counted, and what it has counted between two looks.
+"""Readings of a balancer's counters, and windows between two readings. Pure.
 
-Rule of this file: pure. A unit's counters only grow; where one has shrunk the unit was started anew, and nothing can be
-said of the time between. Quantiles come from histograms whose buckets are a tenth wide, spread evenly within a bucket
-on a log scale, so they are off by a twentieth at most and mostly far less.
+Counters only grow; a smaller value means that the balancer was restarted, and the window is unusable. Quantiles come
+from histograms with buckets a tenth wide, interpolated on a log scale within a bucket, so their error is at most a
+twentieth.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from experiments.load.samples import Ints
 
 
 class UnitRestarted(ExperimentError):
-    """Counters have shrunk."""
+    """Counters have decreased, so the balancer or an endpoint was restarted."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look. `buckets` by endpoint; `policy` is what was in force, name and options."""
+    """One reading. `buckets` by endpoint; `policy` is the one in force, name and options."""
 
     at: float
     policy: dict[str, Any]
@@ -38,7 +38,7 @@ class Reading:
 
     @classmethod
     def of(cls, told: dict[str, Any], at: float) -> Self:
-        """From what /-/latency says; `at` in seconds. Raises KeyError and TypeError where it says something else."""
+        """Parse the response of /-/latency; `at` in seconds. Raises `KeyError` and `TypeError` for another document."""
         policy = told["policy"]
         worker_errors = sum(each["outcomes"]["error_status"] for each in told["endpoints"])
         return cls(
@@ -55,8 +55,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened between two looks. `answered` successes fell into `buckets`; `errors` of `requests` were errors,
-    the unit's own or a worker's 5xx. `shares` are the endpoints' parts (0..1) of the successes."""
+    """Difference of two readings. `answered` successes are in `buckets`; `errors` of `requests` are the balancer's own
+    errors or a worker's 5xx. `shares` are the endpoints' shares (0..1) of the successes.
+    """
 
     seconds: float
     requests: int
@@ -69,7 +70,7 @@ class Window:
 
     @property
     def answered(self) -> int:
-        """Successes."""
+        """Number of successes."""
         return int(self.buckets.sum())
 
     @property
@@ -79,17 +80,17 @@ class Window:
 
     @property
     def error_share(self) -> float:
-        """Which part (0..1) of the requests ended in an error."""
+        """Share (0..1) of requests that ended in an error."""
         return self.errors / self.requests if self.requests else 0.0
 
     @property
     def mean(self) -> float:
-        """Seconds, from the buckets' middles; nan without successes."""
+        """Mean latency in seconds, from the buckets' midpoints; nan without successes."""
         middles = self.shortest * self.ratio ** (np.arange(len(self.buckets)) - 0.5)
         return float(middles @ self.buckets / self.answered) if self.answered else math.nan
 
     def quantile(self, q: float) -> float:
-        """Seconds that a share `q` (0..1) of the successes did not exceed; nan without successes."""
+        """Latency in seconds that a share `q` (0..1) of the successes did not exceed; nan without successes."""
         if not self.answered:
             return math.nan
         rank, reached = q * self.answered, np.cumsum(self.buckets)
@@ -99,9 +100,9 @@ class Window:
 
 
 def between(earlier: Reading, later: Reading) -> Window:
-    """The difference. An endpoint that was not there before, or is not there after, counts as far as it is known.
+    """Difference of two readings. An endpoint that was added or removed in between counts as far as it is known.
 
-    Raises UnitRestarted.
+    Raises `UnitRestarted`.
     """
     nothing = np.zeros(len(next(iter(later.buckets.values()), ())), dtype=np.int64)
     grown = {id_: counts - earlier.buckets.get(id_, nothing) for id_, counts in later.buckets.items()}

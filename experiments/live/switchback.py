@@ -1,10 +1,9 @@
-"""A randomised switchback: one policy after the other on the same traffic, in random order within each block.
+"""Randomised switchback experiment: policies alternate on the same traffic, in random order within each block.
 
-Rule of this file: whatever happens, the policy that was in force at the beginning is in force at the end, unless
-somebody else has put another in force meanwhile: that is not ours to undo. Nothing counts before a policy has been in
-force for the wash-out: until then answers come back that its predecessor has placed.
+The initial policy is restored in every case, unless another client has changed the policy meanwhile. The wash-out of a
+policy does not count: until then responses arrive for requests that its predecessor placed.
 
-    before     the policy in force, for one period: what the rails are beside, and whether there is traffic at all
+    before     the initial policy for one period: reference of the rails, and check that there is traffic
     block 1    each policy for one period, in random order
     block 2    …
 """
@@ -25,26 +24,26 @@ from experiments.live.unit import LiveUnit
 
 
 class RailBroken(ExperimentError):
-    """It got worse than it may, and the old policy was put back."""
+    """A guard rail was broken and the initial policy was restored."""
 
     exit_code = 1
 
 
 class SomebodyElse(ExperimentError):
-    """The policy in force is not the one that was put in force."""
+    """The policy in force is not the one that was set here."""
 
     exit_code = 3
 
 
 class NotRolledBack(ExperimentError):
-    """The old policy could not be put back: somebody must."""
+    """The initial policy could not be restored; manual action is needed."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do. `policies` by label, each a name and options; durations in seconds."""
+    """Plan of the evaluation. `policies` by label, each with name and options; durations in seconds."""
 
     policies: dict[str, dict[str, Any]]
     blocks: int
@@ -56,20 +55,20 @@ class Plan:
     errors: float | None = None
 
     def order(self, block: int) -> list[str]:
-        """Labels in the order of that block."""
+        """Random order of labels in a block."""
         rng = np.random.default_rng([self.seed, block])
         labels = list(self.policies)
         return [labels[index] for index in rng.permutation(len(labels))]
 
     @property
     def seconds(self) -> float:
-        """Of the whole."""
+        """Total duration in seconds."""
         return self.period * (1 + self.blocks * len(self.policies))
 
 
 @dataclass(slots=True)
 class Findings:
-    """What came of it. `windows` by label and block; `initial` is the policy of the beginning."""
+    """Results so far. `windows` by label and block; `initial` is the policy at the start."""
 
     initial: dict[str, Any]
     before: Window | None = None
@@ -79,7 +78,7 @@ class Findings:
 
 
 class Observer(Protocol):
-    """Who is told how it goes."""
+    """Receiver of progress events."""
 
     def began(self, block: int | None, label: str) -> None: ...
     def looked(self, seconds: float, window: Window) -> None: ...
@@ -87,7 +86,7 @@ class Observer(Protocol):
 
 
 class Switchback:
-    """One evaluation. `now` and `sleep` tell the time."""
+    """One evaluation. `now` and `sleep` are the clock."""
 
     def __init__(
         self,
@@ -103,12 +102,12 @@ class Switchback:
         self._now = now
         self._sleep = sleep
         self._expected: dict[str, Any] = {}
-        self._is_ours = True  # what is in force
+        self._is_ours = True  # whether the policy in force was set here
         self._watch: Watch | None = None
         self.findings = Findings({})
 
     async def run(self) -> Findings:
-        """All of it. Raises ExperimentError; `findings` has what was measured by then."""
+        """Run the whole evaluation. Raises `ExperimentError`; `findings` keeps what was measured by then."""
         for policy in self._plan.policies.values():
             await self._unit.check(policy)
         first = await self._read()
@@ -124,7 +123,7 @@ class Switchback:
         return self.findings
 
     async def _look_before(self, first: Reading) -> None:
-        """How it is without us."""
+        """Measure the initial policy for one period and set the rails."""
         name, plan = first.policy["name"], self._plan
         self._observer.began(None, name)
         window = await self._watch_until(first, self._now() + plan.period)
@@ -138,7 +137,7 @@ class Switchback:
         self._observer.ended(None, name, window)
 
     async def _try(self, block: int, label: str) -> Window:
-        """One period of one policy; also where it was in force already, so that every period begins alike."""
+        """One period of one policy; sets it even if it is in force already, so that every period starts alike."""
         plan, began = self._plan, self._now()
         self._observer.began(block, label)
         await self._put(plan.policies[label])
@@ -150,7 +149,7 @@ class Switchback:
         return window
 
     async def _watch_until(self, first: Reading, end: float) -> Window:
-        """Look now and then until it is time; returns what happened since `first`."""
+        """Poll until `end`; returns the window since `first`."""
         last = first
         while (left := end - self._now()) > 0:
             await self._sleep(min(self._plan.poll, left))
@@ -183,7 +182,7 @@ class Switchback:
         self._expected = policy
 
     async def _restore(self) -> None:
-        """The policy of the beginning."""
+        """Restore the initial policy."""
         if not self._is_ours:
             return
         initial = self.findings.initial
@@ -197,5 +196,5 @@ class Switchback:
 
 
 def order_of(plan: Plan) -> Sequence[tuple[int, str]]:
-    """Every period: its block and its policy."""
+    """Every period as pair of block and policy."""
     return [(block, label) for block in range(plan.blocks) for label in plan.order(block)]

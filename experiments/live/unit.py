@@ -1,7 +1,7 @@
-"""A unit that runs, over its control interface.
+"""Client of a running balancer's control interface.
 
-Rule of this file: what the unit says is passed on. An answer that does not come is asked for again a few times: a look
-that is missed is no reason to stop, and putting the old policy back must not fail for one lost connection.
+Requests without a response are retried: a lost reading must not end the evaluation, and restoring the policy must not
+fail because of one lost connection.
 """
 
 from __future__ import annotations
@@ -16,34 +16,37 @@ from balancer.admin.client import AdminClient
 from experiments.errors import BadInputError, ExperimentError
 
 PATIENCE = 10.0
-"""Seconds for an answer."""
+"""Timeout for a response in seconds."""
 
 TRIES = 4
 PAUSE = 0.5
-"""Times that something is asked, and seconds between."""
+"""Attempts per request, and base of the pause between them in seconds."""
 
 
 class UnitFailed(ExperimentError):
-    """The unit cannot be talked to."""
+    """The balancer does not respond."""
 
     exit_code = 3
 
 
 class LiveUnit(Protocol):
-    """What an evaluation needs of a unit. All raise BadInputError for what it refuses, and UnitFailed."""
+    """Operations of a balancer that an evaluation needs.
+
+    All raise `BadInputError` for a rejected request, and `UnitFailed`.
+    """
 
     async def look(self) -> dict[str, Any]:
-        """What /-/latency says."""
+        """Document of /-/latency."""
 
     async def check(self, policy: dict[str, Any]) -> None:
-        """Whether it could be put in force."""
+        """Check that a policy could be applied."""
 
     async def use(self, policy: dict[str, Any]) -> None:
-        """Put a policy in force."""
+        """Apply a policy."""
 
 
 class HttpUnit:
-    """The unit at `url`."""
+    """The balancer at `url`, over HTTP or its control socket."""
 
     def __init__(
         self, url: str, token: str | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -66,15 +69,15 @@ class HttpUnit:
         await self._session.close()
 
     async def look(self) -> dict[str, Any]:
-        """What /-/latency says."""
+        """Document of /-/latency."""
         return await self._ask("GET", "/-/latency")
 
     async def check(self, policy: dict[str, Any]) -> None:
-        """Whether it could be put in force."""
+        """Check that a policy could be applied."""
         await self._ask("PUT", "/-/policy?check", policy)
 
     async def use(self, policy: dict[str, Any]) -> None:
-        """Put a policy in force."""
+        """Apply a policy."""
         await self._ask("PUT", "/-/policy", policy)
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What a switchback has shown, as rows and sentences.
+"""Result of a switchback as rows and sentences.
 
-Rule of this file: the unit of the comparison is the period of a policy within a block, never the request
-(`campaign/comparison.py`). Errors are compared as they are: where there are none, there is no ratio to take.
+The unit of comparison is the period of a policy within a block, never the request (`campaign/comparison.py`). Errors
+are shown as they are: without errors there is no ratio.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MEASURES = ("p99", "p50", "mean")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy over all its periods. Seconds; the median of the periods' values, requests of all of them."""
+    """One policy over all its periods. Seconds; medians of the periods' values, total of the requests."""
 
     label: str
     periods: int
@@ -36,7 +36,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`comparisons` with `baseline` in every measure; `floor` is that of the A/A pair in p99, if there was one."""
+    """`comparisons` with `baseline` in every measure; `floor` is the noise floor of the A/A pair in p99, if any."""
 
     baseline: str
     rows: tuple[Row, ...]
@@ -45,14 +45,14 @@ class Verdict:
 
     @property
     def sentences(self) -> list[str]:
-        """For people."""
+        """Result as sentences."""
         found = [sentence_of(comparison) for comparison in self.comparisons if comparison.measure == "p99"]
         if self.floor is not None and self.floor.blocks:
             found.append(f"Noise floor: the same policy twice differed by ×\u00a0{show(self.floor)} in p99.")
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Result for JSON."""
         return {
             "baseline": self.baseline,
             "policies": [asdict(row) for row in self.rows],
@@ -63,7 +63,7 @@ class Verdict:
 
 
 def conclude(plan: Plan, findings: Findings, twins: tuple[str, str] | None) -> Verdict:
-    """From whatever was measured, be it less than was planned."""
+    """Compare the policies with what was measured, even if that is less than planned."""
     windows = {label: findings.windows.get(label, {}) for label in plan.policies}
     baseline = baseline_of(plan, findings)
     comparisons: list[Comparison] = []
@@ -81,18 +81,18 @@ def conclude(plan: Plan, findings: Findings, twins: tuple[str, str] | None) -> V
 
 
 def baseline_of(plan: Plan, findings: Findings) -> str:
-    """What is compared with: the policy of the beginning, if it takes part, else the first."""
+    """Label of the initial policy if it takes part, otherwise of the first."""
     same = (label for label, policy in plan.policies.items() if policy == findings.initial)
     return next(same, next(iter(plan.policies)))
 
 
 def value_of(measure: str, window: Window) -> float:
-    """Seconds."""
+    """Value of a measure in seconds."""
     return {"p99": window.quantile(0.99), "p50": window.quantile(0.5), "mean": window.mean}[measure]
 
 
 def row_of(label: str, windows: Sequence[Window]) -> Row:
-    """What there is of one policy."""
+    """Summary of one policy."""
     requests = sum(window.requests for window in windows)
     seconds = sum(window.seconds for window in windows)
     return Row(
@@ -109,7 +109,7 @@ def row_of(label: str, windows: Sequence[Window]) -> Row:
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median of those that are numbers; nan without any."""
+    """Median of the finite values; nan without any."""
     known = sorted(value for value in values if math.isfinite(value))
     if not known:
         return math.nan
@@ -117,7 +117,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def sentence_of(comparison: Comparison) -> str:
-    """`p99 of a is 0.83 [0.79–0.88] times that of b: ahead.`"""
+    """Text such as `p99 of a is 0.83 [0.79–0.88] times that of b: ahead.`"""
     blocks = comparison.interval.blocks
     if not blocks:
         return f"{comparison.label} was never measured beside {comparison.baseline}."

@@ -1,1 +1,1 @@
-"""`experiments from-log`: the report of what a balancer really did, from its access log."""
+"""`experiments from-log`: report of real traffic from a balancer's access log."""

@@ -1,6 +1,6 @@
-"""`experiments from-log`: the report of what a balancer really did, from its access log.
+"""`experiments from-log`: report of real traffic from a balancer's access log.
 
-Rule of this file: it opens files and shows progress; what a line means stands in `log_reader.py`.
+Opens files and shows progress; `reader.py` parses lines.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def from_log(file: Path, out: Path | None) -> int:
 
 
 def default_directory(log: LogRuns) -> Path:
-    """`results/log-access-20260101-120000`, local time."""
+    """Directory such as `results/log-access-20260101-120000`, local time."""
     stem = Path(log.name).stem.replace(" ", "-")
     return Path("results") / f"log-{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
 def load(file: Path, console: Console) -> LogRuns:
-    """Read it, with progress where somebody watches. Raises BadInputError."""
+    """Read the log, with a progress bar on a terminal. Raises `BadInputError`."""
     name = "standard input" if str(file) == "-" else str(file)
     try:
         with opened(file, console) as lines:
@@ -79,7 +79,7 @@ def load(file: Path, console: Console) -> LogRuns:
 
 @contextmanager
 def opened(file: Path, console: Console) -> Iterator[TextIOWrapper]:
-    """The lines of the file, and how far they have been read. A log is ASCII; whatever else is, is replaced."""
+    """Lines of the file, with a progress bar. A log is ASCII; other bytes are replaced."""
     if str(file) == "-":
         yield TextIOWrapper(sys.stdin.buffer, encoding="ascii", errors="replace")
         return

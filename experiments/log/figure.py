@@ -1,7 +1,4 @@
-"""The figure that only an access log has: how much was answered when, by region.
-
-Rule of this file: as in `figures.py`. A request counts in the moment in which it ended.
-"""
+"""Figure of throughput over time by region, for access logs. A request counts when it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ BINS = 60
 
 @mpl.rc_context(STYLE)
 def throughput_over_time(whole: Competitor, regions: Sequence[Competitor], sheet: Sheet) -> Figure:
-    """Successes per second, of all and of each region, and failures per second in grey."""
+    """Successes per second in total and by region, and failures per second in grey."""
     figure, (axes,) = canvas.blank(sheet, 3.4 if sheet.is_narrow else 3.2)
     samples = whole.runs[0].samples
     edges = np.linspace(0, max(samples.span, 1e-3), BINS + 1)
@@ -43,7 +40,7 @@ def throughput_over_time(whole: Competitor, regions: Sequence[Competitor], sheet
 
 
 def step(axes: Axes, ended_at: Floats, edges: Floats, colour: str, filled: bool = False) -> None:
-    """A rate for each bin, as steps."""
+    """Draw a rate for each bin, as steps."""
     counts, _ = np.histogram(ended_at, edges)
     rate = counts / np.diff(edges)
     if filled:

@@ -1,7 +1,7 @@
-"""The balancer's access log, read back: columns from lines of text or JSON.
+"""Read the balancer's access log, text or JSON, into columns.
 
-Rule of this file: it goes by the documented format alone (`docs/access-log.md`) and keeps numbers, not lines, so a
-million requests take some hundred megabytes. What is wrong is said in one line that names the line of the file.
+Depends on the documented format only (`docs/access-log.md`). Keeps numbers, not lines: a million requests take some
+hundred megabytes. An error is one line that names the line of the file.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ KINDS = {
     "abandoned": Kind.ABANDONED,
 }
 LEFT_OUT = ("control", "tunnel")
-"""Endings of what is no request and response in the sense of a latency."""
+"""Ends of what is not a request and response with a latency."""
 
 TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?:[^"\\]|\\[\s\S]?)*+(?:"|$)|[^\s"]+)')
-"""A quote without an end takes the rest of the line: to look for fields in it again would take quadratic time."""
+"""A quote without an end takes the rest of the line: searching it again for fields would take quadratic time."""
 TEXT_NAMES = {"endpoint": "dyno", "reason": "code"}
 NAN = float("nan")
 
 LONGEST_LINE = 8 << 20
-"""Characters; a balancer writes at most some thousand."""
+"""Limit in characters; a balancer writes at most some thousand."""
 
 LONGEST = 1e7
-"""Seconds that a phase of a request may take."""
+"""Limit on the duration of a phase in seconds."""
 
 MOST_ENDPOINTS, MOST_POLICIES, MOST_REASONS = 10_000, 64, 1_000
-"""Different names in a log. A figure has a row for each policy, and a table one for each of all."""
+"""Limits on distinct names in a log. A figure has a row for each policy, a table one for each name."""
 
 
 class Problem(Exception):
-    """What is wrong with a line, without its number."""
+    """Error in a line, without its number."""
 
 
 class Row(NamedTuple):
-    """One request. Durations in seconds, nan where a phase was not reached; `at` is Unix time."""
+    """One request. Durations in seconds, nan for a phase that was not reached; `at` is Unix time."""
 
     at: float
     end: str
@@ -71,12 +71,12 @@ class Row(NamedTuple):
 
 
 def row_of(line: str) -> Row:
-    """Either format. Raises Problem."""
+    """Parse a line of either format. Raises `Problem`."""
     return json_row(line) if line.startswith("{") else text_row(line)
 
 
 def text_row(line: str) -> Row:
-    """A line of names and values, perhaps behind what a platform puts before it."""
+    """Parse a line of names and values, perhaps behind a platform's prefix. Raises `Problem`."""
     values = dict(TEXT_FIELD.findall(line))
 
     def get(name: str) -> str:
@@ -93,7 +93,7 @@ def text_row(line: str) -> Row:
 
 
 def text_seconds(name: str, text: str) -> float:
-    """From `21.345ms`; nan for a hyphen."""
+    """Seconds from text such as `21.345ms`; nan for a hyphen. Raises `Problem`."""
     if text == "-":
         return NAN
     try:
@@ -106,7 +106,7 @@ def text_seconds(name: str, text: str) -> float:
 
 
 def json_row(line: str) -> Row:
-    """An object."""
+    """Parse a JSON line. Raises `Problem`."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -122,7 +122,7 @@ def json_row(line: str) -> Row:
 
 
 def json_seconds(name: str, value: Any) -> float:
-    """A number; nan for null."""
+    """Seconds from a number; nan for null. Raises `Problem`."""
     if value is None:
         return NAN
     if isinstance(value, bool) or not isinstance(value, float | int) or not 0 <= value <= LONGEST:
@@ -133,7 +133,7 @@ def json_seconds(name: str, value: Any) -> float:
 def made_row(
     get: Callable[[str], Any], seconds: Callable[[str, Any], float], plain: Callable[[Any], Any]
 ) -> Row:
-    """Both formats say the same under nearly the same names. `plain` gives "" for a name that is not there."""
+    """Build a row from either format through accessors. `plain` returns "" for a missing name. Raises `Problem`."""
 
     def named(field: str) -> str:
         return name(field, plain(get(field)))
@@ -160,7 +160,7 @@ def made_row(
 
 
 def name(field: str, value: Any) -> str:
-    """What an endpoint, a region, a policy or a reason may be called."""
+    """Check the name of an endpoint, a region, a policy or a reason. Raises `Problem`."""
     if not isinstance(value, str):
         raise Problem(f"{field}: must be a name, got {str(value)[:40]!r}")
     try:
@@ -170,7 +170,7 @@ def name(field: str, value: Any) -> str:
 
 
 def instant(text: Any) -> float:
-    """Unix time from ISO 8601 with its zone."""
+    """Unix time from ISO 8601 with a time zone. Raises `Problem`."""
     try:
         at = datetime.fromisoformat(text)
         seconds = at.timestamp()
@@ -182,7 +182,7 @@ def instant(text: Any) -> float:
 
 
 def whole(field: str, value: Any, most: int) -> int:
-    """A whole number from 0 to `most`."""
+    """Parse a whole number from 0 to `most`. Raises `Problem`."""
     try:
         number = int(value)
     except (ValueError, TypeError, OverflowError):
@@ -193,7 +193,7 @@ def whole(field: str, value: Any, most: int) -> int:
 
 
 def share(value: Any) -> float:
-    """Above 0, at most 1."""
+    """Parse a share above 0, at most 1. Raises `Problem`."""
     try:
         found = float(value)
     except (ValueError, TypeError, OverflowError):
@@ -204,7 +204,7 @@ def share(value: Any) -> float:
 
 
 class Names(dict[str, int]):
-    """Names numbered in order of appearance."""
+    """Names numbered in order of first appearance."""
 
     def __missing__(self, name: str) -> int:
         self[name] = number = len(self)
@@ -221,7 +221,7 @@ def integers() -> array[int]:
 
 @dataclass(slots=True)
 class Columns:
-    """The requests of a log, in its order. `endpoint` and `policy` index the names in order of appearance."""
+    """Requests of a log, in its order. `endpoint` and `policy` are numbers of names."""
 
     at: array[float] = field(default_factory=floats)
     queue: array[float] = field(default_factory=floats)
@@ -245,7 +245,7 @@ class Columns:
         return len(self.at)
 
     def add(self, row: Row) -> None:
-        """One more request. Raises Problem where there are more different names than a report has room for."""
+        """Append a request. Raises `Problem` if there are more distinct names than a report can show."""
         self.at.append(row.at)
         self.queue.append(row.queue)
         self.connect.append(row.connect)
@@ -275,10 +275,10 @@ class Columns:
 
 
 def read_log(lines: Iterable[str], name: str) -> Columns:
-    """All requests of a log called `name`. Raises BadInputError that names the line.
+    """Read all requests of a log called `name`. Raises `BadInputError` that names the line.
 
-    Left out: control requests and tunnels, what the program itself says on standard output, and a last line that is
-    not whole, as of a log that is being written.
+    Skips control requests and tunnels, the program's own lines on standard output, and an incomplete last line of a log
+    that is being written.
     """
     columns = Columns()
     for number, line in enumerate(lines, 1):

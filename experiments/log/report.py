@@ -1,6 +1,6 @@
-"""The report of an access log: the figures and tables of an experiment, as far as a log knows what they show.
+"""Report of an access log: the figures and tables of an experiment that a log has data for.
 
-Rule of this file: a log has no scenario, so nothing is compared and nothing is ranked. It writes:
+A log has no scenario, so nothing is compared or ranked. Writes:
 
     report.html  report.md  figures/*.svg  figures/*.png
 """
@@ -26,11 +26,11 @@ from experiments.report.text import markdown_table
 from experiments.report.thinning import thinned, thinning
 
 MOST_ROWS = 40
-"""Endpoints in one figure: those with the most requests."""
+"""Largest number of endpoints in one figure: those with the most requests."""
 
 
 def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]:
-    """Write every output into `directory`, and return the tables. Raises BadInputError when it cannot."""
+    """Write all outputs into `directory`; returns the tables. Raises `BadInputError` if that fails."""
     tables = tables_of_log(log)
     try:
         pictures = [save_drawing(drawing, directory / "figures") for drawing in log_drawings(log)]
@@ -42,7 +42,7 @@ def write_log_report(log: LogRuns, directory: Path, command: str) -> list[Table]
 
 
 def log_drawings(log: LogRuns) -> list[Drawing]:
-    """The figures; each takes what it shows from the same requests."""
+    """All figures, from the same requests."""
     policies, regions, whole = alone(log.by_policy()), log.by_region(), log.altogether()
     few = thinned(policies)
     rows = busiest([*(regions if len(regions) > 1 else []), *log.by_endpoint()])
@@ -78,7 +78,7 @@ def log_drawings(log: LogRuns) -> list[Drawing]:
 
 
 def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> list[Drawing]:
-    """Those that need an endpoint: a log may hold nothing but requests that got none."""
+    """Figures that need an endpoint; none if no request in the log got one."""
     if not rows:
         return []
     return [
@@ -99,14 +99,14 @@ def endpoint_drawings(policies: list[Competitor], rows: list[Competitor]) -> lis
 
 
 def busiest(rows: list[Competitor]) -> list[Competitor]:
-    """At most MOST_ROWS of them, in their order; those with a success: the others have no latency."""
+    """The `MOST_ROWS` rows with the most requests, in their order; rows without a success are omitted."""
     able = [one for one in rows if one.runs[0].samples.ok.any()]
     most = sorted(able, key=lambda one: len(one.runs[0].samples), reverse=True)[:MOST_ROWS]
     return [one for one in able if one in most]
 
 
 def method(log: LogRuns, command: str) -> list[str]:
-    """What a reader must know to believe it."""
+    """Lines of the method section."""
     began = datetime.fromtimestamp(log.began_at, UTC)
     lines = [
         f"Repeat it: {command}",
@@ -122,7 +122,7 @@ def method(log: LogRuns, command: str) -> list[str]:
 
 
 def cautions(log: LogRuns) -> list[str]:
-    """What forbids to read the numbers as they stand."""
+    """Warnings about a sampled log."""
     if log.least_sample == 1:
         return []
     return [
@@ -136,7 +136,7 @@ def heading(log: LogRuns) -> str:
 
 
 def to_html(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
-    """The whole page, in the manner of an experiment's."""
+    """The report as an HTML page."""
     first, *rest = tables
     body = [
         pages.heading("Steelyard access log", heading(log)),
@@ -150,7 +150,7 @@ def to_html(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], 
 
 
 def to_markdown(log: LogRuns, tables: Sequence[Table], pictures: Sequence[Picture], command: str) -> str:
-    """The same for a pull request."""
+    """The report as Markdown, for a pull request."""
     parts = [f"# {heading(log)}", *(f"> **A sample**: {line}" for line in cautions(log))]
     parts += [markdown_table(table) for table in tables]
     parts += [f"## {p.title}\n\n![{p.title}](figures/{p.name}.png)\n\n{p.caption}" for p in pictures]

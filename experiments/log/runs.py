@@ -1,8 +1,7 @@
-"""What a log holds, in the shape that figures and tables take: runs of samples, by policy, region and endpoint.
+"""Requests of a log as runs of samples, by policy, region and endpoint, for figures and tables.
 
-Rule of this file: a log is one run without a scenario. Requests are numbered in the order in which they came, and
-instants count from the first of them. A request is due when its first byte comes: of the time before, a log knows
-nothing.
+A log is one run without a scenario. Requests are numbered in order of arrival, and instants count from the first. A
+request is due when its first byte arrives, because a log has no earlier instant.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ANSWERED = (Kind.OK, Kind.ERROR_STATUS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogRuns:
-    """A log, read. `place` is the last endpoint tried, also where it gave no answer; -1: none. Phases in seconds."""
+    """A log that was read. `place` is the last endpoint tried, even without a response; -1: none. Phases in seconds."""
 
     name: str
     began_at: float
@@ -40,14 +39,14 @@ class LogRuns:
         return self.whole.facts.places
 
     def by_policy(self) -> list[Competitor]:
-        """In order of appearance."""
+        """Parts by policy, in order of first appearance."""
         return [
             competitor(self.whole, name, policy_colour(name, self.policies), self.policy == index)
             for index, name in enumerate(self.policies)
         ]
 
     def by_region(self) -> list[Competitor]:
-        """In order of appearance, each with the first colour of its workers."""
+        """Parts by region, in order of first appearance, each in the first colour of its workers."""
         regions = self.whole.facts.regions
         found = []
         for index, region in enumerate(regions):
@@ -57,7 +56,7 @@ class LogRuns:
         return found
 
     def by_endpoint(self) -> list[Competitor]:
-        """Region by region."""
+        """Parts by endpoint, region by region."""
         colours = worker_colours(self.places)
         return [
             competitor(self.whole, place.worker, colour, self.place == index)
@@ -65,23 +64,23 @@ class LogRuns:
         ]
 
     def altogether(self) -> Competitor:
-        """The whole log."""
+        """The whole log as one part."""
         return competitor(self.whole, "all", INK, np.ones(len(self.whole.samples), dtype=np.bool_))
 
 
 def competitor(run: Run, label: str, colour: str, chosen: Flags) -> Competitor:
-    """A part of the log as figures show it."""
+    """Part of the log as figures show it."""
     return Competitor(label, colour, 0, (part(run, chosen, label),), True)
 
 
 def part(run: Run, chosen: Flags, label: str) -> Run:
-    """The requests `chosen`, with their instants as they are."""
+    """The requests `chosen`, with unchanged instants."""
     columns = {field.name: getattr(run.samples, field.name)[chosen] for field in fields(Samples)}
     return Run(run.facts.model_copy(update={"label": label}), Samples(**columns))
 
 
 def alone(field: Sequence[Competitor]) -> list[Competitor]:
-    """Each as a run of its own: requests numbered, and instants counted, from its first."""
+    """Each part as a run of its own: requests numbered and instants counted from its first."""
     return [
         Competitor(one.label, one.colour, one.turn, tuple(map(rebased, one.runs)), one.is_valid)
         for one in field
@@ -97,7 +96,7 @@ def rebased(run: Run) -> Run:
 
 
 def log_runs(columns: Columns, name: str) -> LogRuns:
-    """Sort by time and work out the instants."""
+    """Sort the columns by time and compute the instants."""
     order = np.argsort(np.array(columns.at), kind="stable")
 
     def of(column: object) -> Floats:
@@ -140,7 +139,7 @@ def log_runs(columns: Columns, name: str) -> LogRuns:
 
 
 def placed(columns: Columns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:
-    """Endpoints sorted by region and name, and each request's place among them; -1 for none."""
+    """Endpoints sorted by region and name, and each request's index among them; -1 for none."""
     names = sorted(columns.endpoints, key=lambda name: (columns.regions[name], name))
     places = tuple(Place(worker=name, region=columns.regions[name]) for name in names)
     rank = {name: index for index, name in enumerate(names)}
@@ -149,7 +148,7 @@ def placed(columns: Columns, endpoint: Ints) -> tuple[tuple[Place, ...], Ints]:
 
 
 def facts_of(name: str, requests: int, places: tuple[Place, ...], longest: float) -> RunFacts:
-    """A run that nobody planned."""
+    """Facts of a run without a plan."""
     return RunFacts(
         label=name,
         policy={},

@@ -1,7 +1,6 @@
-"""The tables of an access log: statistics, phases, endings.
+"""Tables of an access log: statistics, phases, ends.
 
-Rule of this file: as in `tables.py`, whose cells it uses. All durations in milliseconds, failures counted beside
-successes and never among their latencies.
+Durations in milliseconds; failures are counted separately and are in no latency.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ QUANTILES = (50.0, 75.0, 95.0, 99.0, 99.9)
 
 
 def tables_of_log(log: LogRuns) -> list[Table]:
-    """Every table, in the order of the report."""
+    """All tables in the order of the report."""
     return [statistics_of_log(log), phase_table(log), ending_table(log)]
 
 
 def statistics_of_log(log: LogRuns) -> Table:
-    """Rows for the whole, each policy, region and endpoint, where there are several."""
+    """Statistics of the whole log, and of each policy, region and endpoint if there are several."""
     groups = (log.by_policy(), log.by_region(), log.by_endpoint())
     rows = [log.altogether(), *(one for group in groups if len(group) > 1 for one in group)]
     heads = ("min", "50th", "75th", "95th", "99th", "99.9th", "max", "mean", "std dev")
@@ -37,7 +36,7 @@ def statistics_of_log(log: LogRuns) -> Table:
 
 
 def statistics_cells(one: Competitor) -> tuple[Cell, ...]:
-    """One row."""
+    """Cells of one row of the statistics."""
     row, latency = statistics.statistics_row(one.runs), statistics.success_latency(one.runs)
     quantiles = (quantile_cell(latency, percent) for percent in QUANTILES)
     return (
@@ -56,13 +55,13 @@ def statistics_cells(one: Competitor) -> tuple[Cell, ...]:
 
 
 def quantile_cell(values: Floats, percent: float) -> Cell:
-    """A percentile, grey where it rests on few."""
+    """Cell of a percentile, grey if few samples lie beyond it."""
     few = statistics.has_few_beyond(len(values), percent)
     return milliseconds(statistics.percentile(values, percent), few)
 
 
 def phase_table(log: LogRuns) -> Table:
-    """Where the time of successes went, at each endpoint."""
+    """Phases of successful requests by endpoint."""
     columns = ("endpoint", "region", *(f"{name} {q}" for name in PHASES for q in ("p50", "p99")))
     note = (
         "Successes, in milliseconds. Queue: waiting for its turn and for an endpoint with room. Connect: until a "
@@ -90,7 +89,7 @@ def phase_cells(log: LogRuns, chosen: Flags) -> list[Cell]:
 
 
 def ending_table(log: LogRuns) -> Table:
-    """How requests ended, most frequent first."""
+    """Requests by end and reason, most frequent first."""
     total = len(log.whole.samples)
     rows = tuple(
         (

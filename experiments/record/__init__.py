@@ -1,1 +1,1 @@
-"""Recordings of a running unit, read back: as arrivals, and as the answer to what would have been."""
+"""Read recordings of a running balancer, as arrivals and for what-if simulations."""

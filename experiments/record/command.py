@@ -1,6 +1,6 @@
-"""`experiments what-if`: this traffic, without a region or under another policy.
+"""`experiments what-if`: simulate recorded traffic without a region or under another policy.
 
-Rule of this file: options become a question, the answer a table and sentences.
+Only parses options and prints the answer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def what_if(
     seed: int,
     file: Path | None,
 ) -> int:
-    """Simulate the traffic of RECORDING with other regions or policies; the files of several processes are one."""
+    """Simulate the traffic of RECORDING with other regions or policies; files of several processes are merged."""
     from experiments.simulator.run import simulate
 
     require_writable("--json", file)
@@ -102,12 +102,12 @@ def what_if(
 
 
 def write_instants(recording: Recording, path: Path) -> None:
-    """As a scenario replays them: several files are one there."""
+    """Write arrivals to a file that a scenario can replay."""
     path.write_text("".join(f"{instant:.9f}\n" for instant in recording.instants), encoding="ascii")
 
 
 def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
-    """Regions that there are. Raises BadInputError."""
+    """Check that the lost regions exist and one remains. Raises `BadInputError`."""
     known = {region.name.lower(): region.name for region in regions}
     if not known:
         raise BadInputError("the recording shows too little of any worker to say how it serves")
@@ -120,7 +120,7 @@ def checked(lost: tuple[str, ...], regions: list[RegionFit]) -> tuple[str, ...]:
 
 
 def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[str, Any]]:
-    """By label. Raises BadInputError."""
+    """Policies by label. Raises `BadInputError`."""
     tables = [table_in(text) if text.lstrip().startswith("{") else {"name": text} for text in policies]
     for policy in tables or [recording.policy]:
         options = {key: value for key, value in policy.items() if key != "name"}
@@ -132,7 +132,7 @@ def chosen(policies: tuple[str, ...], recording: Recording) -> dict[str, dict[st
 
 
 def introduce(console: Console, recording: Recording, regions: list[RegionFit]) -> None:
-    """What was recorded, and what was made of it."""
+    """Print what was recorded and the fitted regions."""
     span = float(recording.instants[-1])
     console.print(
         Text(f"{len(recording)} requests in {span:.0f} s, as {name_of(recording.policy)} placed them.")
@@ -153,7 +153,7 @@ def introduce(console: Console, recording: Recording, regions: list[RegionFit]) 
 
 
 def present(console: Console, found: Answer) -> None:
-    """The table, and what it means."""
+    """Print the table and its interpretation."""
     table = Table(header_style="dim", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("policy", "world", "regions", "requests", "req/s", "p50 ms", "p99 ms", "mean ms", "failed"):
         is_text = name in ("policy", "world", "regions")

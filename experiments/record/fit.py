@@ -1,18 +1,17 @@
-"""What a recording says of the workers: round trip, service times, and how many they serve at once.
+"""Estimate round trip, service times and slots of workers from a recording. Pure functions.
 
-Rule of this file: pure functions, and every number says what it was taken from. How, for each endpoint:
+For each endpoint:
 
-- **service**, where the worker reports it (X-Worker-Service-Time), is what it reports. Else it is the time from sent to
-  last byte, less the round trip, of the quarter of requests that found the fewest others there.
-- **round trip** is the time outside the worker, latency − reported service: its median over requests that found the
-  fewest others there. Without reports it is the quickest TCP handshake.
-- **slots** is the most requests that were there while the median wait, or without reports the median stay, was no more
-  than a tenth of a service time above that of requests which found nobody: one more has to wait for another to end. For
-  a worker that was never busy it is a lower bound, so what is simulated with it is rather too slow than too fast.
+- **service**: as reported by the worker (X-Worker-Service-Time). Otherwise the time from sending to the last byte, less
+  the round trip, of the quarter of requests with the fewest others in flight.
+- **round trip**: the time outside the worker, latency − reported service: its median over requests with the fewest
+  others in flight. Without reports, the quickest TCP handshake.
+- **slots**: the most requests in flight while the median wait, or without reports the median stay, was at most a tenth
+  of a service time above that of requests that found none: one more has to wait for another to end. For a worker that
+  was never busy it is a lower bound, so a simulation with it is rather too slow than too fast.
 
-A region gets one distribution, which of its workers' times divided by their means lies nearest (the distance of
-Kolmogorov and Smirnov) among fixed, uniform, exponential and lognormal; how much faster one worker is than another is
-its speed.
+A region gets one distribution, the nearest by Kolmogorov-Smirnov distance to its workers' times divided by their means,
+among fixed, uniform, exponential and lognormal; a worker's speed is relative to the region's mean.
 """
 
 from __future__ import annotations
@@ -29,25 +28,27 @@ from experiments.load.samples import Floats, Ints
 from experiments.record.reader import OK, Endpoint, Recording
 
 FEW = 30
-"""Successes of an endpoint with which nothing is said of its service times."""
+"""Least successes of an endpoint to estimate its service times."""
 
 HINDERED = 0.1
-"""Part of a service time beyond which a request has waited for a slot. With c slots in use the first is free after 1 −
-2^(−1/c) of one, at the median: a tenth finds up to six slots exactly, and somewhat too many of more."""
+"""Wait as a fraction of a service time beyond which a request has waited for a slot. With c slots in use the first is
+free after 1 − 2^(−1/c) of a service time, at the median: a tenth finds up to six slots exactly, and somewhat too many
+of more.
+"""
 
 LEAST_SERVICE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A distribution of mean 1: `text` with a mean in seconds is a profile; `distance` from what was seen, 0 to 1."""
+    """Distribution with mean 1; `distance` is its Kolmogorov-Smirnov distance from the observed times, 0 to 1."""
 
     kind: str
     spread: float
     distance: float
 
     def text(self, mean: float) -> str:
-        """As `workers serve --service` takes it."""
+        """The distribution with a mean in seconds, as `workers serve --service` takes it."""
         ms = mean * 1e3
         if self.kind == "uniform":
             return f"uniform:{ms * (1 - self.spread):.4f}-{ms * (1 + self.spread):.4f}ms"
@@ -57,7 +58,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFit:
-    """One endpoint. Seconds; `requests` successes were seen, `is_reported`: the worker said how long it served."""
+    """Estimate for one endpoint, from `requests` successes. Seconds; `is_reported`: by the worker itself."""
 
     endpoint: Endpoint
     requests: int
@@ -68,13 +69,13 @@ class WorkerFit:
 
     @property
     def mean(self) -> float:
-        """Seconds of service."""
+        """Mean service time in seconds."""
         return float(self.service.mean())
 
 
 @dataclass(frozen=True, slots=True)
 class RegionFit:
-    """The workers of a region as a scenario has them."""
+    """Estimate for the workers of a region, as a scenario has them."""
 
     name: str
     workers: tuple[WorkerFit, ...]
@@ -85,26 +86,26 @@ class RegionFit:
 
     @property
     def speed(self) -> tuple[float, ...]:
-        """Of each worker, beside the region's mean."""
+        """Speed of each worker relative to the region's mean."""
         return tuple(self.mean / worker.mean for worker in self.workers)
 
     @property
     def capacity(self) -> float:
-        """Requests per second that all of them serve at most."""
+        """Maximum throughput of all workers in requests per second."""
         return sum(self.slots / worker.mean for worker in self.workers)
 
     def with_slots(self, slots: int | None) -> RegionFit:
-        """The same with as many slots for each worker as somebody knows; None: nobody does."""
+        """Copy with the given slots for each worker; None: unchanged."""
         return self if slots is None else replace(self, slots=slots)
 
     @property
     def requests(self) -> int:
-        """Successes that this was taken from."""
+        """Number of successes used."""
         return sum(worker.requests for worker in self.workers)
 
 
 def fit(recording: Recording) -> tuple[RegionFit, ...]:
-    """Every region with an endpoint of which enough is known."""
+    """Estimate every region with an endpoint of which enough is known."""
     known: dict[str, list[WorkerFit]] = {region: [] for region in recording.regions}
     for number, rows in rows_by_endpoint(recording):
         worker = fit_worker(recording.endpoints[number], rows)
@@ -114,7 +115,7 @@ def fit(recording: Recording) -> tuple[RegionFit, ...]:
 
 
 def rows_by_endpoint(recording: Recording) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The requests of each endpoint that has some, by arrival; all are sorted once."""
+    """Requests by endpoint, in order of arrival; all are sorted once."""
     rows = recording.rows[np.isfinite(recording.rows["service"]) & (recording.rows["endpoint"] >= 0)]
     rows = rows[np.argsort(rows["endpoint"], kind="stable")]
     numbers, begins = np.unique(rows["endpoint"], return_index=True)
@@ -122,7 +123,7 @@ def rows_by_endpoint(recording: Recording) -> Iterator[tuple[int, NDArray[Any]]]
 
 
 def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
-    """One endpoint by its requests; None where too little was seen of it."""
+    """Estimate one endpoint from its requests; None if there are too few."""
     good = rows["end"] == OK
     if int(good.sum()) < FEW:
         return None
@@ -136,7 +137,7 @@ def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
         rtt = max(0.0, float(np.percentile(latency[told] - reported[told], 5)))
     else:
         rtt = min(endpoint.connect, float(latency[good].min()))
-    ahead = in_flight(sent, sent + latency - rtt)[good]  # there, and not on the way
+    ahead = in_flight(sent, sent + latency - rtt)[good]  # at the worker, not on the network
     inside = latency[good] - rtt
     if is_reported:
         service = reported[good]
@@ -150,13 +151,13 @@ def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
 
 
 def in_flight(begin: Floats, end: Floats) -> Ints:
-    """How many others are under way when each begins, shape (n,)."""
+    """Number of other requests in flight when each begins, shape (n,)."""
     begun = np.searchsorted(np.sort(begin), begin, side="left")
     return np.asarray(begun - np.searchsorted(np.sort(end), begin, side="right"))
 
 
 def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
-    """The most that were there, itself included, while the median of `waited` was hardly above that of the lonely."""
+    """Largest number in flight, itself included, with a median of `waited` near that of unhindered requests."""
     alone = float(np.median(waited[ahead <= ahead.min(initial=0)]))
     most = 1
     order = np.argsort(ahead, kind="stable")
@@ -171,7 +172,7 @@ def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
 
 
 def fit_region(name: str, workers: tuple[WorkerFit, ...]) -> RegionFit:
-    """What its workers have in common."""
+    """Combine the estimates of a region's workers."""
     mean = float(np.mean([worker.mean for worker in workers]))
     times = np.concatenate([worker.service / worker.mean for worker in workers])
     rtt = float(np.median([worker.rtt for worker in workers]))
@@ -180,7 +181,7 @@ def fit_region(name: str, workers: tuple[WorkerFit, ...]) -> RegionFit:
 
 
 def nearest(times: Floats) -> Shape:
-    """The distribution that lies nearest to `times`, whose mean is 1."""
+    """Distribution nearest to `times`, whose mean is 1."""
     spread = float(times.std())
     if spread < 0.005:
         return Shape("fixed", 0.0, 0.0)
@@ -197,12 +198,12 @@ def nearest(times: Floats) -> Shape:
 
 
 def distance(ordered: Floats, law: Callable[[Floats], Floats]) -> float:
-    """Kolmogorov and Smirnov's, between a sample in order and a distribution function."""
+    """Kolmogorov-Smirnov distance between a sorted sample and a distribution function."""
     expected, count = law(ordered), len(ordered)
     steps = np.arange(count) / count
     return float(max(np.max(expected - steps), np.max(steps + 1 / count - expected)))
 
 
 def normal(values: Floats) -> Floats:
-    """The standard normal distribution function."""
+    """Standard normal distribution function."""
     return np.asarray([0.5 * (1 + math.erf(value / math.sqrt(2))) for value in values])

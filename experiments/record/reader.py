@@ -1,8 +1,7 @@
-"""A recording of the balancer, read back: one array of requests, and who served them.
+"""Read recordings of the balancer into one array of requests and the endpoints that served them.
 
-Rule of this file: it goes by the documented format alone (`docs/live.md`). Whole blocks are taken, whatever stands
-behind the last of them: a file may be read while it is written. Several files, as several processes write them, are one
-recording where they overlap in time.
+Depends on the documented format only (`docs/live.md`). Only complete blocks are read, so a file may be read while it is
+written. Several files, as several processes write them, are one recording where they overlap in time.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ OK = ENDS.index("ok")
 TUNNEL = ENDS.index("tunnel")
 
 LARGEST_BLOCK = 1 << 20
-"""Bytes of a block, packed and unpacked; a balancer writes some 30,000."""
+"""Largest block in bytes, compressed and decompressed; a balancer writes some 30,000."""
 
 MOST_ROWS = 20_000_000
-"""Requests that are read: some 4 GB while they are sorted."""
+"""Largest number of requests that is read: some 4 GB while they are sorted."""
 
 LONGEST = 31 * 86_400.0
-"""Seconds that a recording may span, and a phase of a request take."""
+"""Largest span of a recording, and duration of a phase, in seconds."""
 
 PHASES = ("queue", "connect", "first_byte", "service", "reported")
 
@@ -63,13 +62,13 @@ Seconds = Annotated[float, Field(ge=0, le=LONGEST, allow_inf_nan=False)]
 
 
 class Said(BaseModel):
-    """The document of a block; what later versions add to it is left alone."""
+    """JSON document of a block; unknown keys of later versions are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
 
 class Start(Said):
-    """`began` is Unix time."""
+    """Start of a recording; `began` is Unix time."""
 
     steelyard: Literal["recording"]
     format: Literal[1]
@@ -86,7 +85,7 @@ class Start(Said):
 
 
 class Named(Said):
-    """An endpoint; `number` is the one that rows have."""
+    """An endpoint; `number` is its number in rows."""
 
     number: int = Field(ge=0, lt=NOWHERE)
     id: PrintableName
@@ -96,7 +95,7 @@ class Named(Said):
 
 
 class End(Said):
-    """What is said last."""
+    """End of a recording."""
 
     dropped: int = Field(ge=0)
 
@@ -106,7 +105,7 @@ Document = TypeVar("Document", bound=Said)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A worker as the unit knew it. `connect` is the seconds of a handshake with it, 0 where none is known."""
+    """A worker as the balancer knew it. `connect` is the handshake time in seconds, 0 if unknown."""
 
     id: str
     region: str
@@ -116,9 +115,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """`rows` has the fields of ROW, shape (n,), by arrival; `at` in seconds from the first of them, `endpoint` is an
-    index into `endpoints`, -1 for nobody. `policy` and `home_region` are those at its start; `dropped` requests came
-    and were not recorded. `left_out` recordings of the same files do not overlap with this one, the last."""
+    """A merged recording. `rows` has the fields of `ROW`, shape (n,), by arrival; `at` in seconds from the first,
+    `endpoint` is an index into `endpoints`, -1 for none. `policy` and `home_region` are those at its start; `dropped`
+    requests were not recorded. `left_out` earlier recordings in the same files do not overlap with this one.
+    """
 
     rows: NDArray[Any]
     endpoints: tuple[Endpoint, ...]
@@ -133,24 +133,24 @@ class Recording:
 
     @property
     def instants(self) -> Floats:
-        """When each arrived, seconds from the first; ascending."""
+        """Arrivals in seconds from the first; ascending."""
         return np.asarray(self.rows["at"], dtype=np.float64)
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """In order of first appearance."""
+        """Regions in order of first appearance."""
         return tuple(dict.fromkeys(endpoint.region for endpoint in self.endpoints))
 
     @property
     def total(self) -> Floats:
-        """Seconds from arrival to the last byte, shape (n,); nan where none came."""
+        """Seconds from arrival to the last byte, shape (n,); nan without a last byte."""
         rows = self.rows
         return np.asarray(rows["queue"] + np.nan_to_num(rows["connect"]) + rows["service"], dtype=np.float64)
 
 
 @dataclass(slots=True)
 class Segment:
-    """From one start to the next."""
+    """Part of a file from one start to the next."""
 
     about: Start
     endpoints: dict[int, Named] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Segment:
 
     @property
     def began(self) -> float:
-        """Unix time in seconds."""
+        """Unix time of the start in seconds."""
         return self.about.began
 
     @property
@@ -169,19 +169,19 @@ class Segment:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether it begins like one."""
+    """Whether the file begins like a recording."""
     try:
-        if not path.is_file():  # to open a pipe may take for ever
+        if not path.is_file():  # opening a pipe may block for ever
             return False
         with path.open("rb") as file:
             beginning = file.read(HEAD.size + 2)
     except OSError:
         return False
-    return beginning[:1] == b"S" and beginning[HEAD.size : HEAD.size + 1] == b"\x78"  # RFC 1950 § 2.2
+    return beginning[:1] == b"S" and beginning[HEAD.size : HEAD.size + 1] == b"\x78"  # RFC 1950 section 2.2
 
 
 def read_recording(paths: Sequence[Path]) -> Recording:
-    """The last recording in these files. Raises BadInputError."""
+    """Read the last recording in these files. Raises `BadInputError`."""
     segments: list[Segment] = []
     count = 0
     for path in paths:
@@ -196,7 +196,7 @@ def read_recording(paths: Sequence[Path]) -> Recording:
 
 
 def last_group(segments: list[Segment]) -> list[Segment]:
-    """The last one, and those that overlap with it in time; `segments` by their beginning."""
+    """The last segment and those that overlap with it in time; `segments` sorted by start."""
     group, begins = [segments[-1]], segments[-1].began
     for segment in reversed(segments[:-1]):
         if segment.ended >= begins:
@@ -206,7 +206,7 @@ def last_group(segments: list[Segment]) -> list[Segment]:
 
 
 def joined(segments: Sequence[Segment], left_out: int) -> Recording:
-    """Requests of all, by arrival; tunnels are none."""
+    """Merge the requests of all segments by arrival, without tunnels. Raises `BadInputError` if none is left."""
     endpoints: dict[str, Endpoint] = {}
     places: dict[str, int] = {}
     parts = []
@@ -234,13 +234,13 @@ def joined(segments: Sequence[Segment], left_out: int) -> Recording:
 
 
 def merged(known: Endpoint | None, told: Named) -> Endpoint:
-    """The quickest handshake that any has seen is the nearest to a round trip."""
+    """Merge two entries of an endpoint; the shortest handshake is nearest to the round trip."""
     seen = [seconds for seconds in (known.connect if known else 0.0, told.connect) if seconds > 0]
     return Endpoint(told.id, told.region, told.weight, min(seen, default=0.0))
 
 
 def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
-    """All that one file holds, at most `most` requests. Raises BadInputError."""
+    """All segments of one file, at most `most` requests. Raises `BadInputError`."""
     if not path.is_file() or not is_recording(path):
         reason = "is not a recording of the balancer" if path.is_file() else "cannot be read"
         raise BadInputError(f"{path}: {reason}")
@@ -268,7 +268,7 @@ def segments_of(path: Path, most: int = MOST_ROWS) -> list[Segment]:
 
 
 def start(path: Path, payload: bytes) -> Start:
-    """The start of a format that is known. Raises BadInputError and ValueError."""
+    """Parse the start of a known format. Raises `BadInputError` and `ValueError`."""
     about = json.loads(payload)
     if not isinstance(about, dict) or about.get("steelyard") != "recording" or about.get("format") != 1:
         version = about.get("format") if isinstance(about, dict) else None
@@ -277,7 +277,7 @@ def start(path: Path, payload: bytes) -> Start:
 
 
 def document(kind: type[Document], payload: bytes) -> Document:
-    """What a block says. Raises ValueError with one line."""
+    """Parse the document of a block. Raises `ValueError` with one line."""
     try:
         return kind.model_validate(json.loads(payload))
     except ValidationError as error:
@@ -287,12 +287,12 @@ def document(kind: type[Document], payload: bytes) -> Document:
 
 
 def checked_rows(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows with numbers that a balancer writes: what was not reached is nan. Raises ValueError."""
+    """Check that numbers are in range; a phase that was not reached is nan. Raises `ValueError`."""
     if not ((rows["at"] >= 0) & (rows["at"] <= LONGEST)).all():
         raise ValueError("a request at no time")
     if (rows["end"] >= len(ENDS)).any():
         raise ValueError("a request with an end that is not known")
-    if (rows["reported"] > LONGEST).any():  # by a worker, which is not to make the recording useless
+    if (rows["reported"] > LONGEST).any():  # reported by a worker, which must not make the recording unusable
         rows = rows.copy()
         rows["reported"][rows["reported"] > LONGEST] = np.nan
     for phase in PHASES:
@@ -302,7 +302,7 @@ def checked_rows(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def blocks(file: BinaryIO) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and payload of each whole block. Raises ValueError where one is larger than any that is written."""
+    """Kind and payload of each complete block. Raises `ValueError` for an oversized block."""
     while len(head := file.read(HEAD.size)) == HEAD.size:
         kind, size = HEAD.unpack(head)
         if size > LARGEST_BLOCK:

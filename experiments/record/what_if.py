@@ -1,7 +1,6 @@
-"""What would have been: a recording's traffic, on workers like those that it shows, with other regions or policies.
+"""What-if simulation of recorded traffic, on workers like the recorded ones, with other regions or policies.
 
-Rule of this file: beside every answer stands how well the simulation tells what really was. Who reads it can see how
-far to believe it; where it is far off, the sentence says so.
+Every answer comes with the error of a simulation of what was recorded, so that its reliability can be judged.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from experiments.record.reader import OK, Recording
 Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
 CLOSE = 0.1
-"""Part by which a simulated quantile may miss the recorded one and still be called close."""
+"""Relative error of a simulated quantile up to which it is called close."""
 
 FULL = 0.95
-"""Part of what the workers can serve from which on nothing keeps queues from growing for long."""
+"""Utilisation of the workers from which on queues grow for long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which regions are `lost`, under which `policies` (by label, name and options); `blocks` simulations of each."""
+    """Regions that are `lost`, `policies` by label (name and options), and `blocks` simulations of each."""
 
     lost: tuple[str, ...]
     policies: dict[str, dict[str, Any]]
@@ -62,8 +61,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`lines` begin with what was recorded and how it looks simulated; `used` is the part of the capacity left that the
-    traffic needs."""
+    """`lines` begin with the recorded and its simulated counterpart; `used` is the remaining workers' utilisation."""
 
     question: Question
     regions: tuple[RegionFit, ...]
@@ -73,13 +71,13 @@ class Answer:
 
     @property
     def error(self) -> tuple[float, float]:
-        """By which part the simulation of what was recorded misses its p50 and p99."""
+        """Relative error of the simulation of what was recorded, in p50 and p99."""
         recorded, simulated = self.lines[:2]
         return simulated.p50 / recorded.p50 - 1, simulated.p99 / recorded.p99 - 1
 
     @property
     def sentences(self) -> list[str]:
-        """For people."""
+        """Answer as sentences."""
         return [*self._answers(), *map(compared, self.comparisons), self._trust()]
 
     def _answers(self) -> Iterator[str]:
@@ -104,7 +102,7 @@ class Answer:
         return f"{words}: take differences smaller than that for nothing."
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Answer for JSON."""
         return {
             "without": list(self.question.lost),
             "used": self.used,
@@ -117,7 +115,7 @@ class Answer:
 
 
 def described(region: RegionFit) -> dict[str, Any]:
-    """What was found out of a region."""
+    """Estimates of a region for JSON."""
     return {
         "region": region.name,
         "workers": [worker.endpoint.id for worker in region.workers],
@@ -133,7 +131,7 @@ def described(region: RegionFit) -> dict[str, Any]:
 
 
 def in_words(region: RegionFit, rate: float) -> str:
-    """One line: where the numbers come from, too. `rate` is what it was asked for, per second."""
+    """Estimates of a region as one line with their source. `rate` is its recorded requests per second."""
     is_reported = all(worker.is_reported for worker in region.workers)
     source = "as workers report" if is_reported else "from unloaded latencies"
     count, slots = len(region.workers), region.slots
@@ -145,7 +143,7 @@ def in_words(region: RegionFit, rate: float) -> str:
 
 
 def compared(comparison: Comparison) -> str:
-    """Two policies beside each other, in the world that would have been."""
+    """Comparison of two simulated policies as a sentence."""
     return (
         f"p99 of {comparison.label} would be {show(comparison.interval)} times that of {comparison.baseline}: "
         f"{comparison.standing}."
@@ -160,9 +158,9 @@ def answer(
     simulate: Simulate,
     told: Callable[[str], None] = lambda line: None,
 ) -> Answer:
-    """Simulate what was, then what would have been; `path` holds the instants, `told` hears of each run.
+    """Simulate the recorded situation, then the question; `path` holds the arrivals, `told` gets the label of each run.
 
-    Raises BadInputError.
+    Raises `BadInputError`.
     """
     left = [region for region in regions if region.name not in question.lost]
     was = {name_of(recording.policy): recording.policy}
@@ -181,7 +179,7 @@ def answer(
 
 
 def simulated(scenario: Scenario, simulate: Simulate, told: Callable[[str], None]) -> dict[str, list[Run]]:
-    """Every entry in every block, with the block's seed: all meet the same demand."""
+    """Simulate every entry in every block with the block's seed, so that all have the same demand."""
     entries = {entry.label: entry for entry in scenario.entries}
     runs: dict[str, list[Run]] = {label: [] for label in entries}
     for block in range(scenario.blocks):
@@ -199,7 +197,7 @@ def scenario_of(
     policies: dict[str, dict[str, Any]],
     question: Question,
 ) -> Scenario:
-    """The recording as a scenario with these regions. Raises BadInputError."""
+    """The recording as a scenario with these regions. Raises `BadInputError`."""
     if not regions:
         raise BadInputError("--without-region: leaves nobody to serve")
     names = {region.name: plain(region.name) for region in regions}
@@ -242,24 +240,24 @@ def scenario_of(
 
 
 def plain(name: str) -> str:
-    """As scenarios write regions."""
+    """Region name as scenarios allow it."""
     word = re.sub(r"[^a-z0-9-]", "-", name.lower())
     return word if word[:1].isalpha() else f"r-{word}"
 
 
 def name_of(policy: dict[str, Any]) -> str:
-    """A label: the name, and options where there are some."""
+    """Label of a policy: its name, and its options if any."""
     options = ", ".join(f"{key}={value}" for key, value in policy.items() if key != "name")
     return f"{policy['name']} ({options})"[:40] if options else str(policy["name"])
 
 
 def names_in(regions: Sequence[RegionFit]) -> str:
-    """For a table."""
+    """Region names for a table."""
     return " ".join(region.name for region in regions)
 
 
 def recorded_line(recording: Recording) -> Line:
-    """What really was. Raises BadInputError."""
+    """Row of the recorded traffic. Raises `BadInputError`."""
     good = recording.total[(recording.rows["end"] == OK) & np.isfinite(recording.total)]
     span = float(recording.instants[-1])
     if not len(good) or not span:
@@ -272,7 +270,7 @@ def recorded_line(recording: Recording) -> Line:
 
 
 def line_of(label: str, regions: str, runs: Sequence[Run]) -> Line:
-    """One entry over its runs, their samples pooled."""
+    """Row of one entry over its runs, their samples pooled."""
     row = statistics_row(runs)
     span = sum(run.samples.span for run in runs)
     return Line(
@@ -282,5 +280,5 @@ def line_of(label: str, regions: str, runs: Sequence[Run]) -> Line:
 
 
 def p99_of(run: Run) -> float:
-    """Of its successes, in seconds."""
+    """p99 of successes in seconds."""
     return percentile(run.samples.latency[run.samples.ok], 99)

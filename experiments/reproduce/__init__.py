@@ -1,1 +1,1 @@
-"""`experiments reproduce`: the figures that others have published, measured again here, ours beside theirs."""
+"""`experiments reproduce`: repeat published measurements and show both results side by side."""

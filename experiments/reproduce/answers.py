@@ -1,6 +1,6 @@
-"""The source's questions in its order, each with what was measured here and what it had found.
+"""Answers to the source's questions, in its order, with its own results; and the bounds.
 
-Rule of this file: words and tables made of an `Evaluation`; a part that was not measured has no answer.
+Texts and tables made from an `Evaluation`; a part that was not measured has no answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from experiments.reproduce.evaluation import (
 from experiments.reproduce.sitting import Verdict
 
 MOST_ADDED = 1.0
-"""Milliseconds that our unit may add at the median; the source's added 30 to 35."""
+"""Bound on the median latency in milliseconds that the balancer adds; the source's added 30 to 35."""
 
 EQUAL = 1.05
-"""Times of the best of five that counts as equal to it."""
+"""Largest ratio to the best of the five policies that counts as equal."""
 
 
 def answers(found: Evaluation, setup: Setup) -> Iterator[tuple[str, str]]:
-    """(question, answer), as far as there is one."""
+    """Pairs of question and answer, for the parts that were measured."""
     if found.crowds and found.machines:
         yield "How many requests does one machine take?", one_machine(found)
     if found.calm:
@@ -140,7 +140,7 @@ def fastest(laps: Sequence[Lap], setup: Setup) -> str:
 
 
 def crowd_table(crowds: Sequence[Crowd], setup: Setup) -> Table:
-    """Ever more at once before one worker."""
+    """Table of latencies and failures by number of concurrent requests to one worker."""
     table = Table(title=f"one worker, {setup.crowd_requests} requests; s, in the source's time")
     for name in ("at once", "failed", "p50", "max"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -150,7 +150,7 @@ def crowd_table(crowds: Sequence[Crowd], setup: Setup) -> Table:
 
 
 def policy_table(laps: Sequence[Lap], setup: Setup) -> Table:
-    """Seconds of all requests, by policy: the source's five, then ours."""
+    """Table of the total seconds by policy: the source's five first."""
     blocks = max(lap.block for lap in laps) + 1
     table = Table(
         title=f"{setup.policy_requests} requests, median of {blocks} blocks; s, in the source's time"
@@ -167,7 +167,7 @@ def policy_table(laps: Sequence[Lap], setup: Setup) -> Table:
 
 
 def bounds(found: Evaluation, setup: Setup) -> list[Verdict]:
-    """What must come out, as far as it was measured."""
+    """Verdicts on the bounds, for the parts that were measured."""
     verdicts = []
     if found.added:
         ours, (low, high) = paired([one.unit - one.direct for one in found.added])
@@ -184,7 +184,7 @@ def bounds(found: Evaluation, setup: Setup) -> list[Verdict]:
 
 
 def rankings(spans: dict[str, float]) -> list[Verdict]:
-    """The source's order, and ours against its best."""
+    """Verdicts on the order of the source's policies, and of `OURS` against the best of them."""
     theirs = {label: spans[label] for label in FIVE if label in spans}
     if len(theirs) < len(FIVE) or OURS not in spans:
         return []

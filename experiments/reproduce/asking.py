@@ -1,7 +1,7 @@
-"""A caller's connection to a unit: one request at a time, awaited.
+"""Client connection with one awaited request at a time.
 
-Rule of this file: a request fails with the connection or by its status, and both are counted alike; the next one goes
-on a new connection. Instants are read from the monotonic clock next to the socket.
+A broken connection and an error status count alike as failure; the next request opens a new connection. Instants are
+read from the monotonic clock next to the socket.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from balancer.upstream.connection import Response, UpstreamConnection, connect
 from experiments.errors import FleetFailedError
 
 CONNECT_TIMEOUT = 150.0
-"""Seconds. Who comes behind a full backlog is let in when the kernel tries again, after 1, 3, 7, 15, 31, 63 s."""
+"""Seconds. With a full backlog, a client connects when the kernel retries the SYN, after 1, 3, 7, 15, 31, 63 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`took` seconds from sending to the last byte; `status` 0 where the connection broke. `service`: the seconds that
-    the worker says it served."""
+    """Result of one request. `took` is seconds from sending to the last byte; `status` is 0 if the connection broke;
+    `service` is the service time in seconds that the worker reports.
+    """
 
     status: int
     took: float
@@ -32,7 +33,7 @@ class Answer:
 
 
 class Line:
-    """One caller's. Owner of its connection."""
+    """Client with at most one connection, which it owns."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -40,7 +41,7 @@ class Line:
         self.opened = 0
 
     async def ask(self, method: str = "GET", path: str = "/work", body: bytes = b"") -> Answer:
-        """One request. Raises FleetFailedError where no connection can be made."""
+        """Send one request and wait for the response. Raises `FleetFailedError` if no connection can be made."""
         upstream = self._upstream
         if upstream is None:
             upstream = self._upstream = await self.open()
@@ -60,15 +61,15 @@ class Line:
         return Answer(hearing.status, ended_at - began_at, hearing.service)
 
     async def open(self) -> UpstreamConnection:
-        """Raises FleetFailedError."""
+        """Open a connection. Raises `FleetFailedError`."""
         self.opened += 1
         try:
             return await connect(self, self._host, self._port, CONNECT_TIMEOUT)
-        except Exception as error:  # whatever `connect` raises becomes an error of this room here
+        except Exception as error:  # whatever `connect` raises becomes a `FleetFailedError`
             raise FleetFailedError(f"no connection to {self._host}:{self._port}: {error}") from error
 
     def close(self) -> None:
-        """Without ceremony."""
+        """Close the connection without waiting."""
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.close()
@@ -76,7 +77,7 @@ class Line:
     # --- ConnectionOwner
 
     def give_back(self, upstream: UpstreamConnection) -> None:
-        """It is ours anyway."""
+        """No-op: this client keeps its connection."""
 
     def connection_closed(self, upstream: UpstreamConnection) -> None:
         if self._upstream is upstream:
@@ -84,7 +85,7 @@ class Line:
 
 
 class Hearing:
-    """The sink of one response. `ended` gives the instant of its last byte."""
+    """Sink of one response. `ended` resolves to the instant of its last byte."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -115,6 +116,6 @@ class Hearing:
 
 
 def service_in(block: bytes) -> float:
-    """Seconds that a worker says it has served, 0 where it says nothing."""
+    """Service time in seconds from a response's header block; 0 without the field."""
     _, found, rest = block.lower().partition(b"\r\nx-worker-service-time:")
     return float(rest.partition(b"\r\n")[0]) if found else 0.0

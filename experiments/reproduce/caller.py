@@ -1,8 +1,7 @@
-"""A client that makes one call after the other, and says how long each took.
+"""Sequential client over HTTP/1.1 or HTTP/2, with or without TLS, for timing.
 
-Rule of this file: as little as possible stands between the clock and the socket. Sockets block, so there is no event
-loop to be late; HTTP/2 is spoken by the h2 library on the same socket. It takes any certificate: what is measured is
-time, not trust.
+Blocking sockets, so that no event loop adds delay; HTTP/2 by the h2 library on the same socket. Any certificate is
+accepted.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from experiments.errors import FleetFailedError
 
 TIMEOUT = 30.0
 READ_SIZE = 1 << 16
-FRAME_HEAD = 9  # RFC 9113 § 4.1
+FRAME_HEAD = 9  # RFC 9113 section 4.1
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to call and in which tongue: `tls` None, "1.2" or "1.3", `http` "1.1" or "2"."""
+    """Address and protocol: `tls` None, "1.2" or "1.3", `http` "1.1" or "2"."""
 
     host: str
     port: int
@@ -42,7 +41,7 @@ class Target:
 
 @dataclass(slots=True)
 class Answer:
-    """What came back."""
+    """Response to one request."""
 
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
@@ -50,7 +49,7 @@ class Answer:
 
 
 def client_context(target: Target) -> ssl.SSLContext:
-    """One version of TLS and one of HTTP. Kept by the caller, for sessions belong to their context."""
+    """TLS context for one version of TLS and one of HTTP. Keep it to resume sessions: they belong to their context."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # the system's authorities take 30 ms to load
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -61,9 +60,9 @@ def client_context(target: Target) -> ssl.SSLContext:
 
 
 class Connection:
-    """One connection, open when this is made; close it. Raises OSError, FleetFailedError.
+    """One connection, opened by the constructor. Raises `OSError`, `FleetFailedError`.
 
-    `appconnect` is what TCP and TLS took of the client's time, in seconds.
+    `appconnect` is the time of the TCP and TLS handshakes in seconds.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Connection:
         if target.http == "2":
             self._h2 = H2Connection()
             self._h2.initiate_connection()
-            self._begun = b""  # a frame that has not come whole
+            self._begun = b""  # incomplete frame
 
     @property
     def is_resumed(self) -> bool:
@@ -88,11 +87,11 @@ class Connection:
 
     @property
     def session(self) -> ssl.SSLSession | None:
-        """To resume with, on another connection. With TLS 1.3 it comes behind the handshake."""
+        """TLS session to resume on another connection. With TLS 1.3 it arrives after the handshake."""
         return self.socket.session if isinstance(self.socket, ssl.SSLSocket) else None
 
     def call(self, method: str = "GET", body: bytes = b"") -> Answer:
-        """One request and all of its answer. Raises OSError, FleetFailedError."""
+        """Send one request and wait for the whole response. Raises `OSError`, `FleetFailedError`."""
         if self.target.http == "2":
             return self.receive([self.send(method, body)])[0]
         head = f"{method} {self.target.path} HTTP/1.1\r\nHost: {self.target.authority}\r\n"
@@ -100,7 +99,7 @@ class Connection:
         return self._read_http1()
 
     def send(self, method: str = "GET", body: bytes = b"") -> int:
-        """HTTP/2: a request on a stream of its own; its number. `body` must fit into the first window."""
+        """Send an HTTP/2 request on a new stream; returns the stream id. `body` must fit into the first window."""
         number = self._h2.get_next_available_stream_id()
         fields = [
             (":method", method),
@@ -115,7 +114,7 @@ class Connection:
         return number
 
     def receive(self, numbers: Sequence[int]) -> list[Answer]:
-        """HTTP/2: the answers on these streams, all of them. Raises OSError, FleetFailedError."""
+        """Wait for the HTTP/2 responses on these streams. Raises `OSError`, `FleetFailedError`."""
         answers = {number: Answer() for number in numbers}
         while not all(answer.is_whole for answer in answers.values()):
             if not (data := self.socket.recv(READ_SIZE)):
@@ -131,11 +130,11 @@ class Connection:
         return list(answers.values())
 
     def close(self) -> None:
-        """Without ceremony."""
+        """Close the socket without a shutdown handshake."""
         self.socket.close()
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
-        """Those that have come whole. h2 takes none behind a GOAWAY, though streams go on (RFC 9113 § 6.8)."""
+        """Split off complete frames. h2 accepts none after a GOAWAY, though open streams continue (RFC 9113 § 6.8)."""
         kept, at = self._begun + data, 0
         while (end := at + FRAME_HEAD + int.from_bytes(kept[at : at + 3], "big")) <= len(kept):
             yield kept[at:end]
@@ -172,7 +171,7 @@ class Connection:
 
 
 def part(goaway: bytes, answers: Mapping[int, Answer]) -> None:
-    """The worker leaves: what it names, and all before it, is still answered. Raises FleetFailedError for the rest."""
+    """Check a GOAWAY: streams up to its last id are still answered. Raises `FleetFailedError` for later ones."""
     last = int.from_bytes(goaway[FRAME_HEAD : FRAME_HEAD + 4], "big") & 0x7FFFFFFF
     code = int.from_bytes(goaway[FRAME_HEAD + 4 : FRAME_HEAD + 8], "big")
     if any(number > last for number, answer in answers.items() if not answer.is_whole):

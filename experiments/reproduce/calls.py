@@ -1,7 +1,6 @@
-"""The nine calls of the source, and users that make them one after the other.
+"""The source's mix of nine API calls, and virtual users that make them one after the other.
 
-Rule of this file: a user waits for each answer before the next call, as a script does that sets up a zone; all begin at
-once. What fails is counted and the user goes on.
+All users start at once and wait for each response before the next call. Failures are counted and the user continues.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from experiments.reproduce.asking import Line
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Made so many `times` by every user. `size`: bytes of its body."""
+    """One kind of call, made `times` times by every user. `size`: bytes of its body."""
 
     name: str
     method: str
@@ -44,12 +43,12 @@ MIX = (
     Call("delete zone", "DELETE", 1),
 )
 EACH = sum(call.times for call in MIX)
-"""Calls of a user; the source's 19 000 are those of 500."""
+"""Calls of one user; the source's 19 000 are those of 500 users."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A call that has ended: at which second of the run it began, what it took, and its status; 0: it broke."""
+    """A finished call: start in seconds from the run's start, duration in seconds, status; status 0 if it broke."""
 
     name: str
     at: float
@@ -62,7 +61,7 @@ class Made:
 
 
 class Users:
-    """Those before one unit. `made` holds what has ended, `span` the seconds that all took."""
+    """Virtual users of one address. `made` holds finished calls, `span` the total seconds."""
 
     def __init__(self, address: tuple[str, int], told: Callable[[int], None]) -> None:
         self._address, self._told = address, told
@@ -70,13 +69,13 @@ class Users:
         self.span = 0.0
 
     async def run(self, count: int) -> None:
-        """So many users, all calls of each. Raises FleetFailedError."""
+        """Run `count` users at once, each with all calls of the mix. Raises `FleetFailedError`."""
         self._began_at = time.monotonic()
         await all_of(self._user() for _ in range(count))
         self.span = time.monotonic() - self._began_at
 
     async def trickle(self, calls: int, gap: float, rng: Random) -> None:
-        """Strangers: so many calls of the mix, by chance, at chance instants `gap` seconds apart on average."""
+        """Open loop: random calls of the mix on new connections, at Poisson instants `gap` seconds apart on average."""
         self._began_at = time.monotonic()
         await all_of(self._stranger(call, at) for call, at in trickling(calls, gap, rng))
         self.span = time.monotonic() - self._began_at
@@ -107,7 +106,7 @@ class Users:
 
 
 def trickling(calls: int, gap: float, rng: Random) -> Iterator[tuple[Call, float]]:
-    """Calls by their share of the mix, and Poisson instants in seconds."""
+    """Calls drawn by their share of the mix, with Poisson instants in seconds."""
     at = 0.0
     for call in rng.choices(MIX, [call.times for call in MIX], k=calls):
         at += rng.expovariate(1 / gap)
@@ -115,7 +114,7 @@ def trickling(calls: int, gap: float, rng: Random) -> Iterator[tuple[Call, float
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All at once; the first failure ends the others. Raises FleetFailedError."""
+    """Run coroutines concurrently; the first failure cancels the others. Raises `FleetFailedError`."""
     try:
         async with asyncio.TaskGroup() as group:
             for one in work:

@@ -1,8 +1,8 @@
-"""The eight cells of the keep-alive matrix, and what arithmetic says of each.
+"""The eight cells of the keep-alive matrix with their theoretical latencies. Pure.
 
-Rule of this file: pure. A round trip is R = 2 × one way, S the time of service. A new connection costs 1R for TCP, and
-2R more with TLS 1.2 or 1R with TLS 1.3; the request itself R + S: that is the bound. What both ends compute is no trip:
-every cell has a twin whose worker is not away at all, and its time plus the trips says whether that explains a miss.
+A round trip is R = 2 × one way, S the service time. A new connection costs 1R for TCP, and 2R more with TLS 1.2 or 1R
+with TLS 1.3; the request itself R + S: that is the bound. Computation on both ends is not in it: every cell has a
+counterpart whose worker has no delay, and its time plus the round trips shows whether that explains a miss.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy as np
 from experiments.reproduce.medians import interval
 
 HANDSHAKES = {"1.2": 3, "1.3": 2}
-"""Round trips before the first byte of a request may leave, TCP's included."""
+"""Round trips before the first byte of a request, including TCP's."""
 
 WITHIN = 0.05
-"""What a median may differ from arithmetic."""
+"""Allowed relative distance of a median from theory."""
 
 MOST_LAG = 0.001
-"""Seconds that the ninth of ten sleeps may end late; beyond that others have the machine, and nothing is judged."""
+"""Bound on the p90 of oversleeping in seconds; beyond it other processes use the machine, and nothing is judged."""
 
 SLOWER = 1.09
-"""What the source found of HTTP/2 for one caller."""
+"""The source's ratio of HTTP/2 to HTTP/1.1 for one client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`one_way` and `service` in seconds; `visits` of every cell, each of so many `calls`."""
+    """`one_way` and `service` in seconds; `visits` of every cell, each with `calls` requests."""
 
     one_way: float = 0.015
     service: float = 0.020
@@ -44,24 +44,24 @@ QUICK = Setup(visits=4, calls=3)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way to call. `by_unit`: through the balancer, which is near, and keeps the connection to the worker."""
+    """One way to call. `by_unit`: through the balancer, which is near and keeps the connection to the worker."""
 
     http: str
     tls: str
     keep_alive: bool
     by_unit: bool = False
     is_near: bool = False
-    """Whether there is no distance: what is left is service, and what both ends compute."""
+    """Whether the worker has no network delay, so that only service and computation remain."""
 
     @property
     def trips(self) -> tuple[int, int]:
-        """Round trips of the first call and of later ones."""
+        """Round trips of the first call and of later calls."""
         cold = HANDSHAKES[self.tls] + 1
         return cold, 1 if self.keep_alive else cold
 
     @property
     def twin(self) -> Cell:
-        """The same without distance."""
+        """The same cell without network delay."""
         return replace(self, is_near=True)
 
     @property
@@ -79,9 +79,9 @@ UNIT = Cell("1.1", "1.3", True, by_unit=True)
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Calls one after the other: seconds of the first and of each later one.
+    """Consecutive calls: seconds of the first and of each later one.
 
-    `lag`: how late, in seconds, a short sleep ended just before; what the machine itself adds, again and again.
+    `lag` is how late a short sleep ended just before, in seconds: the delay that the machine itself adds.
     """
 
     cell: Cell
@@ -93,8 +93,9 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cell in milliseconds: trips and service; what its twin took and the trips, which is `expected`; medians, and
-    their 95 % intervals (low, high)."""
+    """Medians of a cell in milliseconds with 95 % intervals (low, high). `…_theory` is round trips plus service;
+    `…_expected` is round trips plus the time of the counterpart without delay.
+    """
 
     cell: Cell
     first_theory: float
@@ -108,12 +109,12 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """Whether both medians are within 5 % of arithmetic."""
+        """Whether both medians are within 5 % of theory."""
         return are_near((self.first, self.first_theory), (self.later, self.later_theory))
 
     @property
     def is_explained(self) -> bool:
-        """Whether they are of the trips and what the twin took."""
+        """Whether both medians are within 5 % of the round trips plus the counterpart's time."""
         return are_near((self.first, self.first_expected), (self.later, self.later_expected))
 
 
@@ -122,13 +123,13 @@ def are_near(*pairs: tuple[float, float]) -> bool:
 
 
 def travelled(cell: Cell, setup: Setup) -> tuple[float, float]:
-    """Seconds on the way in the first call and in later ones."""
+    """Seconds of network delay in the first call and in later calls."""
     first, later = cell.trips
     return 2 * setup.one_way * first, 2 * setup.one_way * later
 
 
 def rows_of(visits: Sequence[Visit], setup: Setup) -> list[Row]:
-    """A row for each cell that was visited far and near, in the order of the matrix."""
+    """One row for each cell that was visited with and without delay, in the order of the matrix."""
     by_cell = {
         cell: [one for one in visits if one.cell == cell]
         for away in (*CELLS, UNIT)
@@ -160,12 +161,12 @@ def row_of(cell: Cell, visits: Sequence[Visit], near: Sequence[Visit], setup: Se
 
 
 def calls_of(visits: Sequence[Visit]) -> tuple[list[float], list[float]]:
-    """Milliseconds of every visit's first call, and the median of its later ones."""
+    """Milliseconds of every visit's first call, and the median of its later calls."""
     return [1e3 * one.first for one in visits], [1e3 * median(one.later) for one in visits]
 
 
 def http2_beside_http1(visits: Sequence[Visit]) -> tuple[float, tuple[float, float]] | None:
-    """Times of HTTP/1.1's that HTTP/2 takes for a later call on a kept connection, paired by block and TLS."""
+    """Ratio of HTTP/2 to HTTP/1.1 for later calls with keep-alive, paired by block and TLS, with interval."""
     kept = {
         (one.block, one.cell.tls, one.cell.http): median(one.later)
         for one in visits
@@ -180,12 +181,12 @@ def http2_beside_http1(visits: Sequence[Visit]) -> tuple[float, tuple[float, flo
 
 
 def lag_of(visits: Sequence[Visit]) -> float:
-    """Seconds by which the ninth of ten sleeps ended late."""
+    """p90 of oversleeping in seconds."""
     return float(np.percentile([one.lag for one in visits], 90)) if visits else 0.0
 
 
 def saved_by(rows: Sequence[Row], tls: str, http: str = "1.1") -> float | None:
-    """Milliseconds that keep-alive saves for each later call."""
+    """Milliseconds that keep-alive saves for each later call; None if not measured."""
     later = {
         row.cell.keep_alive: row.later for row in rows if row.cell == Cell(http, tls, row.cell.keep_alive)
     }

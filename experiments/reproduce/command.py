@@ -1,6 +1,6 @@
-"""`experiments reproduce NAME|all`: what the sources have measured, measured here.
+"""`experiments reproduce NAME|all`: repeat published measurements.
 
-Rule of this file: a source is a command of its own, and `all` calls those that stand here, one after the other.
+Each source is a command of its own; `all` runs those added here in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Examples:
 
 @click.group(epilog=EPILOG)
 def reproduce() -> None:
-    """Measure again what others have published, ours beside theirs."""
+    """Repeat published measurements, with both results side by side."""
 
 
 reproduce.add_command(keepalive)
@@ -50,7 +50,7 @@ reproduce.add_command(third_party)
 )
 @click.pass_context
 def all_(context: click.Context, seed: int, quick: bool, check: bool, out: Path) -> int:
-    """Every source that can be reproduced, one after the other; the exit code is the worst of theirs."""
+    """Run every reproduction in order; the exit code is the worst of theirs."""
     require_writable("--out", out / "any")
     worst = 0
     for name, command in reproduce.commands.items():

@@ -1,7 +1,4 @@
-"""Workers and units for as long as an `AsyncExitStack` lasts, met as an operator meets them.
-
-Rule of this file: nothing outlives its stack. What a worker or a unit is told is what its command line and file say.
-"""
+"""Start workers and balancers for the lifetime of an `AsyncExitStack`, with their public commands and files."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ Keys = Mapping[str, object]
 
 
 async def started(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
-    """A process that ends with the stack; it is not ready yet. Raises FleetFailedError."""
+    """Start a process that is stopped with the stack, without waiting until it is ready. Raises `FleetFailedError`."""
     child = await processes.start(name, argv)
     stack.push_async_callback(child.stop)
     return child
 
 
 async def ready(name: str, argv: Sequence[str], stack: AsyncExitStack) -> Child:
-    """A process that is ready. Raises FleetFailedError."""
+    """Start a process and wait until it is ready. Raises `FleetFailedError`."""
     child = await started(name, argv, stack)
     await child.ready()
     return child
 
 
 def worker_argv(**options: object) -> list[str]:
-    """`workers serve` with options by name; one that is True is a flag, None is left out."""
+    """Arguments of `workers serve`; an option that is True becomes a flag, None is left out."""
     argv = [*program("workers"), "serve"]
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
@@ -47,13 +44,13 @@ def worker_argv(**options: object) -> list[str]:
 
 
 async def worker(stack: AsyncExitStack, **options: object) -> Child:
-    """An emulated worker that is ready. Raises FleetFailedError."""
+    """Start an emulated worker and wait until it is ready. Raises `FleetFailedError`."""
     return await ready(f"worker {options.get('name', '')}".strip(), worker_argv(**options), stack)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitFile:
-    """A unit's configuration: keys before the tables, tables by name, and endpoints."""
+    """Configuration of a balancer: top-level keys, tables by name, and endpoints."""
 
     keys: Keys = field(default_factory=dict)
     tables: Mapping[str, Keys] = field(default_factory=dict)
@@ -61,7 +58,7 @@ class UnitFile:
 
     @property
     def text(self) -> str:
-        """As TOML, on any free port of the loopback."""
+        """The configuration as TOML, listening on any free loopback port."""
         parts = [lines({"listen": "127.0.0.1:0"} | dict(self.keys))]
         parts += [f"[{name}]\n{lines(keys)}" for name, keys in self.tables.items()]
         parts += [f"[[endpoints]]\n{lines(keys)}" for keys in self.endpoints]
@@ -75,7 +72,10 @@ def lines(keys: Keys) -> str:
 async def unit(
     name: str, file: UnitFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
 ) -> Child:
-    """A unit that is ready; it may have so many `descriptors`, None: as we have. Raises FleetFailedError."""
+    """Start a balancer and wait until it is ready. Raises `FleetFailedError`.
+
+    `descriptors` limits its open files; None: no limit of its own.
+    """
     path = folder / f"{name.replace(' ', '-')}.toml"
     await asyncio.to_thread(path.write_text, file.text, "utf-8")
     argv = [*program("balancer"), "serve", "--config", str(path)]
@@ -85,7 +85,7 @@ async def unit(
 
 
 async def balancer_status(unit: Child) -> dict[str, Any]:
-    """A unit's own account. Raises FleetFailedError."""
+    """Status reported by a balancer. Raises `FleetFailedError`."""
     try:
         return await control.balancer_status(unit.address)
     except FleetFailedError as error:

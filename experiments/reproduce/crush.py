@@ -1,7 +1,7 @@
-"""Ten thousand clients before a unit that may open 256 files.
+"""Ten thousand clients in front of a balancer that may open 256 files.
 
-Rule of this file: only the unit is short of descriptors. A client connects, makes its calls, and connects anew where it
-is told to; each waits as long as it takes, and whatever is not an answer has failed.
+Only the balancer is limited. A client connects, makes its calls and reconnects when the connection closes; a request
+without a success response has failed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from experiments.reproduce.evaluation import PLACES, Crush, Evaluation, Setup
 from experiments.reproduce.evaluation_runs import six
 
 SPARE = 400
-"""Descriptors of this process beside those of clients."""
+"""Descriptors of this process besides those of clients."""
 
 
 async def crushes(setup: Setup, folder: Path, found: Evaluation, limit: int) -> None:
-    """Each number of clients, one after the other; `limit` is how many files this process may open."""
+    """Run each number of clients in order; `limit` is the open-file limit of this process."""
     async with AsyncExitStack() as stack:
         workers = await six(stack, setup.crush_scale)
         for at_once, requests in setup.crushes:
@@ -40,7 +40,7 @@ async def crushes(setup: Setup, folder: Path, found: Evaluation, limit: int) -> 
 
 
 def endpoints(workers: list[Child]) -> list[dict[str, object]]:
-    """All six, in their regions."""
+    """All six endpoints in their regions."""
     return [
         {"id": place.worker, "region": place.region, "address": "http://{}:{}".format(*worker.address)}
         for place, worker in zip(PLACES, workers, strict=True)
@@ -48,7 +48,7 @@ def endpoints(workers: list[Child]) -> list[dict[str, object]]:
 
 
 async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> Crush:
-    """All clients begin at once, and make their parts of the requests."""
+    """Start all clients at once; each makes its share of the requests."""
     ended: list[float] = []
     failed = 0
     began_at = time.monotonic()
@@ -68,13 +68,13 @@ async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> C
 
 
 def shares(requests: int, clients: int) -> list[int]:
-    """Whole parts, as even as can be."""
+    """Split `requests` into whole parts that differ by at most one."""
     each, more = divmod(requests, clients)
     return [each + (number < more) for number in range(clients)]
 
 
 def file_limit() -> int:
-    """How many files this process may open: as many as it is let, the soft limit raised to the hard one."""
+    """Open-file limit of this process, after raising the soft limit to the hard one."""
     import resource  # not on Windows
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

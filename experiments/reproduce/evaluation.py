@@ -1,6 +1,6 @@
-"""The evaluation of a forwarding unit before three regions: what is asked, and what a measurement of each part holds.
+"""Data of the evaluation of a forwarding balancer in front of three regions. Values and arithmetic only.
 
-Rule of this file: values and arithmetic only. Latencies are seconds of the source's time unless said otherwise.
+Latencies are in seconds of the source's time unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLACES = places_of(SCENARIO)
 TRIPS = {region.name: region.rtt for region in SCENARIO.regions}
 SERVICE = SCENARIO.regions[0].service
 PATIENCE = 30.0
-"""Seconds after which the source's platform answered 503 in the worker's stead."""
+"""Seconds after which the source's platform answered 503 instead of the worker."""
 
 FIVE = ("random", "random, batch 10", "single-region", "round-robin", "region-round-robin")
 OURS = "region-aware"
@@ -30,7 +30,7 @@ OURS = "region-aware"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How much of everything. `…_scale` says how many seconds a second of the source takes in that part."""
+    """Amounts of each part. `…_scale` is the measured seconds per second of the source in that part."""
 
     calls: int = 20
     batch: int = 100
@@ -72,7 +72,7 @@ QUICK = Setup(
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """Calls one after the other straight to a worker: seconds until the answer, and seconds that it worked."""
+    """Consecutive calls directly to a worker: response times and service times in seconds."""
 
     worker: str
     region: str
@@ -81,18 +81,18 @@ class Calm:
 
     @property
     def latency(self) -> float:
-        """Median without the work."""
+        """Median response time less service time."""
         return float(np.median(np.array(self.took) - np.array(self.worked)))
 
     @property
     def platform(self) -> float:
-        """What is neither the way nor work."""
+        """Latency beyond the emulated network delay."""
         return self.latency - TRIPS[self.region]
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """So many at once before one worker: how many requests, failures, and latency of those that were answered."""
+    """Closed loop of `at_once` requests to one worker: requests, failures, and latency of successes."""
 
     at_once: int
     requests: int
@@ -103,7 +103,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Seconds of one visit's median: straight, through our unit, and through one that opens a connection each time."""
+    """Median seconds of one visit: direct, through the balancer, and through one without keep-alive."""
 
     direct: float
     unit: float
@@ -112,8 +112,9 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one process of the unit forwards with nothing to wait for: requests per second, and processor seconds of
-    each; None where that cannot be read."""
+    """Throughput of one balancer process with an immediate worker in requests per second, and CPU seconds per request;
+    None if unknown.
+    """
 
     rate: float
     cost: float | None
@@ -121,7 +122,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Crush:
-    """So many clients at once before a unit with so few descriptors. `ended` in measured seconds."""
+    """`at_once` clients in front of a balancer with `descriptors` open files. `ended` in measured seconds."""
 
     at_once: int
     requests: int
@@ -136,7 +137,7 @@ class Crush:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """All requests by one policy, in one block: seconds that they took together, and how many failed."""
+    """All requests with one policy in one block: total seconds and failures."""
 
     label: str
     block: int
@@ -146,7 +147,7 @@ class Lap:
 
 @dataclass(slots=True)
 class Evaluation:
-    """All that has been measured so far."""
+    """Results of the parts measured so far; empty where a part was not measured."""
 
     calm: list[Calm] = field(default_factory=list)
     machines: list[tuple[str, Samples]] = field(default_factory=list)
@@ -165,6 +166,6 @@ def paired(seconds: Sequence[float]) -> tuple[float, tuple[float, float]]:
 
 
 def spans_of(laps: Sequence[Lap]) -> dict[str, float]:
-    """Seconds by policy, the median over blocks; in the order in which they came."""
+    """Median seconds over blocks by policy, in order of first appearance."""
     labels = dict.fromkeys(lap.label for lap in laps)
     return {label: median(lap.span for lap in laps if lap.label == label) for label in labels}

@@ -1,7 +1,4 @@
-"""The parts of the evaluation that need workers, a unit, or both: each starts its own and leaves nothing behind.
-
-Rule of this file: a part is one coroutine that writes what it has found into the `Evaluation`.
-"""
+"""Measurements of the evaluation; each starts its own processes and writes its results into the `Evaluation`."""
 
 from __future__ import annotations
 
@@ -41,22 +38,22 @@ from experiments.reproduce.header_share import listening
 from experiments.reproduce.visits import kept
 
 TRIP = 0.032
-"""Seconds to the worker of the comparison: what a new connection had cost the source."""
+"""Round trip in seconds to the worker of the comparison: the source's cost of a new connection."""
 
 WORK = 0.020
 BUSY = 64
-"""Connections that keep the unit at work."""
+"""Connections that keep the balancer busy."""
 
 
 async def six(stack: AsyncExitStack, time_scale: float = 1.0) -> list[Child]:
-    """All workers, ready."""
+    """Start all six workers and wait until they are ready."""
     children = [await started(place, number, time_scale, stack) for number, place in enumerate(PLACES)]
     await all_ready(children)
     return children
 
 
 async def started(place: Place, seed: int, time_scale: float, stack: AsyncExitStack) -> Child:
-    """A worker of the source: one slot. It is not ready yet."""
+    """Start a one-slot worker as in the source, without waiting until it is ready."""
     argv = crew.worker_argv(
         name=place.worker,
         region=place.region,
@@ -71,11 +68,11 @@ async def started(place: Place, seed: int, time_scale: float, stack: AsyncExitSt
 
 
 async def calm(setup: Setup, workers: Sequence[Child], found: Evaluation) -> None:
-    """Call each worker, one call after the other, and all workers at the same time."""
+    """Call each worker sequentially, all workers in parallel."""
 
     async def one(place: Place, child: Child) -> None:
         line = Line(*child.address)
-        await line.ask()  # the connection
+        await line.ask()  # opens the connection
         answers = [await line.ask() for _ in range(setup.calls)]
         line.close()
         worked = tuple(answer.service for answer in answers)
@@ -86,20 +83,20 @@ async def calm(setup: Setup, workers: Sequence[Child], found: Evaluation) -> Non
 
 
 async def machines(setup: Setup, workers: Sequence[Child], found: Evaluation) -> None:
-    """The source's warming: every worker gets its requests straight, so many at once."""
+    """Direct closed-loop load on every worker, `batch` requests at a time: the source's warm-up."""
     loads = [load_of(child, setup.batch, setup.requests, 10 * PATIENCE) for child in workers]
     for place, samples in zip(PLACES, await asyncio.gather(*loads), strict=True):
         found.machines.append((place.worker, samples))
 
 
 async def load_of(child: Child, at_once: int, requests: int, timeout: float) -> Samples:
-    """A closed loop straight to one worker."""
+    """Closed loop directly to one worker."""
     generator = Generator(child.address, "load", PLACES, closed(at_once, requests), requests, timeout)
     return (await generator.run(at_once)).samples()
 
 
 async def crowds(setup: Setup, found: Evaluation) -> None:
-    """Ever more at once before one worker, each crowd before a worker of its own, all at the same time."""
+    """Increasing concurrency on one worker; each level has a worker of its own, all in parallel."""
     scale = setup.crowd_scale
     async with AsyncExitStack() as stack:
         children = [await started(PLACES[0], at_once, scale, stack) for at_once in setup.crowds]
@@ -120,7 +117,7 @@ def crowd_of(at_once: int, samples: Samples, scale: float) -> Crowd:
 
 
 async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> None:
-    """The same calls straight, through our unit, and through one that keeps no connection, by turns in every block."""
+    """The same calls direct, through the balancer, and through one without keep-alive, shuffled in every block."""
     async with AsyncExitStack() as stack:
         near = await crew.worker(
             stack, name="near", rtt=f"{1e3 * TRIP:g}ms", service=f"fixed:{1e3 * WORK:g}ms", slots=2
@@ -132,7 +129,7 @@ async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> Non
             unit = await crew.unit(name, UnitFile(endpoints=[endpoint]), folder, stack)
             targets[name] = Target(*unit.address)
         rng = Random(seed)
-        for block in range(-1, setup.blocks):  # the first warms up, and is not kept
+        for block in range(-1, setup.blocks):  # the first block is warm-up
             took = {}
             for name in rng.sample(list(targets), len(targets)):
                 # the first call of a visit opens the client's connection
@@ -143,7 +140,7 @@ async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> Non
 
 
 async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
-    """A worker that answers at once, and as much as one process of the unit takes."""
+    """Throughput and CPU cost of one balancer process with a worker that answers at once."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
         worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
@@ -158,7 +155,7 @@ async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
 
 
 async def forward(unit: Child, requests: int) -> Samples:
-    """Raises FleetFailedError when one fails."""
+    """Closed loop through the balancer. Raises `FleetFailedError` if a request fails."""
     instants = closed(BUSY, requests)
     generator = Generator(unit.address, "busy", PLACES, instants, requests, PATIENCE, path="/")
     samples = (await generator.run(BUSY)).samples()

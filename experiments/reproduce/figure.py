@@ -1,7 +1,4 @@
-"""Bars: a pair for each cell of the keep-alive matrix, one for each way of removing fields.
-
-Rule of this file: it draws rows and computes nothing.
-"""
+"""Bar charts of the keep-alive matrix and of ways to remove fields. Draws rows and computes nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ def matrix_figure(rows: Sequence[Row]) -> Figure:
 
 @mpl.rc_context(STYLE)
 def ways_figure(costs: Sequence[Cost]) -> Figure:
-    """What each way takes, in microseconds."""
+    """Cost of each way in microseconds."""
     figure, (axes,) = canvas.blank(WIDE, 1.4 + 0.5 * len(costs), 1, 1)
     for at, one in enumerate(reversed(costs)):
         low, high = one.interval

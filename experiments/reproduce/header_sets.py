@@ -1,7 +1,7 @@
-"""Heads of requests as browsers, apps, CDNs and proxies send them, and the internal names of a made-up network.
+"""Request heads as sent by browsers, apps, CDNs and proxies, and the internal names of a fictitious network.
 
-Rule of this file: written by hand, in the order and spelling of the sender. Each set has 10 to 30 fields; fewer than
-one in ten of all is internal, and most sets have none.
+Written by hand, in the order and spelling of the sender. Each set has 10 to 30 fields; fewer than one in ten of all is
+internal, and most sets have none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ INTERNAL: Final = (
     *(f"steel-int-{topic}-{suffix}" for topic in _TOPICS for suffix in _SUFFIXES),
     *("x-origin-shard", "x-worker-token", "x-tenant-internal", "x-debug-upstream", "x-raw-client-hello"),
 )
-"""Names that must leave and enter in neither direction: 125."""
+"""Names that must not pass in either direction: 125."""
 
 CHROME: Final = """\
 Host: shop.example.com
@@ -176,11 +176,11 @@ Fields = tuple[tuple[str, str], ...]
 
 
 def fields_of(text: str) -> Fields:
-    """(name, value) in the order of the text."""
+    """Pairs of name and value in the order of the text."""
     pairs = (line.split(": ", 1) for line in text.splitlines())
     return tuple((name, value) for name, value in pairs)
 
 
 def block_of(text: str) -> bytes:
-    """As a proxy has it: the lines with the CRLF around each."""
+    """Header block as a proxy stores it: the lines with surrounding CRLFs."""
     return b"\r\n" + text.replace("\n", "\r\n").encode()

@@ -1,7 +1,7 @@
-"""The share of a forwarded request's processor time that internal fields take: two units, with and without.
+"""Share of a forwarded request's CPU time spent on internal fields: two balancers, with and without.
 
-Rule of this file: both live side by side and are asked in turns of a fraction of a second, in an order of its own for
-each block; what is compared is the kernel's account of each, within a block.
+Both run side by side and are loaded in alternation for fractions of a second, in random order in each block; CPU times
+from the kernel's accounting are compared within a block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Microseconds of the unit's processor time per request. `strips`: whether it has names to remove."""
+    """CPU time of the balancer per request in microseconds. `strips`: whether it has names to remove."""
 
     block: int
     strips: bool
@@ -40,7 +40,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Medians over blocks. `share` is a part of the time of a request without, 0 to 1."""
+    """Medians over blocks. `share` is relative to the time of a request without internal names, 0 to 1."""
 
     repeats: bool
     without: float
@@ -50,7 +50,7 @@ class Share:
 
 
 def shares_of(turns: list[Turn]) -> list[Share]:
-    """What stripping adds, paired within a block: for clients whose fields change, and that repeat theirs."""
+    """Added time, paired within a block: for clients whose fields change, and for clients that repeat theirs."""
     found = []
     for repeats in (False, True):
         own = {(one.block, one.strips): one.micros for one in turns if one.repeats is repeats}
@@ -67,7 +67,7 @@ def shares_of(turns: list[Turn]) -> list[Share]:
 async def carry_out(
     blocks: int, requests: int, seed: int, folder: Path, told: Callable[[Turn], None]
 ) -> None:
-    """Every unit in both kinds of load, in each block. Raises FleetFailedError."""
+    """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
         worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
@@ -75,7 +75,7 @@ async def carry_out(
         units = {strips: await unit_before(port, strips, folder, stack) for strips in (False, True)}
         rng = Random(seed)
         sides = [(strips, repeats) for strips in (False, True) for repeats in (False, True)]
-        for block in range(-1, blocks):  # the first warms up
+        for block in range(-1, blocks):  # the first block is warm-up
             for strips, repeats in rng.sample(sides, len(sides)):
                 micros = await asyncio.to_thread(cost_of, units[strips], requests, repeats)
                 if block >= 0:
@@ -83,7 +83,7 @@ async def carry_out(
 
 
 async def listening(child: Child, port: int) -> None:
-    """It says nothing when it is ready. Raises FleetFailedError."""
+    """Wait until a process accepts connections; it prints nothing when ready. Raises `FleetFailedError`."""
     for _ in range(400):
         if not child.is_running:
             break
@@ -104,7 +104,7 @@ async def unit_before(port: int, strips: bool, folder: Path, stack: AsyncExitSta
 
 
 def cost_of(unit: Child, requests: int, repeats: bool) -> float:
-    """Microseconds per request, sixteen at a time. Raises FleetFailedError."""
+    """CPU microseconds per request, with sixteen connections. Raises `FleetFailedError`."""
     heads = [f"GET / HTTP/1.1\r\n{text.replace(chr(10), chr(13) + chr(10))}\r\n".encode() for text in SETS]
     try:
         sockets = [socket.create_connection(unit.address, TIMEOUT) for _ in range(CONNECTIONS)]
@@ -123,7 +123,7 @@ def cost_of(unit: Child, requests: int, repeats: bool) -> float:
 
 
 def read_answer(one: socket.socket) -> None:
-    """A head and as much as it says. Raises FleetFailedError."""
+    """Read one response with Content-Length. Raises `FleetFailedError` unless it is a 200."""
     data = one.recv(65536)
     while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + length_in(data[:end]):
         if not (more := one.recv(65536)):

@@ -1,6 +1,6 @@
-"""`experiments reproduce headers`: what it takes to remove internal fields, and which part of a request that is.
+"""`experiments reproduce headers`: cost of removing internal fields, absolute and as a share of a request.
 
-Rule of this file: it decides nothing by itself. Turns become two tables, a figure and a verdict.
+Only runs the measurements and prints two tables, a figure and a verdict.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BOUND = 0.0034
-"""The source's share in the end; it began at 1.71 %."""
+"""The source's final share; it began at 1.71 %."""
 
 EPILOG = """\b
 Examples:
@@ -38,12 +38,12 @@ Examples:
 @click.command(epilog=EPILOG)
 @with_choices
 def headers(choices: Choices) -> int:
-    """Four ways of removing internal fields, and the share of a forwarded request that ours takes."""
+    """Four ways of removing internal fields, and the share of a forwarded request's CPU time that ours takes."""
     return conduct(HeadersSitting(choices.quick), choices)
 
 
 class HeadersSitting(Sitting):
-    """What has been measured, and what is said of it."""
+    """Session: collects the measurements and prints the results."""
 
     def __init__(self, is_quick: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class HeadersSitting(Sitting):
         return introduction()
 
     async def carry_out(self, seed: int, folder: Path) -> None:
-        """The four ways in this process, before there is any other; then two units."""
+        """Time the four ways in this process before other processes start; then two balancers."""
         self._ways += turns(10 if self._is_quick else 200, seed)
         if not is_known_here():
             words = "No share: processor time is read as Linux accounts for it."
@@ -131,11 +131,11 @@ def client_of(share: Share) -> str:
 
 
 def standing(share: Share, least: float = 0.0) -> bool | None:
-    """Met or missed where all of the interval is on one side of the bound; else it cannot be said.
+    """Whether the bound is met; None unless the whole interval is on one side of it.
 
-    Two units differ by a few µs for many reasons. What the pass over its fields takes longer for the names, `least` µs,
-    is a part of a request whose fields are new, whatever the difference of two units is lost in. (What repeats is
-    remembered, a worker's head like a client's.)
+    Two balancers differ by a few µs for many reasons. The additional time of the pass over fields for the names,
+    `least` µs, is a lower bound for a request with new fields, however noisy the difference of two balancers is.
+    (Repeated heads are cached, a worker's like a client's.)
     """
     low, high = share.interval
     if not share.repeats and least > BOUND * share.without:

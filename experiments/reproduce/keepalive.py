@@ -1,6 +1,6 @@
-"""`experiments reproduce keepalive`: what keep-alive, TLS 1.3 and HTTP/2 are worth to one sequential caller.
+"""`experiments reproduce keepalive`: gain of keep-alive, TLS 1.3 and HTTP/2 for one sequential client.
 
-Rule of this file: it decides nothing by itself. Visits become a table, a figure and verdicts.
+Only runs the visits and prints a table, a figure and verdicts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = {("1.2", True): "≥ 135", ("1.2", False): "30"}
-"""What the source says in ms, by TLS and whether it is the first call. It counts TCP's third packet, which travels
-with TLS's first, as a trip of its own, and no time of service."""
+"""The source's results in ms, by TLS version and whether it is the first call. It counts TCP's third packet, which
+travels with TLS's first, as a round trip of its own, and no service time.
+"""
 
 EPILOG = """\b
 Examples:
@@ -55,7 +56,7 @@ def keepalive(choices: Choices) -> int:
 
 
 class KeepaliveSitting(Sitting):
-    """The visits as they come, and what is said of them."""
+    """Session: collects the visits and prints the results."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class KeepaliveSitting(Sitting):
         return verdicts
 
     def _judged(self, row: Row) -> bool | None:
-        """A machine that others have only ever adds: what is met is met, what is not is not judged."""
+        """Verdict on a row. Other load on the machine only adds time: under it a miss is not judged."""
         return row.is_met or (None if lag_of(self._visits) > MOST_LAG else False)
 
     def figures(self) -> Mapping[str, Callable[[], Figure]]:
@@ -134,7 +135,7 @@ def introduction(setup: Setup) -> str:
 
 
 def table_of(rows: list[Row]) -> Table:
-    """A row for each cell: measured, its interval, what it is held to, arithmetic alone, and source."""
+    """Table with a row for each cell: measured, interval, expected, theory and source."""
     table = Table(
         title="ms: median [95 % interval]; what the same takes near + trips (arithmetic: service + trips); "
         "the source's, without service"
@@ -161,7 +162,7 @@ def measured(value: float, interval: tuple[float, float]) -> str:
 
 
 def findings(rows: list[Row], visits: list[Visit]) -> list[str]:
-    """What the source concluded, and what is seen here."""
+    """The source's conclusions with the results measured here."""
     found = []
     for tls, theirs in (("1.2", "206 ms, on a longer way"), ("1.3", "–")):
         if (saved := saved_by(rows, tls)) is not None:

@@ -1,7 +1,4 @@
-"""Medians and how sure they are.
-
-Rule of this file: pure. The seed is fixed, so the same values have the same interval.
-"""
+"""Median with a bootstrap confidence interval. Pure; the seed is fixed, so equal values have equal intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ DRAWS = 2000
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % of the median, by bootstrap."""
+    """95 % confidence interval of the median, by percentile bootstrap with `DRAWS` resamples."""
     rng = np.random.default_rng(1)
     drawn = rng.choice(np.array(values), (DRAWS, len(values)))
     low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])

@@ -1,7 +1,6 @@
-"""A name server that takes its time: every name is this machine, and every answer is late.
+"""DNS server with delayed answers: every name resolves to 127.0.0.1.
 
-Rule of this file: as much of RFC 1035 as one question in a datagram needs. It answers A, and says of anything else that
-there is none.
+Implements as much of RFC 1035 as one question per datagram needs. Answers type A; other types have no records.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import cast
 HEAD = struct.Struct("!6H")
 ADDRESS = socket.inet_aton("127.0.0.1")
 POINTER = 0xC00C
-"""The name is the one at byte 12: the question's."""
+"""Compression pointer to byte 12, the name in the question."""
 
 KIND_A, CLASS_IN = 1, 1
 ANSWERS = 0x8180
-"""Flags: a response, to one who wished for recursion, which is available."""
+"""Flags: response, recursion desired and available."""
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers hold for `ttl` seconds and come `delay` seconds late. `asked` counts questions."""
+    """Answers after `delay` seconds with a TTL of `ttl` seconds. `asked` counts questions."""
 
     def __init__(self, delay: float, ttl: int) -> None:
         self._delay, self._ttl = delay, ttl
@@ -43,8 +42,8 @@ class NameServer(asyncio.DatagramProtocol):
 
 
 def answer_to(query: bytes, ttl: int) -> bytes:
-    """The whole answer; empty where there was no question."""
-    end = query.find(b"\0", HEAD.size) + 5  # the name ends with a label of no length; type and class follow
+    """Complete response; empty if the query has no question."""
+    end = query.find(b"\0", HEAD.size) + 5  # the name ends with an empty label; type and class follow
     if end < HEAD.size + 5 or len(query) < end:
         return b""
     (number,), (kind,) = struct.unpack_from("!H", query), struct.unpack_from("!H", query, end - 4)
@@ -55,7 +54,7 @@ def answer_to(query: bytes, ttl: int) -> bytes:
 
 
 async def name_server(delay: float, ttl: int, stack: AsyncExitStack) -> tuple[NameServer, int]:
-    """One that answers until the stack ends, and its port on the loopback."""
+    """Start a server that runs until the stack ends; returns it and its loopback port."""
     loop = asyncio.get_running_loop()
     transport, server = await loop.create_datagram_endpoint(
         lambda: NameServer(delay, ttl), local_addr=("127.0.0.1", 0)

@@ -1,6 +1,6 @@
-"""The source's policies and ours: the same requests by each, in blocks.
+"""Total time of the same requests with each policy, in blocks.
 
-Rule of this file: a lap is a run of the campaign's, with fresh workers and a fresh unit, in an order by lot.
+A lap is a run of the campaign, with fresh workers and a fresh balancer, in random order.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from experiments.campaign.trial import Interrupted, run_trial
 from experiments.reproduce.evaluation import SCENARIO, Evaluation, Lap, Setup
 
 WARM = 20
-"""Requests to each worker before a lap, and as many more through the unit."""
+"""Warm-up requests to each worker before a lap, and as many through the balancer."""
 
 
 def scenario_of(setup: Setup) -> Scenario:
-    """The campaign's own, with these policies, as many requests, in compressed time."""
+    """The campaign's scenario with the chosen policies and number of requests, in compressed time."""
     entries = tuple(entry for entry in SCENARIO.entries if entry.label in setup.labels)
     load = Load(mode="closed", batch=SCENARIO.load.batch, requests=setup.policy_requests)
     changes = {"entries": entries, "load": load, "time_scale": setup.policy_scale, "warmup": WARM}
@@ -28,7 +28,7 @@ def scenario_of(setup: Setup) -> Scenario:
 
 
 async def laps(setup: Setup, seed: int, found: Evaluation, told: Callable[[str], None]) -> None:
-    """Every policy once in each block. Raises FleetFailedError."""
+    """Run every policy once in each block. Raises `FleetFailedError`."""
     scenario, rng = scenario_of(setup), Random(seed)
     for block in range(setup.policy_blocks):
         for order, label in enumerate(rng.sample(setup.labels, len(setup.labels))):

@@ -1,6 +1,6 @@
-"""Providers, ways to call them, and what is asked of each: the plan of `third-party`.
+"""Plan of `third-party`: providers, ways to call them, and results. Values and arithmetic only.
 
-Rule of this file: values and arithmetic. All times are real: what closes idle connections after 4 s does so here, too.
+Times are not scaled, so that idle connections close after 4 s here too.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from experiments.reproduce.crew import Keys
 from experiments.reproduce.quantities import Quantities, quantities_of
 
 TRIP = 0.042
-"""Seconds there and back to both: the source's TCP handshake with B, 297 − 256 ms."""
+"""Round trip in seconds to both providers: the source's TCP handshake with B, 297 − 256 ms."""
 
 LOOKUP = 0.256
 KEEP_ALIVE = 4.0
 THEIR_BEAT = 1.5
-"""Seconds of the source: a name looked up, B's patience with idle connections, from heartbeat to heartbeat."""
+"""Seconds in the source: a DNS lookup, B's idle timeout, interval between heartbeats."""
 
 DETOUR = 8
-"""Times as long."""
+"""Factor by which the round trip grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A third party as `workers serve` makes it."""
+    """A third-party service as `workers serve` emulates it."""
 
     name: str
     trip: float = TRIP
@@ -38,8 +38,9 @@ class Party:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mode:
-    """A way to call a party: keys of the endpoint and tables of the unit's file. `slow_names`: names take their time,
-    and are `forgotten` at once or known from then on."""
+    """A way to call a party: endpoint keys and configuration tables of the balancer. `slow_names`: lookups take time;
+    `forgotten`: results are not cached.
+    """
 
     name: str
     party: Party
@@ -51,7 +52,7 @@ class Mode:
 
     @property
     def warm(self) -> int:
-        """Connections that are kept ready to each endpoint."""
+        """Connections kept ready to each endpoint."""
         return int(str(self.pool.get("warm", 0)))
 
 
@@ -60,7 +61,7 @@ A2 = Party("A, HTTP/2 and TLS 1.3", service="60-140ms", tls="1.3", http="2")
 B = Party("B")
 FAR = Party("far", trip=0.090)
 BEATING = {"warm": 2, "heartbeat": "/healthz"}
-"""Two: one serves while the other's heartbeat is under way."""
+"""Two: one serves while the other has a heartbeat in flight."""
 
 OLD_A = Mode("HTTP/1.1, TLS 1.2", A1, "A")
 NEW_A = Mode("HTTP/2, TLS 1.3", A2, "A", {"transport": "http2"})
@@ -72,15 +73,16 @@ COLD_FAR = Mode("without", FAR, "far")
 WARM_FAR = Mode("kept warm", FAR, "far", pool=BEATING)
 
 PHASES = (("A", "far"), ("B",))
-"""Groups that are measured together: all at once would be more handshakes than two cores make in time."""
+"""Groups measured together: all at once would be more handshakes than two cores make in time."""
 
 MODES = (OLD_A, NEW_A, WITHOUT, NAMES, BEATS, WARM, COLD_FAR, WARM_FAR)
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`seconds` of all modes of a phase at once. A: bursts of `burst` calls at a time, `gap` seconds apart on average.
-    B and far: `instances` of an application that call once in `rests` seconds each, by chance."""
+    """`seconds` of all modes of a phase at once. A: bursts of `burst` calls, `gap` seconds apart on average. B and far:
+    `instances` of an application that each call once in `rests` seconds on average.
+    """
 
     seconds: float = 90.0
     burst: tuple[int, int] = (10, 30)
@@ -105,8 +107,9 @@ QUICK = Setup(
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a unit has counted meanwhile: connections opened, requests that waited for one, those that died in the race,
-    heartbeats; and seconds of all handshakes, TLS's and the way there and back that TCP takes."""
+    """Counters of a balancer over an interval: connections opened, requests that waited for one, requests whose
+    connection closed at the same moment, heartbeats; and seconds of all TLS and TCP handshakes.
+    """
 
     opened: int
     cold: int
@@ -126,7 +129,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Calls by one mode, each instance once in `rest` seconds, and the unit's account of them."""
+    """Calls in one mode, each instance once in `rest` seconds, with the balancer's counters."""
 
     mode: Mode
     made: tuple[Made, ...]
@@ -148,13 +151,13 @@ class Stay:
 
     @property
     def waited(self) -> float:
-        """Seconds of connecting for each call."""
+        """Seconds of connecting per call."""
         return self.account.handshakes / max(1, len(self.made))
 
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """The way became so many times as long; after `noticed` seconds, None: never, the unit said `text`."""
+    """The round trip grew by the factor `times`; it was reported after `noticed` seconds (None: never) as `text`."""
 
     times: float
     noticed: float | None

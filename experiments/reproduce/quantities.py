@@ -1,7 +1,4 @@
-"""Gatling's row of quantities, of answers as they were measured and as a source has published them.
-
-Rule of this file: pure; percentiles from raw samples. Milliseconds, because the sources speak of them.
-"""
+"""Gatling-style summary statistics of latencies. Pure; percentiles from raw samples, in milliseconds."""
 
 from __future__ import annotations
 
@@ -40,13 +37,13 @@ class Quantities:
     sd: float
 
     def scaled(self, time_scale: float) -> Quantities:
-        """As if no time had been compressed: `time_scale` is what a second had become."""
+        """Undo time compression: `time_scale` is the measured seconds per second."""
         times: dict[str, Any] = {name: getattr(self, name) / time_scale for name in NAMES}
         return replace(self, **times | {"rate": self.rate * time_scale})
 
 
 def quantities_of(seconds: Sequence[float], span: float) -> Quantities:
-    """Of requests that took so long each, at least one, within `span` seconds."""
+    """Summary of at least one latency in seconds, over `span` seconds."""
     taken = np.array(seconds) * 1e3
     ranks = np.percentile(taken, [0, 50, 75, 95, 99, 100], method="inverted_cdf")
     least, p50, p75, p95, p99, most = map(float, ranks)
@@ -55,7 +52,7 @@ def quantities_of(seconds: Sequence[float], span: float) -> Quantities:
 
 
 def table_of(title: str, rows: Sequence[tuple[str, Quantities, str]]) -> Table:
-    """Name, quantities, and what more is to be said of each."""
+    """Table with a row for each (name, summary, failures)."""
     table = Table(title=title)
     table.add_column("", no_wrap=True)
     for head in NAMES.values():
@@ -67,5 +64,5 @@ def table_of(title: str, rows: Sequence[tuple[str, Quantities, str]]) -> Table:
 
 
 def figure(value: float) -> str:
-    """One digit behind the point below a hundred."""
+    """Format with one decimal below a hundred."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,6 +1,6 @@
-"""`experiments reproduce regions`: every question about a forwarding unit before three regions, answered here.
+"""`experiments reproduce regions`: the source's questions about a forwarding balancer in front of three regions.
 
-Rule of this file: it decides nothing by itself. Parts are measured one after the other; what there is is answered.
+Only runs the parts in order and prints the answers.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Examples:
 @click.command(epilog=EPILOG)
 @with_choices
 def regions(choices: Choices) -> int:
-    """A forwarding unit before two workers in each of three regions: limits, latencies, what it adds, policies."""
+    """A forwarding balancer before two workers in each of three regions: limits, latencies, added latency, policies."""
     return conduct(RegionsSitting(QUICK if choices.quick else Setup()), choices)
 
 
 class RegionsSitting(Sitting):
-    """The parts as they come, and what is said of them."""
+    """Session: collects the parts and prints the answers."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()

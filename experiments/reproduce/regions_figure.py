@@ -1,7 +1,4 @@
-"""The evaluation of a forwarding unit, a panel for each question.
-
-Rule of this file: it draws what was measured; a panel without data stays empty and says so.
-"""
+"""Figure of the evaluation of a forwarding balancer, with a panel for each question."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ GOOD, BAD = "#0072B2", "#D55E00"
 
 @mpl.rc_context(STYLE)
 def regions_figure(found: Evaluation) -> Figure:
-    """Two rows of three."""
+    """Figure with two rows of three panels."""
     figure, panels = canvas.blank(WIDE, 7.4, 2, 3)
     drawings = (draw_machines, draw_crowds, draw_calm, draw_added, draw_crushes, draw_policies)
     for axes, draw in zip(panels, drawings, strict=True):
@@ -29,7 +26,7 @@ def regions_figure(found: Evaluation) -> Figure:
 
 
 def draw_machines(axes: Axes, found: Evaluation) -> None:
-    """The source's plot: response time of each request, straight to each worker."""
+    """Response time of each request directly to each worker, as in the source's plot."""
     axes.set_title("Each worker alone, all at once", fontweight="bold")
     colours = worker_colours(PLACES)
     for (worker, samples), colour in zip(found.machines, colours, strict=False):
@@ -44,7 +41,7 @@ def draw_machines(axes: Axes, found: Evaluation) -> None:
 
 
 def draw_crowds(axes: Axes, found: Evaluation) -> None:
-    """Longest wait, and failures, against how many are there at once."""
+    """Longest and median latency, and failures, by concurrency."""
     axes.set_title("One machine before a crowd", fontweight="bold")
     at_once = [one.at_once for one in found.crowds]
     axes.plot(at_once, [one.most for one in found.crowds], "o-", color=INK, label="longest answer")
@@ -73,7 +70,7 @@ def draw_crowds(axes: Axes, found: Evaluation) -> None:
 
 
 def draw_calm(axes: Axes, found: Evaluation) -> None:
-    """What a call without load is made of."""
+    """Components of a call without load: network delay, computation, rest."""
     axes.set_title("Without load", fontweight="bold")
     rows = list(reversed(found.calm))
     way = np.array([1e3 * TRIPS[one.region] for one in rows])
@@ -98,7 +95,7 @@ def draw_calm(axes: Axes, found: Evaluation) -> None:
 
 
 def draw_added(axes: Axes, found: Evaluation) -> None:
-    """What a unit adds, visit by visit."""
+    """Latency that a balancer adds, one point for each visit."""
     axes.set_title("What the unit adds", fontweight="bold")
     ours = [1e3 * (one.unit - one.direct) for one in found.added]
     fresh = [1e3 * (one.fresh - one.direct) for one in found.added]
@@ -126,7 +123,7 @@ def draw_added(axes: Axes, found: Evaluation) -> None:
 
 
 def draw_crushes(axes: Axes, found: Evaluation) -> None:
-    """Answers over time."""
+    """Completed requests over time."""
     axes.set_title("Short of descriptors", fontweight="bold")
     for one, colour in zip(found.crushes, (GOOD, BAD), strict=False):
         ended = np.sort(np.array(one.ended))
@@ -143,7 +140,7 @@ def draw_crushes(axes: Axes, found: Evaluation) -> None:
 
 
 def draw_policies(axes: Axes, found: Evaluation) -> None:
-    """Seconds that all requests took, by policy."""
+    """Total seconds of all requests by policy."""
     axes.set_title("All requests, by policy", fontweight="bold")
     spans = dict(sorted(spans_of(found.laps).items(), key=lambda pair: -pair[1]))
     for at, (label, span) in enumerate(spans.items()):

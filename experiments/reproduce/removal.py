@@ -1,7 +1,7 @@
-"""Ways of removing internal fields, and what each takes for a request.
+"""Ways of removing internal header fields, and their cost per request.
 
-Rule of this file: what a way needs to be at its best it is given before the clock runs. The first three have fields
-that are parsed, in lower case and in a map of their own to spoil; ours has the bytes that came, and ends with bytes.
+Each way is given its ideal input before the clock starts: the first three get a fresh map of lower-case names, ours the
+raw bytes, and returns bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from experiments.reproduce.medians import interval
 
 Act = Callable[[Any], Any]
 ROUNDS = 20
-"""Times that every set is worked on within a turn."""
+"""Repetitions of every set within a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """`prepare` makes a fresh input of a set's text, `act` is what is timed. `theirs`: the source's µs."""
+    """`prepare` makes a fresh input from a set's text; `act` is timed. `theirs`: the source's µs."""
 
     name: str
     prepare: Callable[[str], Any]
@@ -47,7 +47,7 @@ def as_map(text: str) -> dict[str, str]:
 
 
 def over_the_table(fields: dict[str, str]) -> dict[str, str]:
-    """Every internal name is looked for in the request."""
+    """Look up every internal name in the request."""
     for name in INTERNAL:
         fields.pop(name, None)
     return fields
@@ -57,7 +57,7 @@ _SET = frozenset(INTERNAL)
 
 
 def over_the_request(fields: dict[str, str]) -> dict[str, str]:
-    """Every field of the request is looked for among the internal names."""
+    """Look up every field of the request in the set of internal names."""
     return {name: value for name, value in fields.items() if name not in _SET}
 
 
@@ -65,7 +65,7 @@ _END = ""
 
 
 def trie_of(names: Iterable[str]) -> dict[str, Any]:
-    """A node is a map from the next letter to the next node."""
+    """Build a trie: each node maps the next letter to the next node."""
     root: dict[str, Any] = {}
     for name in names:
         node = root
@@ -88,7 +88,7 @@ def is_in_trie(name: str) -> bool:
 
 
 def through_the_trie(fields: dict[str, str]) -> dict[str, str]:
-    """Every field of the request walks down the trie, and most fall off at their first letter."""
+    """Look up every field of the request in the trie; most fail at their first letter."""
     return {name: value for name, value in fields.items() if not is_in_trie(name)}
 
 
@@ -106,17 +106,18 @@ WAYS = (
     Way("loop over the request, set", as_map, over_the_request, 1.53),
     Way("loop over the request, trie", as_map, through_the_trie, None),
     Way(OURS, block_of, _fields.without),
-    # Where its time goes; the rest is taking lines out, where there are any.
+    # Parts of its time; the rest is removing lines, if any.
     Way("  of it: to lower case", block_of, bytes.lower),
     Way("  of it: the search", in_lower_case, _fields._next),
-    # A request's head is read in one pass for all that matters, and only one that has some is gone through by ours.
+    # A request's head is read in one pass for all special fields; `without` runs only if the pass finds an internal
+    # one.
     Way(ANYWAY, in_lower_case, _nobody.find_special),
     Way(WITH_NAMES, in_lower_case, _fields.find_special),
 )
 
 
 def turns(count: int, seed: int) -> Iterator[tuple[Way, float]]:
-    """Way and seconds per request, every way once in each of `count` rounds, in an order of its own."""
+    """Way and seconds per request; every way once in each of `count` rounds, in random order."""
     rng = Random(seed)
     for _ in range(count):
         for way in rng.sample(WAYS, len(WAYS)):
@@ -128,7 +129,7 @@ def turns(count: int, seed: int) -> Iterator[tuple[Way, float]]:
 
 
 def costs_of(found: Sequence[tuple[Way, float]]) -> list[Cost]:
-    """A row for each way."""
+    """Cost of each way that was measured."""
     rows = []
     for way in WAYS:
         micros = [1e6 * seconds for one, seconds in found if one is way]
@@ -138,7 +139,7 @@ def costs_of(found: Sequence[tuple[Way, float]]) -> list[Cost]:
 
 
 def least_of(costs: Sequence[Cost]) -> float:
-    """Microseconds that the names cost a new head at least, by what its pass takes longer; 0 where that is not sure."""
+    """Lower bound in µs of the names' cost for a new head, from both intervals; 0 if they overlap."""
     own = {one.way: one.interval for one in costs}
     if not {ANYWAY, WITH_NAMES} <= own.keys():
         return 0.0

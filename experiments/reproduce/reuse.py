@@ -1,6 +1,6 @@
-"""`experiments reproduce reuse`: what connections that are used again are worth to a service that calls a third party.
+"""`experiments reproduce reuse`: gain of connection reuse for a service that calls a third party.
 
-Rule of this file: it decides nothing by itself. Runs become tables, a figure and verdicts.
+Only runs the measurements and prints tables, a figure and verdicts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def reuse(choices: Choices) -> int:
 
 
 class ReuseSitting(Sitting):
-    """The runs as they come, and what is said of them."""
+    """Session: collects the runs and prints the results."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -96,17 +96,17 @@ class ReuseSitting(Sitting):
 
 
 def row_of(run: Run, setup: Setup) -> Quantities:
-    """Of all calls, failed ones too, in the source's time."""
+    """Statistics of all calls, including failed ones, in the source's time."""
     return quantities_of([made.took for made in run.made], run.span).scaled(setup.time_scale)
 
 
 def failed(made: Sequence[Made]) -> int:
-    """Calls that broke, or got an answer of 400 or more."""
+    """Number of calls that broke or got a status of 400 or more."""
     return sum(not one.is_ok for one in made)
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """For JSON: everything but the single calls."""
+    """Summary of a run for JSON, without single calls."""
     return {
         "way": run.way.name,
         "requests": len(run.made),
@@ -137,7 +137,7 @@ def introduction(setup: Setup) -> str:
 
 
 def table_of_connections(runs: Sequence[Run], setup: Setup) -> Table:
-    """What became of connections in the crowd, and with little traffic."""
+    """Table of connection counters under load and with little traffic."""
     little = setup.little
     table = Table(
         title=f"connections: in the crowd; and with {little.calls} calls, to each of {little.parties} third parties "
@@ -159,7 +159,7 @@ def table_of_connections(runs: Sequence[Run], setup: Setup) -> Table:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for run in runs:
         first, then = run.connections, run.few_connections
-        # aiohttp and libcurl keep theirs to themselves
+        # aiohttp and libcurl do not expose these counters
         known = [str(then[name]) if run.way.transport == "native" else "–" for name in ("lost_idle", "died")]
         p50 = quantities_of([one.took for one in run.few], 0.0).p50
         counts = (first["opened"], first["reused"], then["opened"], then["reused"])
@@ -169,7 +169,7 @@ def table_of_connections(runs: Sequence[Run], setup: Setup) -> Table:
 
 
 def verdicts(rows: Mapping[str, Quantities], runs: Mapping[str, Run]) -> list[Verdict]:
-    """The bounds of our pool against new connections."""
+    """Verdicts on our pool against new connections."""
     if BASELINE.name not in rows or OURS.name not in rows:
         return []
     old, new, run = rows[BASELINE.name], rows[OURS.name], runs[OURS.name]

@@ -1,7 +1,4 @@
-"""Latency by rank for each way to call, and throughput: one figure.
-
-Rule of this file: it draws what it is given and computes nothing but ranks.
-"""
+"""Figure of latency by percentile for each way to call, and throughput. Computes nothing but ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ RANKS = (0.0, 50.0, 75.0, 95.0, 99.0, 99.9)
 def reuse_figure(
     taken: Mapping[str, Sequence[float]], rows: Mapping[str, Quantities], source: Mapping[str, Quantities]
 ) -> Figure:
-    """`taken`: seconds of each call, by way."""
+    """Figure with both panels. `taken`: seconds of each call, by way."""
     figure, (spectrum, rate) = canvas.blank(WIDE, 4.6, 1, 2, width_ratios=(2.2, 1))
     colours = dict(zip([*source, *rows], [*THEIRS, *COLOURS], strict=False))
     draw_spectrum(spectrum, taken, source, colours)
@@ -42,7 +39,7 @@ def draw_spectrum(
     source: Mapping[str, Quantities],
     colours: Mapping[str, str],
 ) -> None:
-    """Milliseconds against rank, the tail drawn out: where 99 % stand is as far as where 90 % do from all."""
+    """Latency percentiles in milliseconds, with equal width for each further nine."""
     for name, seconds in taken.items():
         values = np.sort(np.array(seconds)) * 1e3
         ranks = (np.arange(len(values)) + 0.5) / max(1, len(values))
@@ -62,7 +59,7 @@ def draw_spectrum(
 
 
 def draw_rates(axes: Axes, rows: Mapping[str, Quantities], colours: Mapping[str, str]) -> None:
-    """Requests per second, the source's first."""
+    """Bars of requests per second, the source's first."""
     names = list(rows)[::-1]
     for at, name in enumerate(names):
         axes.barh(at, rows[name].rate, 0.7, color=colours[name])
@@ -77,5 +74,5 @@ def draw_rates(axes: Axes, rows: Mapping[str, Quantities], colours: Mapping[str,
 
 
 def nines(percents: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
-    """Where a rank stands on an axis that gives each further nine the same room."""
+    """Position of a percentile on an axis with equal width for each further nine."""
     return np.asarray(-np.log10(1 - np.minimum(percents, 99.9999) / 100))

@@ -1,7 +1,7 @@
-"""One unit for each way to call a third party, and the nine calls through each: the running part of `reuse`.
+"""Measurements of `reuse`: the nine calls through a balancer for each way to call a third party.
 
-Rule of this file: a fresh third party and a fresh unit for each way, in an order by lot. The ways differ by two lines
-of the unit's file and by nothing else. Times are those of the source, compressed by `time_scale`.
+Each way has a fresh third party and a fresh balancer, in random order; the ways differ by two configuration lines only.
+Times are those of the source, compressed by `time_scale`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from experiments.reproduce.crew import Keys, UnitFile
 
 @dataclass(frozen=True, slots=True)
 class Little:
-    """The time of little traffic, which is not compressed: `calls` by chance, `gap` seconds apart on average, to so
-    many third parties that each is called once in a while."""
+    """Phase of little traffic, not compressed: `calls` at Poisson instants, `gap` seconds apart on average, over
+    `parties` third parties, so that each is called rarely.
+    """
 
     parties: int = 8
     calls: int = 100
@@ -31,11 +32,11 @@ class Little:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Seconds of the source's time, which `time_scale` compresses. `at_once`: calls that the service makes at a time.
+    """Seconds of the source's time, which `time_scale` compresses. `at_once`: concurrent calls of the service.
 
-    Handshakes take milliseconds of Python at both ends, so the third party is `machines` processes.
-    `idle`: the span by lot after which the third party closes an idle connection without notice, and `requests` the one
-    from which each connection has its number.
+    Handshakes take milliseconds of Python on both ends, so the third party is `machines` processes. `idle`: range of
+    the idle timeout after which it closes a connection without notice; `requests`: range of its request limit per
+    connection.
     """
 
     users: int = 500
@@ -58,7 +59,7 @@ QUICK = Setup(users=14, at_once=7, machines=1, time_scale=0.25, little=Little(2,
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to call, as the endpoint's keys say it."""
+    """A way to call, as keys of the endpoint."""
 
     name: str
     transport: str = "native"
@@ -66,7 +67,7 @@ class Way:
 
     @property
     def absence(self) -> str:
-        """Why it cannot take part; empty where it can."""
+        """Reason why it cannot take part; empty if it can."""
         missing = self.transport == "curl" and find_spec("pycurl") is None
         return "pycurl is not installed: pip install 'steelyard[curl]'" if missing else ""
 
@@ -78,8 +79,9 @@ WAYS = (BASELINE, Way("aiohttp session", "aiohttp"), Way("libcurl", "curl"), OUR
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All calls by one way, within `span` measured seconds; then, with a unit of its own, those of little traffic. Each
-    with the unit's account of connections."""
+    """All calls in one way, within `span` measured seconds, and those with little traffic through a balancer of its
+    own, each with the balancer's connection counters.
+    """
 
     way: Way
     made: list[Made]
@@ -94,7 +96,7 @@ Crowd = tuple[Users, dict[str, int]]
 
 
 async def carry_out(setup: Setup, seed: int, folder: Path, told: Told, ended: Callable[[Run], None]) -> None:
-    """Every way that is here. Raises FleetFailedError."""
+    """Measure every available way. Raises `FleetFailedError`."""
     ways = [way for way in WAYS if not way.absence]
     crowds: dict[Way, Crowd] = {}
     for way in Random(seed).sample(ways, len(ways)):
@@ -108,7 +110,7 @@ async def carry_out(setup: Setup, seed: int, folder: Path, told: Told, ended: Ca
 
 
 async def crowd(way: Way, setup: Setup, seed: int, folder: Path, told: Told) -> Crowd:
-    """All users, all calls, and the unit's account."""
+    """Run all users in one way; returns them with the balancer's connection counters."""
     async with AsyncExitStack() as stack:
         numbers = range(setup.machines)
         parties = [await third_party(setup, setup.time_scale, seed + number, stack) for number in numbers]
@@ -119,7 +121,7 @@ async def crowd(way: Way, setup: Setup, seed: int, folder: Path, told: Told) -> 
 
 
 async def little_traffic(ways: Sequence[Way], setup: Setup, seed: int, folder: Path) -> dict[Way, Crowd]:
-    """The same calls at the same instants by all ways, each with a unit of its own, to the same third parties."""
+    """The same calls at the same instants in all ways, each with its own balancer, to the same third parties."""
     little = setup.little
     async with AsyncExitStack() as stack:
         parties = [await third_party(setup, 1.0, seed + number, stack) for number in range(little.parties)]
@@ -130,7 +132,7 @@ async def little_traffic(ways: Sequence[Way], setup: Setup, seed: int, folder: P
 
 
 async def third_party(setup: Setup, time_scale: float, seed: int, stack: AsyncExitStack) -> Child:
-    """An emulated one. It resumes no session: the source's client did not."""
+    """Start an emulated third party without TLS session resumption, because the source's client used none."""
     low, high = (f"{1e3 * seconds:g}" for seconds in setup.service)
     return await crew.worker(
         stack,
@@ -150,13 +152,13 @@ async def third_party(setup: Setup, time_scale: float, seed: int, stack: AsyncEx
 async def unit_for(
     way: Way, parties: Sequence[Child], at_once: int, folder: Path, stack: AsyncExitStack
 ) -> Child:
-    """A unit before these third parties."""
+    """Start a balancer in front of these third parties."""
     file = file_of(way, at_once, [party.address for party in parties])
     return await crew.unit(f"{way.name}, {len(parties)}", file, folder, stack)
 
 
 def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> UnitFile:
-    """What the unit is told: a call goes to any of them."""
+    """Configuration of the balancer: a call goes to a random third party."""
     endpoints = [
         {
             "id": f"party-{number}",
@@ -174,7 +176,7 @@ COUNTED = ("opened", "reused", "lost_idle", "died")
 
 
 async def connections_of(unit: Child) -> dict[str, int]:
-    """What the unit tells of its connections to all endpoints, and how many requests it has repeated."""
+    """Connection counters summed over all endpoints, and the number of retried requests."""
     status = await crew.balancer_status(unit)
     found = [endpoint["connections"] for endpoint in status["endpoints"]]
     return {"repeated": status["retried"], **{name: sum(one[name] for one in found) for name in COUNTED}}

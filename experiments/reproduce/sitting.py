@@ -1,8 +1,4 @@
-"""What all commands of `experiments reproduce` have in common: options, progress, files, verdicts and exit codes.
-
-Rule of this file: nothing here knows what is measured. A command says what it begins with, measures, and presents what
-it has found, whole or stopped half-way.
-"""
+"""Common part of all commands of `experiments reproduce`: options, progress, files, verdicts and exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ NAMES = ("seed", "quick", "plots", "file", "check")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The options that every command takes. `plots` is a folder, `file` is for JSON."""
+    """Options of every command. `plots` is a folder, `file` is for JSON."""
 
     seed: int = 1
     quick: bool = False
@@ -51,14 +47,14 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A bound in words, and whether it is met; None where it cannot be said."""
+    """A bound as text, and whether it is met; None if it cannot be judged."""
 
     is_met: bool | None
     words: str
 
 
 def with_choices(act: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options that all have; `act` gets them as one `Choices`, and its own by name."""
+    """Add the common options to a command; `act` gets them as one `Choices`, and its own options by name."""
 
     @click.option(
         "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of order, load and faults."
@@ -83,7 +79,7 @@ def with_choices(act: Callable[..., int]) -> Callable[..., int]:
 
 
 class Sitting(ABC):
-    """What has been measured so far, and what is said of it."""
+    """Base class of a reproduction: measures, then presents what it has, complete or interrupted."""
 
     def __init__(self) -> None:
         self.console = console_here()
@@ -91,27 +87,27 @@ class Sitting(ABC):
 
     @abstractmethod
     def introduction(self) -> str:
-        """What is going to be measured, before it is."""
+        """Text printed before measuring."""
 
     @abstractmethod
     async def carry_out(self, seed: int, folder: Path) -> None:
-        """Measure, with files in `folder`. Raises ExperimentError."""
+        """Measure, with files in `folder`. Raises `ExperimentError`."""
 
     @abstractmethod
     def present(self) -> list[Verdict]:
-        """Print tables and findings of what there is; returns the bounds."""
+        """Print tables and findings; returns the verdicts."""
 
     @abstractmethod
     def figures(self) -> Mapping[str, Callable[[], Figure]]:
-        """By file name without its ending; empty where there is nothing to draw."""
+        """Functions that draw the figures, by file name without suffix."""
 
     @abstractmethod
     def content(self) -> dict[str, Any]:
-        """For JSON."""
+        """Results for JSON."""
 
 
 def conduct(sitting: Sitting, choices: Choices) -> int:
-    """Measure, present and write; returns the exit code. Raises ExperimentError."""
+    """Measure, present and write; returns the exit code. Raises `ExperimentError`."""
     require_writable("--plots", choices.plots / "any")
     require_writable("--json", choices.file)
     was_stopped = measured(sitting, choices.seed)
@@ -128,7 +124,7 @@ def conduct(sitting: Sitting, choices: Choices) -> int:
 
 
 def measured(sitting: Sitting, seed: int) -> bool:
-    """Returns whether it was stopped. Raises ExperimentError."""
+    """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
     sitting.console.print(Text(sitting.introduction()))
     with tempfile.TemporaryDirectory(prefix="steelyard-") as name, sitting.status:
         try:
@@ -140,7 +136,7 @@ def measured(sitting: Sitting, seed: int) -> bool:
 
 
 def draw(sitting: Sitting, folder: Path) -> None:
-    """Raises BadInputError when a file cannot be written."""
+    """Write all figures as PNG. Raises `BadInputError` if a file cannot be written."""
     from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
 
     for name, make in sitting.figures().items():

@@ -1,6 +1,6 @@
-"""`experiments reproduce third-party`: what newer protocols, names in the background and heartbeats do for the tail.
+"""`experiments reproduce third-party`: effect of newer protocols, background DNS and heartbeats on tail latency.
 
-Rule of this file: it decides nothing by itself. Stays become tables, a figure and verdicts.
+Only runs the measurements and prints tables, a figure and verdicts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def third_party(choices: Choices) -> int:
 
 
 class ThirdPartySitting(Sitting):
-    """The stays, and what is said of them."""
+    """Session: collects the results of all modes and prints them."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class ThirdPartySitting(Sitting):
 
 
 def summary(stay: Stay) -> dict[str, Any]:
-    """For JSON: everything but the single calls."""
+    """Summary of a mode for JSON, without single calls."""
     return {
         "group": stay.mode.group,
         "mode": stay.mode.name,
@@ -119,7 +119,7 @@ def introduction(setup: Setup) -> str:
 
 
 def table_of(stays: Sequence[Stay]) -> Table:
-    """A row for each mode."""
+    """Table with a row for each mode."""
     table = Table(title="ms; connecting: TCP and TLS, of each call on average")
     heads = ("", "mode", "calls", "failed", "p50", "p95", "p99", "opened", "cold", "connecting", "heartbeats")
     for name in heads:
@@ -133,7 +133,7 @@ def table_of(stays: Sequence[Stay]) -> Table:
 
 
 def findings(stays: Sequence[Stay], detour: Detour | None) -> list[str]:
-    """What is to be said beside the bounds."""
+    """Findings printed besides the bounds."""
     found = []
     old, new, beats = (stay_of(stays, mode) for mode in (OLD_A, NEW_A, BEATS))
     if old and new:
@@ -151,7 +151,7 @@ def findings(stays: Sequence[Stay], detour: Detour | None) -> list[str]:
 
 
 def cost_of(beats: Stay) -> str:
-    """Heartbeats, in requests."""
+    """Cost of heartbeats in requests."""
     number = beats.account.heartbeats
     return (
         f"B: {number} heartbeats, {number / max(1, len(beats.made)):.1f} for each call, on {beats.mode.warm} "
@@ -161,7 +161,7 @@ def cost_of(beats: Stay) -> str:
 
 
 def verdicts(stays: Sequence[Stay], detour: Detour | None) -> list[Verdict]:
-    """The bounds, as far as they were measured."""
+    """Verdicts on the bounds, as far as they were measured."""
     found = []
     old, new = stay_of(stays, OLD_A), stay_of(stays, NEW_A)
     if old and new:

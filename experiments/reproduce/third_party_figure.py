@@ -1,7 +1,4 @@
-"""Latency by rank for every way to call a provider: a panel for each group.
-
-Rule of this file: it draws stays and computes nothing but ranks.
-"""
+"""Figure of latency by percentile for every way to call a provider, with a panel for each group."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#009E73")
 TITLES = {"A": "A: bursts", "B": "B: little traffic, 4 s of keep-alive", "far": "90 ms away, a call in 4 s"}
 RANKS = (0.0, 50.0, 90.0, 99.0, 99.9)
 SOURCE = {WITHOUT: (400, 600), BEATS: (150, 300)}
-"""p50 and p99 in ms; the first's is more, the second's that or less."""
+"""The source's p50 and p99 in ms; a lower bound for the first, an upper bound for the second."""
 
 
 @mpl.rc_context(STYLE)
 def third_party_figure(stays: Sequence[Stay]) -> Figure:
-    """As many panels as there are groups."""
+    """Figure with a panel for each group that was measured."""
     groups = [group for group in TITLES if any(stay.mode.group == group for stay in stays)]
     figure, panels = canvas.blank(WIDE, 4.4, 1, len(groups))
     for axes, group in zip(panels, groups, strict=True):
@@ -41,7 +38,7 @@ def third_party_figure(stays: Sequence[Stay]) -> Figure:
 
 
 def draw_group(axes: Axes, stays: Sequence[Stay]) -> None:
-    """Milliseconds against rank."""
+    """Latency percentiles of one group in milliseconds."""
     colours = COLOURS if len(stays) > 2 else COLOURS[::2]
     for stay, colour in zip(stays, colours, strict=False):
         values = np.sort(np.array([1e3 * one.took for one in stay.made]))

@@ -1,7 +1,6 @@
-"""Modes of one phase at the same time, each with a unit of its own, and a route that becomes longer.
+"""Measurements of `third-party`: the modes of a phase in parallel, each with its own balancer, and a route change.
 
-Rule of this file: modes of one group get the same calls at the same instants. What was opened before the calls began is
-in no account.
+Modes of one group get the same calls at the same instants. Connections opened before the calls begin are not counted.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ TTL = 30
 WARM_WITHIN = 20.0
 LOOK = 0.25
 LEARNING = 5
-"""Connections after which a unit knows what is usual on a route."""
+"""Connections after which a balancer knows the usual handshake time of a route."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A mode with its unit, running."""
+    """A mode with its running balancer."""
 
     mode: Mode
     unit: Child
@@ -56,7 +55,7 @@ class Place:
 async def carry_out(
     setup: Setup, seed: int, folder: Path, told: Callable[[str], None], stays: list[Stay]
 ) -> Detour:
-    """Everything. Raises FleetFailedError."""
+    """Run all phases and the route change in parallel. Raises `FleetFailedError`."""
     told(f"a route becomes {DETOUR} times as long")
     watching = asyncio.ensure_future(detoured(setup, seed, folder))
     try:
@@ -73,7 +72,7 @@ async def carry_out(
 async def phase(
     modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, told: Callable[[str], None]
 ) -> list[Stay]:
-    """These modes at the same time. Raises FleetFailedError."""
+    """Run these modes in parallel. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
         told(f"starting: {names}")
@@ -86,7 +85,7 @@ async def phase(
 
 
 async def started_parties(modes: Sequence[Mode], seed: int, stack: AsyncExitStack) -> dict[Party, Child]:
-    """Each of them once, ready."""
+    """Start each party once and wait until all are ready."""
     parties = list(dict.fromkeys(mode.party for mode in modes))
     children = [await crew.started(party.name, party_argv(party, seed), stack) for party in parties]
     await all_ready(children)
@@ -94,7 +93,7 @@ async def started_parties(modes: Sequence[Mode], seed: int, stack: AsyncExitStac
 
 
 def party_argv(party: Party, seed: int, port: int = 0) -> list[str]:
-    """Nobody resumes sessions: what is compared are whole handshakes."""
+    """Arguments of `workers serve`; without session resumption, so that full handshakes are compared."""
     return crew.worker_argv(
         name=party.name,
         port=port,
@@ -112,20 +111,21 @@ def party_argv(party: Party, seed: int, port: int = 0) -> list[str]:
 async def unit_for(
     mode: Mode, parties: dict[Party, Child], port: int, setup: Setup, folder: Path, stack: AsyncExitStack
 ) -> Child:
-    """The unit of one mode: an endpoint for each instance of the application, all of them one party."""
+    """Start the balancer of one mode: an endpoint for each instance of the application, all at one party."""
     file = file_of(mode, parties[mode.party].address, port, 1 if mode.group == "A" else setup.instances)
     return await crew.unit(f"{mode.group} {mode.name}".replace("/", "-"), file, folder, stack)
 
 
 def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> UnitFile:
-    """What the unit is told. Which endpoint gets a call is chance, so each gets its calls by chance. An instance has a
-    memory of names of its own, so each has its own name: nobody is served by what another has waited for."""
+    """Configuration of the balancer. Calls go to random endpoints. Each instance has its own hostname, so that no
+    instance uses a DNS result that another has waited for.
+    """
     hosts = [f"{number}.{NAME}" if mode.slow_names else party[0] for number in range(instances)]
     endpoints = [
         {"id": f"{number}", "address": f"https://{host}:{party[1]}", **mode.endpoint}
         for number, host in enumerate(hosts)
     ]
-    # a connect that a busy machine makes late is no failure of the way
+    # a connect delayed by a busy machine is not a failure of the mode
     tables: dict[str, Keys] = {"upstream_tls": {"verify": False}, "timeouts": {"connect": 10}}
     if mode.slow_names:
         tables["names"] = names_keys(port, mode.forgotten)
@@ -135,14 +135,15 @@ def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> Un
 
 
 def names_keys(port: int, is_forgotten: bool) -> Keys:
-    """An answer that serves whoever waited for it and nobody later: what a cache is worth that has forgotten by the
-    next request, and that nobody fills ahead of need."""
+    """Keys of the table `names`; if forgotten, a result serves only the requests that waited for it, as from a cache
+    that expires before the next request and is not refreshed ahead.
+    """
     keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
     return keys | ({"ahead": False, "shortest": 0.05, "longest": 0.05, "stale": 0} if is_forgotten else {})
 
 
 async def settled(place: Place) -> None:
-    """What is to be kept warm is. Raises FleetFailedError."""
+    """Wait until the connections to keep warm are open. Raises `FleetFailedError`."""
     if not place.mode.warm:
         return
     for _ in range(round(WARM_WITHIN / LOOK)):
@@ -154,7 +155,7 @@ async def settled(place: Place) -> None:
 
 
 async def stay(place: Place, setup: Setup, seed: int) -> Stay:
-    """All calls by one mode. Raises FleetFailedError."""
+    """Make all calls of one mode. Raises `FleetFailedError`."""
     before = account_of(await crew.balancer_status(place.unit))
     made: list[Made] = []
     began_at = time.monotonic()
@@ -174,7 +175,7 @@ async def stay(place: Place, setup: Setup, seed: int) -> Stay:
 
 
 def instants(group: str, setup: Setup, rng: Random) -> Iterator[float]:
-    """Seconds at which calls are due: bursts by chance for A, single calls by chance for the others."""
+    """Due times in seconds: Poisson bursts for A, Poisson calls for the others."""
     at = 0.0
     mean = setup.gap if group == "A" else setup.rests[group] / setup.instances
     while at < setup.seconds:
@@ -183,7 +184,7 @@ def instants(group: str, setup: Setup, rng: Random) -> Iterator[float]:
 
 
 def account_of(status: dict[str, Any]) -> Account:
-    """Of all endpoints of a unit."""
+    """Counters summed over all endpoints of a balancer."""
     counts = [endpoint["connections"] for endpoint in status["endpoints"]]
     tls = [endpoint["route"]["tls"] for endpoint in status["endpoints"]]
     opened, cold, died, heartbeats = (
@@ -194,7 +195,7 @@ def account_of(status: dict[str, Any]) -> Account:
 
 
 async def detoured(setup: Setup, seed: int, folder: Path) -> Detour:
-    """A provider that is called again from farther away, and how long the unit takes to say so."""
+    """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
         port = next(lasting_ports(1))
         near, far = Party("near"), Party("detour", trip=DETOUR * TRIP)
@@ -213,7 +214,7 @@ async def detoured(setup: Setup, seed: int, folder: Path) -> Detour:
 
 
 async def until_usual(unit: Child) -> None:
-    """Until the unit knows the route. Raises FleetFailedError."""
+    """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
     for _ in range(round(2 * WARM_WITHIN / LOOK)):
         endpoint = (await crew.balancer_status(unit))["endpoints"][0]
         if endpoint["route"]["tls"]["usual"] is not None:

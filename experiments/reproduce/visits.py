@@ -1,7 +1,7 @@
-"""Workers, a unit, and the calls to them: the running part of the keep-alive matrix.
+"""Measurements of the keep-alive matrix: workers, a balancer, and sequential calls to them.
 
-Rule of this file: one call at a time on the whole machine, and every block visits every cell once, in an order of its
-own, so what slows a minute slows all of them.
+One call at a time on the whole machine; every block visits every cell once in random order, so that temporary slowness
+affects all cells alike.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NAP = 0.002
 
 
 async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit], None]) -> None:
-    """Every cell, `setup.visits` times. Raises FleetFailedError."""
+    """Visit every cell `setup.visits` times. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         far = await targets_of(setup, folder, stack)
         near = await targets_of(replace(setup, one_way=0.0), folder, stack)
         targets = far | {cell.twin: target for cell, target in near.items()}
         rng = Random(seed)
-        for block in range(-1, setup.visits):  # the first warms up everybody's code, and is not told
+        for block in range(-1, setup.visits):  # the first block is warm-up and is not reported
             for cell in rng.sample(list(targets), len(targets)):
                 visit = await asyncio.to_thread(visited, cell, targets[cell], setup.calls, block)
                 if block >= 0:
@@ -39,7 +39,7 @@ async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit
 
 
 async def targets_of(setup: Setup, folder: Path, stack: AsyncExitStack) -> dict[Cell, Target]:
-    """Whom each cell calls."""
+    """Start workers and a balancer; returns the target of each cell."""
     workers = {
         (tls, http): await worker(setup, tls, http, None, stack)
         for tls in ("1.2", "1.3")
@@ -51,7 +51,7 @@ async def targets_of(setup: Setup, folder: Path, stack: AsyncExitStack) -> dict[
 
 
 async def worker(setup: Setup, tls: str, http: str, most: int | None, stack: AsyncExitStack) -> Target:
-    """A worker so far away, that is ready."""
+    """Start a worker behind the emulated delay and wait until it is ready."""
     child = await crew.worker(
         stack,
         rtt=f"{2e3 * setup.one_way:g}ms" if setup.one_way else None,
@@ -65,16 +65,16 @@ async def worker(setup: Setup, tls: str, http: str, most: int | None, stack: Asy
 
 
 async def unit_before(target: Target, folder: Path, stack: AsyncExitStack) -> Target:
-    """The balancer on this side of the link, before one worker."""
+    """Start the balancer on the client's side of the link, in front of one worker."""
     endpoint = {"id": "far", "region": "far", "address": f"https://{target.authority}"}
     file = UnitFile(tables={"upstream_tls": {"verify": False}}, endpoints=[endpoint])
     return Target(*(await crew.unit("unit", file, folder, stack)).address)
 
 
 def visited(cell: Cell, target: Target, calls: int, block: int) -> Visit:
-    """One visit. Raises FleetFailedError."""
+    """Make one visit. Raises `FleetFailedError`."""
     try:
-        # A context that offers no session: none is resumed. Made before the clock runs.
+        # A new context has no session, so none is resumed. Made before the clock starts.
         context = client_context(target)
         lag = lateness()
         each = 1 if not cell.keep_alive else calls
@@ -85,14 +85,14 @@ def visited(cell: Cell, target: Target, calls: int, block: int) -> Visit:
 
 
 def lateness() -> float:
-    """Seconds by which a sleep of 2 ms ends late."""
+    """Oversleeping of a sleep of 2 ms, in seconds."""
     due_at = time.perf_counter() + NAP
     time.sleep(NAP)
     return time.perf_counter() - due_at
 
 
 def kept(target: Target, context: ssl.SSLContext | None, calls: int) -> list[float]:
-    """Seconds of each of so many calls on one connection; the first includes setting it up."""
+    """Seconds of each of `calls` requests on one connection; the first includes the handshakes."""
     took, began_at = [], time.perf_counter()
     connection = Connection(target, context)
     try:
