@@ -121,11 +121,13 @@ async def test_sigterm_finishes_what_is_in_flight(run: Run, stage: Stage) -> Non
 
 
 async def gone(port: int) -> None:
-    """Wait until nobody listens there."""
+    """Wait until the port is closed. A connection in the backlog of a socket that is being closed is reset."""
     async with asyncio.timeout(5):
         while True:
             try:
                 await (await client_of(port)).close()
+            except ConnectionResetError:
+                continue
             except ConnectionRefusedError:
                 return
 
