@@ -18,7 +18,7 @@ from balancer.admin.status_command import control, status
 from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
-from balancer.membership.file_source import WatchedFile
+from balancer.membership.file_source import FileSource
 from balancer.printable import one_line
 from balancer.probe.command import probe
 from balancer.process.lifecycle import serve
@@ -133,7 +133,7 @@ def check_command(file: Path) -> None:
     for endpoint in settings.endpoints:
         say(f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address}")
     if settings.discovery.file is not None:
-        for endpoint in WatchedFile(settings.discovery.file).first():
+        for endpoint in FileSource(settings.discovery.file).first():
             say(
                 f"  {endpoint.id:<16} {endpoint.region:<8} weight {endpoint.weight:<6g} {endpoint.address} (file)"
             )

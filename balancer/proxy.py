@@ -158,8 +158,8 @@ class Proxy:
         prefix = secrets.token_hex(6).encode()
         self.fresh_id: Callable[[], bytes] = map((prefix + b"-%x").__mod__, count()).__next__
         """Return a request id that is unique across processes and runs; runs no Python frame."""
-        self.roster = EndpointRegistry(self, terms)
-        self.discovery = Discovery(self.roster)
+        self.registry = EndpointRegistry(self, terms)
+        self.discovery = Discovery(self.registry)
         self.recording = Recording(self, clock)
         self.explanations = Explanations(router, clock.now)
         self.apply(terms)
@@ -179,17 +179,17 @@ class Proxy:
         self.stickiness: Stickiness | None = terms.stickiness
         self.key_of: KeyOf | None = terms.key_of
         self.edits: ResponseEdits | None = terms.edits
-        self.says_forwarded = terms.says_forwarded
+        self.adds_forwarded = terms.adds_forwarded
         self.allowed_methods = terms.allowed_methods
         self._trusted = terms.trusted_proxies
         self.tunnels.idle, self.tunnels.stall = terms.timeouts.tunnel_idle, terms.timeouts.body_idle
-        self.pools.go_by(terms.pools)
+        self.pools.apply(terms.pools)
         self.pools.tls = terms.upstream_tls
         self.pools.routes.use(terms.routes)
         self.checks.use(terms.check_plan)
         self.load_probes.use(terms.probe_plan)
-        self.router.use_fitness(terms.fitness)
-        self.router.use_concurrency(terms.concurrency)
+        self.router.apply_health(terms.fitness)
+        self.router.apply_concurrency(terms.concurrency)
         self._apply_hedging(terms.hedging)
         self._apply_admission(terms)
         self.recording.apply(terms.record)
@@ -209,7 +209,7 @@ class Proxy:
             self.hedges = Hedges(self, hedging)
 
     def _apply_admission(self, terms: RuntimeConfig) -> None:
-        rules, queue = terms.gate_rules, self.queue
+        rules, queue = terms.admission_rules, self.queue
         levels = len(rules.levels) if rules is not None else 1
         queue.apply(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
         if self.gate is not None and rules is not None:

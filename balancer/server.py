@@ -13,7 +13,7 @@ from balancer.admin.application import AdminApplication
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
 from balancer.config.reload import Prepared, Reloads
-from balancer.config.runtime import terms_of
+from balancer.config.runtime import runtime_config_of
 from balancer.config.sections import LogConfig
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
@@ -23,7 +23,7 @@ from balancer.downstream.timeouts import SLICE, Sweep
 from balancer.log.access_log import AccessLog, wall_offset
 from balancer.log.formats import FORMATS
 from balancer.log.output import LogOutput, complain
-from balancer.membership.dns_source import WatchedName
+from balancer.membership.dns_source import DnsSource
 from balancer.process.channel import Channel
 from balancer.process.connection_balance import ConnectionBalance
 from balancer.process.listening import listening
@@ -44,7 +44,7 @@ A request in that time is answered with Connection: close; the other clients see
 def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Proxy:
     """Build the proxy that `settings` describe."""
     rng = Random(settings.seed)
-    terms = terms_of(settings)
+    terms = runtime_config_of(settings)
     endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
     router = Router(
         endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, fitness=terms.fitness
@@ -172,20 +172,20 @@ class Server:
         if not is_met_alike:
             await self._update_clients(list(self.proxy.downstreams))
 
-    def _apply_prepared(self, prepared: Prepared) -> list[WatchedName]:
+    def _apply_prepared(self, prepared: Prepared) -> list[DnsSource]:
         """Apply a prepared configuration. Returns the names that need no lookup any more.
 
         Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
         `PoliciesError` before anything else changes.
         """
         proxy, terms = self.proxy, prepared.terms
-        proxy.roster.warm(terms)
+        proxy.registry.warm(terms)
         if terms.policy != proxy.policy:
             proxy.apply_policy(terms.policy)
         gone = proxy.discovery.apply(terms.discovery, terms.upstream_tls_config)
         self._apply_log(terms.log, prepared.output)
         proxy.apply(terms)
-        proxy.roster.apply(terms)
+        proxy.registry.apply(terms)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(terms.server_tls), terms.proxy_protocol
         self._control.token = terms.token
         self._publish_grace()

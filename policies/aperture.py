@@ -76,7 +76,7 @@ class Aperture:
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(log window), and O(window) after an availability change."""
         if not facts.tried and len(available) != self._offered:
-            self._lay_window(len(available))
+            self._compute_window(len(available))
         chances, window = self._chances, self._window
         if len(window) < 2:
             return self._without_chances(facts, available, now)
@@ -88,7 +88,7 @@ class Aperture:
         at = self._random() * (everything - its)  # without replacement: the first one's part is left out
         second = bisect_right(chances, at if at < before else at + its, 0, last)
         one, other = window[first], window[second]
-        if first == second or facts.tried or not (one[0].is_listed and other[0].is_listed):
+        if first == second or facts.tried or not (one[0].is_selectable and other[0].is_selectable):
             self._offered = -1
             return self._without_chances(facts, available, now)
         mine, others = _load(one, now), _load(other, now)
@@ -98,12 +98,12 @@ class Aperture:
 
     def _without_chances(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick for a retry, or just after an endpoint became unavailable: two of the window's, else of all."""
-        able = [state for state, _ in self._window if state.is_listed and state.id not in facts.tried]
+        able = [state for state, _ in self._window if state.is_selectable and state.id not in facts.tried]
         if not able and self.trace is not None:
             self.trace.note(OUTSIDE)
         return less_loaded_of_two(able or available, self._random, now, self.trace)
 
-    def _lay_window(self, offered: int) -> None:
+    def _compute_window(self, offered: int) -> None:
         """Compute the window, from this balancer's position on, until its width is covered."""
         self._offered = offered
         ring, edges = self._ring, self._edges
@@ -114,13 +114,13 @@ class Aperture:
         for step in range(len(ring)):
             state = ring[(at + step) % len(ring)]
             part = state.endpoint.weight if step else edges[at + 1] - begins_at
-            if state.is_listed and part > negligible:
+            if state.is_selectable and part > negligible:
                 self._window.append((state, min(part, width) / state.endpoint.weight))
                 width -= part
             if width <= negligible:
                 break
         else:  # the window covers the whole circle: every endpoint has its full weight
-            self._window = [(state, 1.0) for state in ring if state.is_listed]
+            self._window = [(state, 1.0) for state in ring if state.is_selectable]
         self._lay_chances()
 
     def _place(self) -> tuple[float, float]:

@@ -28,7 +28,7 @@ Entry = tuple[float, int, EndpointState, float]
 reproducible."""
 
 
-class Deadlines:
+class EdfScheduler:
     """Earliest-deadline-first scheduler of endpoints, weighted by the period 1/weight."""
 
     def __init__(self, rng: Random) -> None:
@@ -61,6 +61,6 @@ class Deadlines:
             self._time = due
             weight = weights[state]
             heapreplace(heap, (due + 1.0 / weight, place, state, weight))
-            if state.is_listed and (not tried or state.id not in tried):
+            if state.is_selectable and (not tried or state.id not in tried):
                 return state
         return self._rng.choices(available, [weights.get(state, state.weight) for state in available])[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from operator import attrgetter
 from random import Random
 
-from policies.edf import Deadlines
+from policies.edf import EdfScheduler
 from policies.insight.explanation import Trace
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
@@ -27,7 +27,7 @@ class EdfRoundRobin:
     trace: Trace | None = None
 
     def __init__(self, rng: Random) -> None:
-        self._turns = Deadlines(rng)
+        self._turns = EdfScheduler(rng)
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Rebuild the schedule with the new weights."""

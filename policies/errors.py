@@ -47,11 +47,11 @@ class NoEndpointAvailable(PoliciesError):
     @property
     def is_saturated(self) -> bool:
         """Whether waiting may help: some endpoint is eligible and only full."""
-        return any(state.is_fit for state in self._states)
+        return any(state.is_eligible for state in self._states)
 
     def __str__(self) -> str:
         enabled = [state for state in self._states if state.enabled]
-        fit = [state for state in enabled if state.is_fit]
+        fit = [state for state in enabled if state.is_eligible]
         full = sum(state.is_full for state in fit)
         return (
             f"no endpoint available: {len(self._states)} known, {len(enabled)} up, "

@@ -23,7 +23,7 @@ from policies.routing.facts import Outcome, RequestFacts
 IDLE = "idle"
 """Reason: the head of the queue of idle endpoints."""
 
-NOBODY_IDLE = "nobody-idle"
+NONE_IDLE = "nobody-idle"
 """Reason: the queue is empty, so at random."""
 
 
@@ -69,7 +69,7 @@ class JoinIdleQueue:
         reason = IDLE
         if state is None:
             state = self._at_random.pick(facts, available, now)
-            reason = NOBODY_IDLE
+            reason = NONE_IDLE
         if self.trace is not None:
             self.trace.note(reason, (state,), (state.in_flight,))
         return state
@@ -79,7 +79,7 @@ class JoinIdleQueue:
         line = self._line
         for _ in range(len(line)):
             state = next(iter(line))
-            if not state.in_flight and is_welcome(state, facts, now):
+            if not state.in_flight and is_usable(state, facts, now):
                 line.move_to_end(state)
                 return state
             del line[state]
@@ -92,7 +92,7 @@ class JoinIdleQueue:
         self._aside.clear()
 
 
-def is_welcome(state: EndpointState, facts: RequestFacts, now: float) -> bool:
+def is_usable(state: EndpointState, facts: RequestFacts, now: float) -> bool:
     """Whether it may take the request and has no failure penalty."""
-    is_on_offer = state.is_listed and state.id not in facts.tried
+    is_on_offer = state.is_selectable and state.id not in facts.tried
     return is_on_offer and not (state.latency.failures and state.blame(now))

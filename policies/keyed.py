@@ -39,7 +39,7 @@ NO_KEY = "no-key"
 _UNIT: Final = 2.0**-32
 
 
-class Keyed:
+class ConsistentHashPolicy:
     """Base class: picks the first endpoint in the key's order that can take the request.
 
     A subclass implements `owner` and `owners`, which get the key's 64-bit hash, and `learn`, which gets the endpoints
@@ -84,15 +84,15 @@ class Keyed:
         else:
             hashed = hashing.of_key(key)
             state = self.owner(hashed)
-            if not state.is_listed or state.share < 1.0 or self._load_bound or facts.tried is not NOBODY:
-                state = self._first_who_can(hashed, facts, available, now)
+            if not state.is_selectable or state.share < 1.0 or self._load_bound or facts.tried is not NOBODY:
+                state = self._first_available(hashed, facts, available, now)
             elif self.trace is not None:
                 self.trace.note(OWNER, (state,))
         if self._load_bound:
             self._in_flight += 1
         return state
 
-    def _first_who_can(
+    def _first_available(
         self, hashed: int, facts: RequestFacts, available: Available, now: float
     ) -> EndpointState:
         number = (hashed & 0xFFFFFFFF) * _UNIT
@@ -104,7 +104,7 @@ class Keyed:
                 continue
             seen.add(state)
             passed.append(state)
-            if not state.is_listed or state.id in facts.tried or number >= state.share:
+            if not state.is_selectable or state.id in facts.tried or number >= state.share:
                 continue
             if not most or state.in_flight < most * state.weight:
                 self._explain(passed)

@@ -45,14 +45,14 @@ class LeastInFlight:
         if tie not in TIES:
             raise BadPolicyOption("tie", f"must be one of {', '.join(TIES)}, got '{tie}'")
         self._is_plain = choices == 2 and tie == "random"
-        self._turnover: RecentRequests | None = None
+        self._recent: RecentRequests | None = None
         if tie == "rate":
-            self._turnover = RecentRequests()
+            self._recent = RecentRequests()
             self.members_changed = self._members_changed
 
     def _members_changed(self, states: Sequence[EndpointState], now: float) -> None:
-        if self._turnover is not None:
-            self._turnover.follow(states)
+        if self._recent is not None:
+            self._recent.follow(states)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(choices), or O(n) with 0 choices."""
@@ -67,8 +67,8 @@ class LeastInFlight:
             note_loads(self.trace, drawn, now)
         equals = least_loaded(drawn, now)
         state = equals[0] if len(equals) == 1 else self._one_of(equals, now)
-        if self._turnover is not None:
-            self._turnover.count(state, now)
+        if self._recent is not None:
+            self._recent.count(state, now)
         return state
 
     def _drawn(self, available: Available) -> Sequence[EndpointState]:
@@ -79,9 +79,9 @@ class LeastInFlight:
         return self._sample(available, choices) if 0 < choices < size else available
 
     def _one_of(self, equals: list[EndpointState], now: float) -> EndpointState:
-        if self._turnover is None:
+        if self._recent is None:
             return equals[int(self._random() * len(equals))]
-        rates = [self._turnover.of(state, now) for state in equals]
+        rates = [self._recent.of(state, now) for state in equals]
         if self.trace is not None:
             self.trace.note(LOWER_RATE, equals, rates)
         least = min(rates)

@@ -12,7 +12,7 @@ from random import Random
 
 from policies import hashing
 from policies.errors import BadPolicyOption
-from policies.keyed import Keyed
+from policies.keyed import ConsistentHashPolicy
 from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 
@@ -29,7 +29,7 @@ MOST_PLACES = 1_048_573
 """Largest `table`: the last prime below 2²⁰."""
 
 
-class Maglev(Keyed):
+class Maglev(ConsistentHashPolicy):
     """Maglev consistent hashing: one lookup of the key in a table that is filled evenly, by weight.
 
     Eisenbud and others, Maglev: A Fast and Reliable Software Network Load Balancer, NSDI 2016, § 3.4; a lower weight

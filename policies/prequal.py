@@ -43,7 +43,7 @@ ALL_HOT = "all-hot-least-loaded"
 NO_PROBES = "no-probes"
 """Reason: fewer than two responses are in the pool, so the less loaded of two. The reason of that pick follows."""
 
-HOPE = 0.5
+PRIOR_SHARE = 0.5
 """Multiple of the latency prior that is assumed for an endpoint of unknown latency while it has no request. With one it
 costs more than any other, so that there is one trial at a time and no stampede."""
 
@@ -77,7 +77,7 @@ class Prequal:
         self._latencies: PerEndpoint[LatencyByLoad] = PerEndpoint(LatencyByLoad)
         self._uses = 1.0
         self._due = self._owed = 0.0
-        self._somebody_probes = False
+        self._is_probed = False
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Remove the probes of removed endpoints, and update the number of uses."""
@@ -90,7 +90,7 @@ class Prequal:
         """Pick by the probes in the pool. O(pool)."""
         pool = self._pool
         pool.expire(now)
-        if not self._somebody_probes:
+        if not self._is_probed:
             for state in self._drawn():
                 self._add(state, state.in_flight, now)
         best = pool.best(facts, now, min(2, len(available)))
@@ -121,7 +121,7 @@ class Prequal:
 
     def probes(self, now: float) -> Sequence[EndpointState]:
         """Return the endpoints to probe next."""
-        self._somebody_probes = True
+        self._is_probed = True
         return self._drawn()
 
     def observe_probe(self, state: EndpointState, load: ReportedLoad, latency: float, now: float) -> None:
@@ -150,7 +150,7 @@ class Prequal:
         """Return the latency in seconds at that load, of which `of_ours` requests are this balancer's."""
         latency = self._latencies[state].read(in_flight, now)
         if latency is None:
-            return state.norms.latency(state.region, now) * (of_ours + HOPE)
+            return state.norms.latency(state.region, now) * (of_ours + PRIOR_SHARE)
         return latency
 
     def _drawn(self) -> list[EndpointState]:
@@ -161,13 +161,13 @@ class Prequal:
         states, random = self._states, self._random
         size = len(states)
         if count >= size:
-            return [state for state in states if state.is_listed]
+            return [state for state in states if state.is_selectable]
         drawn: list[EndpointState] = []
         while len(drawn) < count:
             state = states[int(random() * size)]
             if state not in drawn:
                 drawn.append(state)
-        return [state for state in drawn if state.is_listed]
+        return [state for state in drawn if state.is_selectable]
 
 
 def uses(pool: int, endpoints: int, probes: float, remove: float, delta: float, most: float) -> float:

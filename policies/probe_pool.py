@@ -97,7 +97,7 @@ class ProbePool:
         slow = most_load = -1.0
         usable = 0
         for state, probe in self.probes.items():
-            if not state.is_listed or (tried and state.id in tried):
+            if not state.is_selectable or (tried and state.id in tried):
                 continue
             usable += 1
             in_flight = probe.in_flight

@@ -102,7 +102,7 @@ class RegionAware(PerRegion):
         self._wait_price = at_least(0, wait_price=wait_price)
         self._explore = between(0, 1, explore=explore)
         self._headroom = Headroom(between(0.2, 1, full=full), at_least(0.1, smoothing=smoothing))
-        self._is_told = False  # a utilisation has been reported; until then there is no need to count
+        self._has_reports = False  # a utilisation has been reported; until then there is no need to count
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick a region by price, then an endpoint by the inner policy. O(regions)."""
@@ -112,33 +112,33 @@ class RegionAware(PerRegion):
             state = self._stale(available, now)
         if state is None:
             region = self._cheapest(home, available, now)
-            if self._is_told and has_choice and region != home and self._is_passed_over(region):
+            if self._has_reports and has_choice and region != home and self._is_passed_over(region):
                 region = self._with_room(region, home, available, now)
             state = self.pick_in(region, facts, available, now)
-        if self._is_told:
+        if self._has_reports:
             self._headroom.of(state.region).in_flight += 1
         return state
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Record the utilisation that the worker reports."""
         report = outcome.reported_load
-        if self._is_told:
+        if self._has_reports:
             self._headroom.settled(state, outcome, now)
         elif report is not None and report.utilization is not None:
-            self._is_told = True
+            self._has_reports = True
             self._headroom.look(self._states, now)
         super().observe(state, outcome, now)
 
     def members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         """Update the endpoints and the requests in flight per region."""
         super().members_changed(states, now)
-        if self._is_told:
+        if self._has_reports:
             self._headroom.look(states, now)
 
     def tick(self, now: float) -> None:
         """Update the headroom of all regions."""
         super().tick(now)
-        if self._is_told:
+        if self._has_reports:
             self._headroom.look(self._states, now)
 
     def _stale(self, available: Available, now: float) -> EndpointState | None:

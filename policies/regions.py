@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from policies.insight.explanation import Around, pass_on
+from policies.insight.explanation import WrappingPolicy, set_trace
 from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
 from policies.round_robin import RoundRobin
@@ -27,7 +27,7 @@ def _nobody(now: float) -> Sequence[EndpointState]:
     return ()
 
 
-class PerRegion(Around):
+class PerRegion(WrappingPolicy):
     """Base class with a child policy per region, made on first use: a shared one would mix up their turns."""
 
     def __init__(self, make: PolicyMaker, rng: Random) -> None:
@@ -41,7 +41,7 @@ class PerRegion(Around):
             self.probes = self._probes
             self.observe_probe = self._observe_probe
 
-    def inside(self) -> Iterable[Policy]:
+    def inner_policies(self) -> Iterable[Policy]:
         """Return the child policies of all regions."""
         return self._children.values()
 
@@ -68,7 +68,7 @@ class PerRegion(Around):
         """Let the region's child policy pick among the region's endpoints."""
         if region not in self._children:
             fresh = self._children[region] = self._make(self._rng)
-            pass_on(fresh, self._trace)
+            set_trace(fresh, self._trace)
             if hasattr(fresh, "observe"):
                 self._observers[region] = fresh.observe
             self._tell(region, now)

@@ -12,7 +12,7 @@ from math import log
 from random import Random
 
 from policies import hashing
-from policies.keyed import Keyed
+from policies.keyed import ConsistentHashPolicy
 from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 
@@ -28,7 +28,7 @@ MOST_SLOTS = 1 << 20
 """Largest `slots`: the order of endpoints is cached for each slot that was used."""
 
 
-class Rendezvous(Keyed):
+class Rendezvous(ConsistentHashPolicy):
     """Rendezvous hashing: the same endpoint for the same key, the highest of all weighted bids.
 
     Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998; weighted by w / −ln u (Schindelhauer and

@@ -18,7 +18,7 @@ from __future__ import annotations
 from math import inf
 from random import Random
 
-from policies.edf import Deadlines
+from policies.edf import EdfScheduler
 from policies.errors import BadPolicyOption
 from policies.insight.explanation import Trace
 from policies.options import at_least
@@ -96,7 +96,7 @@ class ReportedLoadRoundRobin:
         self._expiry = expiry
         self._update = at_least(0.1, update=update)
         self._updated_at = -inf
-        self._turns = Deadlines(rng)
+        self._turns = EdfScheduler(rng)
         self._reports: PerEndpoint[Report] = PerEndpoint(Report)
         self._weights: dict[EndpointState, float] = {}
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from random import Random
 
 from policies import hashing
-from policies.keyed import Keyed
+from policies.keyed import ConsistentHashPolicy
 from policies.options import between
 from policies.routing.endpoint_state import EndpointState
 
@@ -27,7 +27,7 @@ MOST_IN_ALL = 1 << 20
 """Most points of all endpoints together, some 100 MB: above it, each has half of its points, a quarter, and so on."""
 
 
-class RingHash(Keyed):
+class RingHash(ConsistentHashPolicy):
     """The same endpoint for the same key: consistent hashing on a ring of points, by weight.
 
     Karger, Lehman, Leighton, Levine, Lewin and Panigrahy, Consistent Hashing and Random Trees, STOC 1997; with points

@@ -59,15 +59,15 @@ class RoundRobin:
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick the next endpoint. O(1) for equal weights (O(log n) after an availability change), else O(n)."""
         if not self._is_even:
-            return self._richest(available)
+            return self._most_credit(available)
         state = self._next_in_turn(available)
         if state.share != 1.0:
-            state = self._next_who_may(state, available)
+            state = self._next_allowed(state, available)
         if self.trace is not None:
             self.trace.note(IN_TURN, (state,))
         return state
 
-    def _next_who_may(self, state: EndpointState, available: Available) -> EndpointState:
+    def _next_allowed(self, state: EndpointState, available: Available) -> EndpointState:
         """Return the next endpoint, skipping one in slow start in proportion to its share."""
         credit = self._credit
         for _ in range(MOST_PASSED):
@@ -90,7 +90,7 @@ class RoundRobin:
         self._last = state = available[after]
         return state
 
-    def _richest(self, available: Available) -> EndpointState:
+    def _most_credit(self, available: Available) -> EndpointState:
         credit = self._credit
         for state in available:
             credit[state.id] += state.weight

@@ -40,7 +40,7 @@ CHOICES: Final = 8
 
 Simulated, six workers of one slot at 70 % load: p99 129 ms with four, 121 with eight, which is all of them."""
 
-SCOUTS: Final = 2
+REGION_SAMPLES: Final = 2
 """Endpoints that are sampled to estimate a region's cost."""
 
 WAIT_PRICE: Final = 5.0
@@ -117,11 +117,11 @@ class Steelyard:
             return self._best_of(self._costs(available, self._choices, now), now)
         chosen, peers, least = available, list[Costed](), inf
         for region, members in regions.items():
-            costs = self._costs(members, SCOUTS, now)
+            costs = self._costs(members, REGION_SAMPLES, now)
             cost = min(costs, key=_cost)[0] - (self._margin if region == home else 0.0)
             if cost < least:
                 chosen, peers, least = members, costs, cost
-        if len(chosen) > SCOUTS:
+        if len(chosen) > REGION_SAMPLES:
             peers = self._costs(chosen, self._choices, now)
         return self._best_of(peers, now)
 
@@ -156,7 +156,7 @@ def expected_cost(state: EndpointState, now: float, wait_price: float) -> float:
     """Return the seconds that one more request there costs, including the wait of later requests."""
     cost = state.predicted_latency(now, wait_price)
     connections = state.connections
-    if connections is not None and not connections.is_warm:
+    if connections is not None and not connections.has_idle:
         cost += connections.connect_time
     return cost
 

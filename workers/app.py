@@ -17,14 +17,14 @@ from pydantic import BaseModel, Field, ValidationError
 from workers.account import Account
 from workers.body import Digest, digest_of, digest_of_generated, pieces
 from workers.control import Control, invalid
-from workers.dormancy import Dormancy
-from workers.endings import Endings, reset
+from workers.dormancy import ColdStart
+from workers.endings import ConnectionClosing, reset
 from workers.far_end import far_end_of
 from workers.faults import Switchboard, Verdict
 from workers.load import LoadReport
 from workers.service import Slots
 from workers.settings import Settings
-from workers.standstill import Standstill
+from workers.standstill import GcPause
 from workers.timer import DeadlineTimer
 
 DEMAND = "X-Service-Times"
@@ -55,12 +55,12 @@ class WorkerApp:
         now = self._arrived_at = time.monotonic()
         self._service = settings.service.scaled(1 / settings.speed)
         self._slots = Slots(settings.slots, settings.queue_limit)
-        self._standstill = Standstill(timer, self._slots)
+        self._standstill = GcPause(timer, self._slots)
         switchboard.obeyed_by(self._standstill.obey)
         self._load = LoadReport(settings.name, settings.region, self._slots, now)
-        self._dormancy = Dormancy(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
+        self._dormancy = ColdStart(settings.sleep_after, settings.wake_time, now, settings.starts_asleep)
         self._service_rng = Random(f"{settings.seed}:service")
-        self._endings = Endings(
+        self._endings = ConnectionClosing(
             timer, Random(f"{settings.seed}:close"), settings.close_idle, settings.max_requests_per_connection
         )
 
@@ -79,10 +79,10 @@ class WorkerApp:
         self._endings.begin(request)
         self._load.in_flight += 1
         try:
-            response = await self._undergo(request)
+            response = await self._handle(request)
         finally:
             self._load.in_flight -= 1
-            self._dormancy.stir(time.monotonic())
+            self._dormancy.note_activity(time.monotonic())
         self._endings.finish(request, response)
         return response
 
@@ -99,7 +99,7 @@ class WorkerApp:
             return self._refusal(503, "unhealthy", report)
         return web.json_response({"status": "ok", "worker": self.settings.name}, headers=report)
 
-    async def _undergo(self, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
         try:
             wish = Wish.model_validate(dict(request.query)) if request.query_string else PLAIN
         except ValidationError as error:
@@ -109,7 +109,7 @@ class WorkerApp:
         while (verdict := self.switchboard.verdict()) is Verdict.HANG:
             await self.switchboard.changed()
         if verdict is not Verdict.SERVE:
-            return self._misbehave(request, verdict)
+            return self._respond_fault(request, verdict)
         return await self._serve(request, wish, digest, moved_at)
 
     async def _serve(
@@ -129,7 +129,7 @@ class WorkerApp:
             return self._refuse(503, "queue_full", retry_after=self._slots.room_at(now) - now)
         finished_at = await self._standstill.served(stay.finish_at)
         if far_end is not None:
-            far_end.react_to(finished_at)
+            far_end.set_event_time(finished_at)
         self._load.served += 1
         headers = self._load.headers(finished_at, service_time)
         request_id = request.headers.get("X-Request-ID")
@@ -184,7 +184,7 @@ class WorkerApp:
 
     # ── faults and rejections ────────────────────────────────────────────────────────────────────────────
 
-    def _misbehave(self, request: web.Request, verdict: Verdict) -> web.Response:
+    def _respond_fault(self, request: web.Request, verdict: Verdict) -> web.Response:
         if verdict is Verdict.RESET:
             reset(request.transport)
         return self._refuse(self.switchboard.current.fail_status, "fault")

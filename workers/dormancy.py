@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-class Dormancy:
+class ColdStart:
     """Model of a process that sleeps after `sleep_after` idle seconds and takes `wake_time` seconds to wake.
 
     Requests that arrive while it wakes all wait for the same time. `sleep_after=inf` never sleeps.
@@ -25,9 +25,9 @@ class Dormancy:
         """Note a request at `now`; return the time from which it can be served."""
         if self.is_asleep(now):
             self._awake_at = now + self.wake_time
-        self.stir(max(now, self._awake_at))
+        self.note_activity(max(now, self._awake_at))
         return self._awake_at
 
-    def stir(self, now: float) -> None:
+    def note_activity(self, now: float) -> None:
         """Note activity, such as the end of a request."""
         self._active_at = max(self._active_at, now)

@@ -21,7 +21,7 @@ from workers.timer import DeadlineTimer
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 
-class Endings:
+class ConnectionClosing:
     """Counts the requests of every connection and closes it when due.
 
     `idle_span`: an idle connection is closed after a time drawn uniformly from it, in seconds; a span from 0 closes

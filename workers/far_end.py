@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workers.line import Line
+from workers.line import DelayLine
 
 Buffer = bytes | bytearray | memoryview
 
@@ -28,15 +28,15 @@ PATIENCE = 0.005
 three milliseconds of it."""
 
 
-class FarEnd(asyncio.Transport):
+class WorkerTransport(asyncio.Transport):
     """The transport that `protocol` writes to; `near` is the client's transport, `up` and `down` delay lines."""
 
     def __init__(
         self,
         near: asyncio.Transport,
         protocol: asyncio.Protocol,
-        up: Line,
-        down: Line,
+        up: DelayLine,
+        down: DelayLine,
     ) -> None:
         super().__init__()
         self._near = near
@@ -54,7 +54,7 @@ class FarEnd(asyncio.Transport):
         now = time.monotonic()
         return self._reacts_to if 0.0 <= now - self._reacts_to <= PATIENCE else now
 
-    def react_to(self, instant: float) -> None:
+    def set_event_time(self, instant: float) -> None:
         """Set the due time of the event that the worker reacts to next."""
         self._reacts_to = instant
 
@@ -121,7 +121,7 @@ class FarEnd(asyncio.Transport):
             asyncio.get_running_loop().call_soon(self.lose, None)
 
 
-def far_end_of(transport: asyncio.BaseTransport | None) -> FarEnd | None:
+def far_end_of(transport: asyncio.BaseTransport | None) -> WorkerTransport | None:
     """Return the far end under a transport; None without a link."""
     found = None if transport is None else transport.get_extra_info(FAR_END)
-    return found if isinstance(found, FarEnd) else None
+    return found if isinstance(found, WorkerTransport) else None

@@ -16,7 +16,7 @@ from workers.timer import DeadlineTimer
 Act = Callable[..., object]
 
 
-class Line:
+class DelayLine:
     """A queue of (due, act, arguments, bytes) with one timer, for its head.
 
     `on_full` is called when more than `window` bytes are on the way, `on_room` when half of it is free again. `left_at`

@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from workers.far_end import FarEnd
+from workers.far_end import WorkerTransport
 from workers.faults import Faults
-from workers.line import Line
+from workers.line import DelayLine
 from workers.timer import DeadlineTimer
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
@@ -85,8 +85,8 @@ class LinkedConnection(asyncio.Protocol):
         self._link = link
         self._protocol = protocol
         half = link.round_trip / 2
-        self._up = Line(link.timer, half, link.window, self._pause_client, self._resume_client)
-        self._down = Line(link.timer, half, link.window, self._pause_worker, self._resume_worker)
+        self._up = DelayLine(link.timer, half, link.window, self._pause_client, self._resume_client)
+        self._down = DelayLine(link.timer, half, link.window, self._pause_worker, self._resume_worker)
         self._is_first = True
         self._is_control = False
 
@@ -94,7 +94,7 @@ class LinkedConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._link.join(self)
         self._connected_at = time.monotonic() + self._link.round_trip
-        self._far_end = FarEnd(self._transport, self._protocol, self._up, self._down)
+        self._far_end = WorkerTransport(self._transport, self._protocol, self._up, self._down)
         self._up.enter(self._protocol.connection_made, self._far_end, not_before=self._connected_at)
 
     def data_received(self, data: bytes) -> None:

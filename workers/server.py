@@ -87,8 +87,8 @@ class Worker:
         if self.settings.starts_down:
             self.switchboard.put(Faults(down=True))
         else:
-            await self._open_the_door()
-        self._door = loop.create_task(self._mind_the_door())
+            await self._start_listening()
+        self._door = loop.create_task(self._watch_listener())
 
     async def stop(self) -> None:
         """Stop listening, finish what is in flight within `grace`, and let the last bytes cross the link."""
@@ -112,19 +112,19 @@ class Worker:
             handler_cancellation=True,  # a client that disconnects must not leave a hanging request behind
         )
 
-    async def _mind_the_door(self) -> None:
+    async def _watch_listener(self) -> None:
         """Close the listening socket while the fault `down` is active, and open it again afterwards."""
         while True:
             is_open = self._site in self._runner.sites
             if self.switchboard.current.down and is_open:
-                await self._shut_the_door()
+                await self._stop_listening()
             elif not self.switchboard.current.down and not is_open:
                 self._site = self._site_on(self._site.port)
                 await self._site.start()
             else:
                 await self.switchboard.changed()
 
-    async def _open_the_door(self) -> None:
+    async def _start_listening(self) -> None:
         """Start listening for the first time. Raises CannotListen, after all resources are freed."""
         try:
             await self._site.start()
@@ -133,7 +133,7 @@ class Worker:
             self._timer.close()
             raise
 
-    async def _shut_the_door(self) -> None:
+    async def _stop_listening(self) -> None:
         await self._site.stop()
         self._front.reset()
         server = self._runner.server

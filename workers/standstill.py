@@ -15,7 +15,7 @@ from workers.service import Slots
 from workers.timer import DeadlineTimer
 
 
-class Standstill:
+class GcPause:
     """Stops `slots` for the configured pauses. `until` is the end of the last one in `time.monotonic()` seconds."""
 
     def __init__(self, timer: DeadlineTimer, slots: Slots) -> None:

@@ -97,7 +97,7 @@ class Stream(asyncio.Transport):
             piece = bytes(kept[:size])
             del kept[:size]
             self._connection.send_data(self.number, piece, self._has_all and not kept)
-        self._mind_the_level()
+        self._update_backpressure()
 
     # ── callbacks of httptools for the application's bytes ───────────────────────────────────────────────
 
@@ -167,7 +167,7 @@ class Stream(asyncio.Transport):
             size, self._unread = self._unread, 0
             self._connection.acknowledge(self.number, size)
 
-    def _mind_the_level(self) -> None:
+    def _update_backpressure(self) -> None:
         is_full = len(self._kept) > MOST_KEPT
         if is_full != self._is_paused and not self._is_closing:
             self._is_paused = is_full

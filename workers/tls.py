@@ -31,7 +31,7 @@ class TlsConnection(asyncio.Protocol):
         self.context = contexts()
         self.tls = self.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self.is_plain: bool | None = None
-        self._is_shaken = False
+        self._handshake_done = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -75,7 +75,7 @@ class TlsConnection(asyncio.Protocol):
 
     def end(self) -> None:
         """Send close_notify, and close the transport."""
-        if self._is_shaken:
+        if self._handshake_done:
             with contextlib.suppress(ssl.SSLError):  # without waiting for the client's close_notify
                 self.tls.unwrap()
             self._flush()
@@ -83,9 +83,9 @@ class TlsConnection(asyncio.Protocol):
 
     def _advance(self) -> None:
         """Process what has arrived. Raises SSLWantReadError when it needs more data."""
-        if not self._is_shaken:
+        if not self._handshake_done:
             self.tls.do_handshake()
-            self._is_shaken = True
+            self._handshake_done = True
             self._flush()
         while data := self.tls.read(READ_SIZE):
             self._protocol.data_received(data)

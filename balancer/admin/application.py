@@ -26,13 +26,13 @@ from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
 from balancer.admin.policy_report import policy_status, process_policy_status
 from balancer.admin.sockets import AdminSockets
-from balancer.admin.status import process_status, reload_status, unit_status
+from balancer.admin.status import process_status, proxy_status, reload_status
 from balancer.config.load import ConfigError, first_problem
 from balancer.config.sections import PolicySpec
 from balancer.downstream.client import Client
 from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, TARGET_LIMIT, Entry
-from balancer.process.channel import ENTRANCE, Channel, is_inner
+from balancer.process.channel import ENTRANCE, Channel, is_from_sibling
 from balancer.process.channel import Handler as Route
 from balancer.process.runtime_overrides import ORDERS, RuntimeOverrides
 from policies.errors import PoliciesError
@@ -186,9 +186,9 @@ class AdminApplication:
                 await self._orders.admit(request)
             response = await handler(request)
         except web.HTTPException as error:
-            self._log(control_entry(request, error, began_at, self._proxy.now()), request)
+            self._log(admin_entry(request, error, began_at, self._proxy.now()), request)
             raise
-        self._log(control_entry(request, response, began_at, self._proxy.now()), request)
+        self._log(admin_entry(request, response, began_at, self._proxy.now()), request)
         return response
 
     def _may(self, request: web.Request) -> bool:
@@ -207,7 +207,7 @@ class AdminApplication:
 
     def _log(self, entry: Entry, request: web.Request | None = None) -> None:
         log = self._proxy.access_log
-        if request is not None and is_inner(request):
+        if request is not None and is_from_sibling(request):
             return
         if log is not None and log.logs_control and log.takes(entry.status, None):
             log.add(entry)
@@ -217,7 +217,7 @@ class AdminApplication:
     @property
     def is_ready(self) -> bool:
         """Whether an endpoint is eligible and the balancer is not draining."""
-        return not self._proxy.is_draining and any(state.is_fit for state in self._proxy.router.states)
+        return not self._proxy.is_draining and any(state.is_eligible for state in self._proxy.router.states)
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.json_response({"healthy": self.is_ready}, status=200 if self.is_ready else 503)
@@ -227,16 +227,16 @@ class AdminApplication:
 
     async def _status(self, request: web.Request) -> web.Response:
         if self._channel is None:
-            return web.json_response(unit_status(self._proxy))
+            return web.json_response(proxy_status(self._proxy))
         own = process_status(self._proxy)
-        if is_inner(request):
+        if is_from_sibling(request):
             return web.json_response(own)
         told = [own, *map(json.loads, await self._channel.gather(request.path))]
         return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body, content_type = metrics_text(self._proxy)
-        if self._channel is not None and not is_inner(request):
+        if self._channel is not None and not is_from_sibling(request):
             texts = [body, *await self._channel.gather(request.path)]
             body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -290,7 +290,7 @@ async def unsupported_encoding(request: web.Request) -> web.StreamResponse:
     return problem(415, "Content-Encoding: a control request's body must be plain JSON")
 
 
-def control_entry(
+def admin_entry(
     request: web.Request, response: web.StreamResponse, began_at: float, ended_at: float
 ) -> Entry:
     """Return the access log entry of an admin request, without the phases of a forwarded one."""

@@ -42,8 +42,8 @@ BOUNDS = [*(f"{age:g}" for age in AGES), "+Inf"]
 def connections_status(pool: Pool, now: float) -> dict[str, Any]:
     """Return the connections to one endpoint.
 
-    Durations are in seconds. `setup` is the mean time to the end of each phase, measured from the beginning; `horizon`
-    is the idle time up to which a connection is reused, `learned` or assumed.
+    Durations are in seconds. `setup` is the mean time to the end of each phase, measured from the beginning;
+    `idle_timeout` is the idle time up to which a connection is reused, `learned` or assumed.
     """
     counts = pool.counts
     return {
@@ -55,9 +55,9 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "closed_by": closed_by(counts),
         "lost_ages": dict(zip(BOUNDS, counts.lost_ages, strict=True)),
         "setup": {phase: round(getattr(counts, phase) / max(1, counts.opened), 6) for phase in PHASES},
-        "horizon": float(round(pool.rested.limit, 3)),
-        "learned": pool.horizon.is_learned,
-        "in_trouble": pool.backoff.is_in_trouble,
+        "idle_timeout": float(round(pool.idle_connections.limit, 3)),
+        "learned": pool.idle_timeout.is_learned,
+        "in_trouble": pool.backoff.is_backing_off,
         "last_fault": pool.last_fault,
         "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
     }
@@ -78,7 +78,11 @@ def connection_status(listed: ConnectionInfo, now: float) -> dict[str, Any]:
 
 def closed_by(counts: PoolCounts) -> dict[str, int]:
     """Return the number of connections closed by the worker, by the proxy and by an error."""
-    return {"worker": counts.closed_by_worker, "us": counts.closed_by_us, "error": counts.closed_by_error}
+    return {
+        "worker": counts.closed_by_worker,
+        "us": counts.closed_by_balancer,
+        "error": counts.closed_by_error,
+    }
 
 
 def connection_families(proxy: Proxy) -> Iterator[Metric]:
@@ -92,7 +96,7 @@ def connection_families(proxy: Proxy) -> Iterator[Metric]:
     setup = CounterMetricFamily(
         f"{PREFIX}_endpoint_setup_seconds", "Time to each phase, summed up", labels=[*OF_ENDPOINT, "phase"]
     )
-    horizon = GaugeMetricFamily(
+    idle_timeout = GaugeMetricFamily(
         f"{PREFIX}_endpoint_horizon_seconds", "Idle age up to which one is leased", labels=OF_ENDPOINT
     )
     ages = HistogramMetricFamily(
@@ -107,7 +111,7 @@ def connection_families(proxy: Proxy) -> Iterator[Metric]:
             closed.add_metric([*labels, by], number)
         for phase in PHASES:
             setup.add_metric([*labels, phase], getattr(counts, phase))
-        horizon.add_metric(labels, pool.rested.limit)
+        idle_timeout.add_metric(labels, pool.idle_connections.limit)
         rows = list(zip(BOUNDS, accumulate(counts.lost_ages), strict=True))
         ages.add_metric(labels, buckets=rows, sum_value=counts.lost_seconds)
-    yield from (events, closed, setup, horizon, ages)
+    yield from (events, closed, setup, idle_timeout, ages)

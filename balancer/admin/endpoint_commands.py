@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from balancer.admin.options import BalancerClient, unit_options
+from balancer.admin.options import BalancerClient, connection_options
 
 PATH = "/-/endpoints"
 
@@ -22,7 +22,7 @@ Examples:
 
 
 @click.group("endpoints", epilog=EPILOG)
-@unit_options
+@connection_options
 @click.pass_context
 def endpoints(context: click.Context, url: str, token: str | None) -> None:
     """List and change the endpoints of a running balancer; no request is lost."""

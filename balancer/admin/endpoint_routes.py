@@ -95,7 +95,7 @@ class EndpointRoutes:
             config = await body_of(request, EndpointConfig)
             # The first TLS context takes up to a quarter of a second to create.
             await asyncio.to_thread(self._proxy.terms.upstream_tls.of_these, [config])
-            self._proxy.roster.add(config)
+            self._proxy.registry.add(config)
         except Refused as error:
             return problem(error.status, str(error))
         except TlsProblem as error:
@@ -109,7 +109,7 @@ class EndpointRoutes:
         endpoint_id = request.match_info["id"]
         try:
             change = await body_of(request, EndpointChange)
-            self._proxy.roster.change(endpoint_id, change.state, change.weight)
+            self._proxy.registry.change(endpoint_id, change.state, change.weight)
         except Refused as error:
             return problem(error.status, str(error))
         except UnknownEndpoint as error:
@@ -119,7 +119,7 @@ class EndpointRoutes:
     async def _remove(self, request: web.Request) -> web.Response:
         endpoint_id = request.match_info["id"]
         try:
-            in_flight = self._proxy.roster.remove(endpoint_id)
+            in_flight = self._proxy.registry.remove(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
         except EndpointConflict as error:
@@ -128,7 +128,7 @@ class EndpointRoutes:
 
     def _answer(self, endpoint_id: str, status: int = 200) -> web.Response:
         try:
-            self._proxy.roster.member(endpoint_id)
+            self._proxy.registry.member(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
         state = self._proxy.router.find(endpoint_id)

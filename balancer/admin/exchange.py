@@ -75,10 +75,12 @@ class AdminExchange:
     def start(self) -> None:
         self._is_up = True
         if self._is_probe:
-            is_well = self._path == LIVE or self._control.is_ready
+            passes_health = self._path == LIVE or self._control.is_ready
             name = b"live" if self._path == LIVE else b"healthy"
-            body = b'{"%b": %b}' % (name, b"true" if is_well else b"false")
-            self._answer(b"200 OK" if is_well else b"503 Service Unavailable", b"application/json", body)
+            body = b'{"%b": %b}' % (name, b"true" if passes_health else b"false")
+            self._answer(
+                b"200 OK" if passes_health else b"503 Service Unavailable", b"application/json", body
+            )
         elif not self._is_allowed:
             self._answer(b"404 Not Found", b"text/plain; charset=utf-8", _NOT_FOUND)
         elif any(found(_CONTENT_ENCODING, self._block)):

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
 
 
-class RecordOrder(Section):
+class RecordRequest(Section):
     """Body of POST /-/record."""
 
     seconds: Seconds | None = Field(default=None, description="until it ends by itself. None: by DELETE")
 
 
-class ExplainOrder(Section):
+class ExplainRequest(Section):
     """Body of POST /-/explain."""
 
     seconds: Annotated[float, Field(gt=0, le=3600)] = Field(
@@ -67,7 +67,7 @@ class LiveRoutes:
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
         try:
-            order = await body_of(request, ExplainOrder) if request.can_read_body else ExplainOrder()
+            order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
         except Refused as error:
             return problem(error.status, str(error))
         self._proxy.explanations.start(order.seconds, order.keep)
@@ -87,7 +87,7 @@ class LiveRoutes:
     async def _start_recording(self, request: web.Request) -> web.Response:
         """Body: `seconds`, or nothing."""
         try:
-            order = await body_of(request, RecordOrder) if request.can_read_body else RecordOrder()
+            order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
             self._proxy.recording.start(order.seconds)
         except (Refused, RecordingRefused) as error:
             return problem(error.status, str(error))

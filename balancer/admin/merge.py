@@ -2,7 +2,7 @@
 
 Values are merged by type, so that a new key needs no change here: integers are counts and are summed; of floats, which
 are measurements, the largest is taken; booleans are true if true in every process; lists of named objects are merged
-object by object. Exceptions are `ANYWHERE`, `ALIKE`, `EACH`, `RATES`, `LEAST` and `LARGEST`.
+object by object. Exceptions are `TRUE_IF_ANY`, `ALIKE`, `EACH`, `RATES`, `LEAST` and `LARGEST`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from balancer.admin.policy_report import summary
 from policies.stats.load import Histogram
 
-ANYWHERE = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
+TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
 """Booleans that are true if true in any process."""
 
 ALIKE = frozenset({"max_in_flight", "options", "spec"})
@@ -77,7 +77,7 @@ def _merged(name: str, values: list[Any]) -> Any:
     if name in ALIKE or isinstance(first, str):
         return first
     if isinstance(first, bool):
-        return any(values) if name in ANYWHERE else all(values)
+        return any(values) if name in TRUE_IF_ANY else all(values)
     if isinstance(first, int | float):
         return _merged_numbers(name, values)
     if isinstance(first, dict):

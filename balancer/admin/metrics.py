@@ -47,14 +47,14 @@ class MetricsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families from the current counters of the proxy."""
-        yield from self._unit_families()
+        yield from self._proxy_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
-        yield from fitness_families(self._proxy)
+        yield from health_families(self._proxy)
         yield from route_families(self._proxy)
         yield self._latency()
 
-    def _unit_families(self) -> Iterator[Metric]:
+    def _proxy_families(self) -> Iterator[Metric]:
         proxy, counts = self._proxy, self._proxy.counts
         yield GaugeMetricFamily(f"{PREFIX}_clients", "Client connections open", len(proxy.downstreams))
         yield CounterMetricFamily(f"{PREFIX}_connections", "Client connections accepted", counts.connections)
@@ -65,7 +65,7 @@ class MetricsCollector(Collector):
         yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
-            f"{PREFIX}_demotions", "Picks that the fallback policy made", proxy.router.demoted
+            f"{PREFIX}_demotions", "Picks that the fallback policy made", proxy.router.fallback_picks
         )
         yield from self._tunnels()
         yield from reload_families(proxy.reload_counts)
@@ -115,7 +115,7 @@ class MetricsCollector(Collector):
         named = GaugeMetricFamily(f"{PREFIX}_discovered", "Endpoints of a source", labels=["source"])
         good = GaugeMetricFamily(f"{PREFIX}_discovery_good", "1: the last look was good", labels=["source"])
         for source in proxy.discovery.sources:
-            named.add_metric([source.source], proxy.roster.count(source.source))
+            named.add_metric([source.source], proxy.registry.count(source.source))
             good.add_metric([source.source], source.problem is None)
         yield from (named, good)
 
@@ -182,7 +182,7 @@ def panic_families(proxy: Proxy) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_panic_requests", "Requests routed in panic", routed)
 
 
-def fitness_families(proxy: Proxy) -> Iterator[Metric]:
+def health_families(proxy: Proxy) -> Iterator[Metric]:
     """Yield health, ejection and slow start of the endpoints and the results of their active checks."""
     healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
     ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)

@@ -14,7 +14,7 @@ from balancer.printable import printable
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def default_unit() -> str:
+def default_url() -> str:
     """Return the URL of this machine's balancer: the admin socket named in the environment, else $PORT or 8080."""
     path = os.environ.get("BALANCER_CONTROL__SOCKET", "")
     return (
@@ -24,10 +24,10 @@ def default_unit() -> str:
     )
 
 
-def unit_options(command: Command) -> Command:
+def connection_options(command: Command) -> Command:
     url = click.option(
         "--url",
-        default=default_unit,
+        default=default_url,
         metavar="URL",
         help="Where it serves (default http://127.0.0.1:8080, or $PORT), or unix:/path of its control socket.",
     )

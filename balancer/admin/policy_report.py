@@ -38,7 +38,7 @@ def policy_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]] = su
         "options": proxy.policy.options,
         "spec": proxy.policy.spec,
         "routed": proxy.router.routed,
-        "demoted": proxy.router.demoted,
+        "fallback_picks": proxy.router.fallback_picks,
         "last_fault": proxy.router.last_fault,
         "canary": canary_status(proxy, told),
         "shadow": [shadow_status(shadow) for shadow in proxy.shadows],

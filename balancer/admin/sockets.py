@@ -58,7 +58,7 @@ class AdminSockets:
                 sock.close()
 
 
-def open_control(
+def open_admin_sockets(
     config: AdminConfig,
     port: int,
     complain: Callable[[str], None],

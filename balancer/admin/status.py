@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
 
-def unit_status(proxy: Proxy) -> dict[str, Any]:
+def proxy_status(proxy: Proxy) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
     counts = proxy.counts
     return {
@@ -63,7 +63,7 @@ def unit_status(proxy: Proxy) -> dict[str, Any]:
         "discovery": [
             {
                 "source": source.source,
-                "endpoints": proxy.roster.count(source.source),
+                "endpoints": proxy.registry.count(source.source),
                 "problem": source.problem,
             }
             for source in proxy.discovery.sources
@@ -75,7 +75,7 @@ def leaving_status(proxy: Proxy) -> list[dict[str, Any]]:
     """Return removed endpoints that still have requests in flight."""
     return [
         {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
-        for state in proxy.roster.leaving
+        for state in proxy.registry.leaving
     ]
 
 
@@ -152,7 +152,7 @@ def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
         "region": endpoint.region,
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
-        "source": proxy.roster.member(endpoint.id).source,
+        "source": proxy.registry.member(endpoint.id).source,
         "concurrency": concurrency_status(state),
         "state": state.standing.value,
         "available": state.available,
@@ -195,7 +195,7 @@ def latency_status(proxy: Proxy) -> dict[str, Any]:
 def process_status(proxy: Proxy) -> dict[str, Any]:
     """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
     endpoints = [process_endpoint_status(proxy, state) for state in proxy.router.states]
-    return unit_status(proxy) | {"endpoints": endpoints, "policy": process_policy_status(proxy)}
+    return proxy_status(proxy) | {"endpoints": endpoints, "policy": process_policy_status(proxy)}
 
 
 def process_endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:

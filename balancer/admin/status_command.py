@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from balancer.admin.endpoint_commands import line_of
-from balancer.admin.options import BalancerClient, unit_options
+from balancer.admin.options import BalancerClient, connection_options
 from balancer.printable import printable
 
 
 @click.command("status")
-@unit_options
+@connection_options
 @click.option("--json", "is_json", is_flag=True, help="The whole document, as /-/status gives it.")
 def status(url: str, token: str | None, is_json: bool) -> None:
     """Show the state of a running balancer: its policy, requests, errors and endpoints.
@@ -42,7 +42,9 @@ def lines_of(document: dict[str, Any]) -> list[str]:
         f"requests {document['requests']}, retried {document.get('retried', 0)}, errors: {errors}",
     ]
     if "policy" in document:
-        lines.append(f"policy {document['policy']['name']}, fallback picks {document['policy']['demoted']}")
+        lines.append(
+            f"policy {document['policy']['name']}, fallback picks {document['policy']['fallback_picks']}"
+        )
         lines += [line_of(each) for each in document["endpoints"]]
     for origin in document.get("origins", ()):
         lines.append(f"{origin['id']:<24} requests {origin['requests']:<8} {origin['url']}")
@@ -53,7 +55,7 @@ def lines_of(document: dict[str, Any]) -> list[str]:
 @click.argument("method", type=click.Choice(["get", "put", "post", "patch", "delete"], case_sensitive=False))
 @click.argument("path")
 @click.argument("body", required=False)
-@unit_options
+@connection_options
 def control(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
     """Send an admin request to a running balancer and print the response; exit 1 if it is refused.
 

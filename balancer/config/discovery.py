@@ -86,7 +86,7 @@ class DiscoveryConfig(Section):
         return self
 
     @property
-    def names_somebody(self) -> bool:
+    def is_configured(self) -> bool:
         """Whether any source is configured."""
         return self.file is not None or bool(self.dns)
 

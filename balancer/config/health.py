@@ -102,7 +102,7 @@ class SlowStartConfig(Section):
     least: float = Field(default=0.1, gt=0, le=1, description="part of the share to begin with")
 
 
-def fitness_of(
+def health_of(
     ejection: EjectionConfig, panic: PanicConfig, slow_start: SlowStartConfig, rng: Random
 ) -> Health:
     """Return the health mechanisms that these tables configure."""

@@ -27,7 +27,7 @@ from balancer.config.control import AdminConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.documents import read_document
 from balancer.config.explain import ExplainConfig
-from balancer.config.health import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig, fitness_of
+from balancer.config.health import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig, health_of
 from balancer.config.key import KeyConfig
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig
@@ -123,7 +123,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if not self.endpoints and not self.discovery.names_somebody:
+        if not self.endpoints and not self.discovery.is_configured:
             raise ValueError("endpoints: is required: [[endpoints]] once or more, or [discovery]")
         check_unique(self.endpoints)
         if self.key.by is not None and (self.sticky.cookie or self.sticky.header):
@@ -139,7 +139,7 @@ class Settings(BaseSettings):
         """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does
         not depend on them.
         """
-        return fitness_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
+        return health_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
 
     def check_plan(self) -> CheckPlan:
         """Return the parameters of the active checks."""
@@ -174,7 +174,7 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     if "listen" not in overrides and (port := os.environ.get("PORT")):
         overrides["listen"] = _all_addresses(port)
     if "processes" not in overrides and (wanted := os.environ.get("WEB_CONCURRENCY")):
-        overrides["processes"] = _so_many(wanted)
+        overrides["processes"] = _processes_from(wanted)
     try:
         settings = _read_with(document, overrides)
         settings.policy.make(Random(0))
@@ -196,7 +196,7 @@ def _all_addresses(port: str) -> str:
         raise ConfigError(f"PORT: must be a port of 0–65535, got '{port}'") from None
 
 
-def _so_many(wanted: str) -> int:
+def _processes_from(wanted: str) -> int:
     if wanted.isascii() and wanted.isdigit() and 1 <= int(wanted) <= MOST_PROCESSES:
         return int(wanted)
     raise ConfigError(f"WEB_CONCURRENCY: must be a whole number of 1–{MOST_PROCESSES}, got '{wanted}'")

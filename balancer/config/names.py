@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from balancer.config.discovery import Servers
 from balancer.config.sections import Seconds, Section
-from balancer.upstream.lookup import DnsLook, SystemLook
+from balancer.upstream.lookup import DnsLookup, SystemLookup
 from balancer.upstream.names import NamesPlan
 from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.route_baseline import BaselineRules
@@ -56,8 +56,8 @@ class NamesConfig(Section):
         """Return the resolver settings as plain values."""
         rules = NameRules(self.shortest, self.longest, self.stale, self.negative)
         if self.resolver == "dns":
-            return NamesPlan(rules, DnsLook(self.servers, self.timeout), self.resolver, self.ahead)
-        return NamesPlan(rules, SystemLook(self.ttl, self.timeout), self.resolver, self.ahead)
+            return NamesPlan(rules, DnsLookup(self.servers, self.timeout), self.resolver, self.ahead)
+        return NamesPlan(rules, SystemLookup(self.ttl, self.timeout), self.resolver, self.ahead)
 
 
 class WatchConfig(Section):

@@ -63,7 +63,7 @@ class PoolConfig(Section):
             max_age=self.max_age,
             connect_timeout=connect_timeout,
             requests=self.requests,
-            horizon=IdleTimeoutRules(self.risk, self.risk / 10),
+            idle_timeout=IdleTimeoutRules(self.risk, self.risk / 10),
             warm=self.warm,
             heartbeat=self.heartbeat,
             heartbeat_method=self.heartbeat_method,

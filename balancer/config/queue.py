@@ -102,7 +102,7 @@ class ConcurrencyConfig(Section):
         return ConcurrencyRules(self.initial, self.minimum, self.maximum, self.tolerance)
 
 
-def gate_rules(queue: QueueConfig, shedding: SheddingConfig) -> AdmissionRules | None:
+def admission_rules(queue: QueueConfig, shedding: SheddingConfig) -> AdmissionRules | None:
     """Return the rules of admission control; None if no header for it is configured."""
     if queue.limit_header is None and queue.start_header is None and shedding.header is None:
         return None

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from balancer.config.load import ConfigError, Settings
-from balancer.config.runtime import RuntimeConfig, terms_of
+from balancer.config.runtime import RuntimeConfig, runtime_config_of
 from balancer.errors import LogFailed
 from balancer.log.output import LogOutput
-from balancer.membership.file_source import WatchedFile
+from balancer.membership.file_source import FileSource
 from balancer.proxy import Proxy
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
@@ -80,10 +80,10 @@ class Reloads:
 
     def _prepare(self) -> Prepared:
         settings = self._read()
-        terms = terms_of(settings)
-        self._proxy.roster.warm(terms)
+        terms = runtime_config_of(settings)
+        self._proxy.registry.warm(terms)
         if terms.discovery.file is not None and terms.discovery.file != self._file:
-            WatchedFile(terms.discovery.file).first()
+            FileSource(terms.discovery.file).first()
         is_new = settings.log.access != "off" and settings.log != self._log
         return Prepared(settings, terms, LogOutput(settings.log.path) if is_new else None)
 

@@ -1,7 +1,7 @@
 """The runtime configuration: immutable plain values, created whole and replaced whole.
 
 `Settings` become values only here, for the start and for every reload. A new section needs a field of `RuntimeConfig`
-and a line of `terms_of`, and is applied in `Proxy.apply`, or in `Server._adopt` if it concerns the listener.
+and a line of `runtime_config_of`, and is applied in `Proxy.apply`, or in `Server._adopt` if it concerns the listener.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from balancer.config.discovery import DiscoveryConfig
 from balancer.config.explain import ExplainConfig
 from balancer.config.limits import Limits, Timeouts
 from balancer.config.load import Settings
-from balancer.config.queue import QueueConfig, SheddingConfig, gate_rules
+from balancer.config.queue import QueueConfig, SheddingConfig, admission_rules
 from balancer.config.record import RecordConfig
 from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.config.sticky import StickyConfig
@@ -41,8 +41,8 @@ class RuntimeConfig:
     discovery: DiscoveryConfig
     policy: PolicySpec
     concurrency: ConcurrencyRules | None
-    gate_rules: AdmissionRules | None
-    stated: tuple[QueueConfig, SheddingConfig]  # sources of `gate_rules`, which cannot be compared
+    admission_rules: AdmissionRules | None
+    stated: tuple[QueueConfig, SheddingConfig]  # sources of `admission_rules`, which cannot be compared
     queue_is_adaptive: bool
     home_region: Region | None
     retries: Retries
@@ -58,7 +58,7 @@ class RuntimeConfig:
     proxy_protocol: tuple[Network, ...]
     internal_names: tuple[str, ...]
     internal_fields: InternalFields | None
-    says_forwarded: bool
+    adds_forwarded: bool
     allowed_methods: frozenset[bytes]
     server_tls: ServerTls | None
     upstream_tls: UpstreamTls
@@ -77,7 +77,7 @@ class RuntimeConfig:
         return _of_clients(self) == _of_clients(other)
 
 
-def terms_of(settings: Settings) -> RuntimeConfig:
+def runtime_config_of(settings: Settings) -> RuntimeConfig:
     """Return the runtime configuration for `settings`. Raises `TlsProblem`."""
     names, token = settings.headers.internal, settings.control.token
     internal = InternalFields(names) if names else None
@@ -88,7 +88,7 @@ def terms_of(settings: Settings) -> RuntimeConfig:
         discovery=settings.discovery,
         policy=settings.policy,
         concurrency=settings.concurrency.rules(),
-        gate_rules=gate_rules(settings.queue, settings.shedding),
+        admission_rules=admission_rules(settings.queue, settings.shedding),
         stated=(settings.queue, settings.shedding),
         queue_is_adaptive=settings.queue.order == "adaptive",
         home_region=settings.home_region,
@@ -105,7 +105,7 @@ def terms_of(settings: Settings) -> RuntimeConfig:
         proxy_protocol=settings.proxy_protocol,
         internal_names=names,
         internal_fields=internal,
-        says_forwarded=settings.headers.forwarded,
+        adds_forwarded=settings.headers.forwarded,
         allowed_methods=frozenset(method.encode() for method in settings.http.allow),
         server_tls=settings.server_tls(),
         upstream_tls=settings.client_tls(),
@@ -157,7 +157,7 @@ def _of_clients(terms: RuntimeConfig) -> tuple[object, ...]:
         terms.limits,
         terms.trusted_proxies,
         terms.internal_names,
-        terms.says_forwarded,
+        terms.adds_forwarded,
         terms.allowed_methods,
         terms.stated,
     )

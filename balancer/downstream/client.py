@@ -19,7 +19,7 @@ class Client:
 
     `address` is the peer's, `authority` the host:port it connected to, `proto` b"http" or b"https"; `is_trusted`: its
     forwarding fields are believed. `fields` are the fields added to its requests, up to the host's name. `internal` are
-    field names that are removed from its requests; `says_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
+    field names that are removed from its requests; `adds_forwarded` adds the Forwarded field of RFC 7239; `allowed` are
     the methods it may use of those otherwise refused; `stated` reads request hints (priority, deadline), if these are
     enabled. `read_size` is the number of bytes per read of a long response to it (`next_size`).
     """
@@ -31,7 +31,7 @@ class Client:
         proto: bytes = b"http",
         is_trusted: bool = False,
         internal: InternalFields | None = None,
-        says_forwarded: bool = False,
+        adds_forwarded: bool = False,
         allowed: frozenset[bytes] = NO_METHODS,
         stated: HintFields | None = None,
     ) -> None:
@@ -40,7 +40,7 @@ class Client:
         self.proto = proto
         self.is_trusted = is_trusted
         self.internal = internal
-        self.says_forwarded = says_forwarded
+        self.adds_forwarded = adds_forwarded
         self.allowed = allowed
         self.stated = stated
         self.fields = forwarding(address, proto)

@@ -109,7 +109,7 @@ class DownstreamConnection(ClientConnection):
             proto,
             is_trusted,
             proxy.internal_fields,
-            proxy.says_forwarded,
+            proxy.adds_forwarded,
             proxy.allowed_methods,
             proxy.gate.fields(is_trusted) if proxy.gate is not None else None,
         )

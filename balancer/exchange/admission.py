@@ -78,7 +78,7 @@ class Admission:
 
     def sweep(self) -> None:
         """Update the capacity of the eligible endpoints and the lowest response latency."""
-        fit = [state for state in self._router.states if state.is_fit]
+        fit = [state for state in self._router.states if state.is_eligible]
         self._capacity = min(sum(state.limit for state in fit) or inf, self._router.in_flight_limit)
         floor = min((state.latency.floor for state in fit), default=inf)
         self._fastest = floor if floor < inf else 0.0

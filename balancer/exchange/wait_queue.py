@@ -76,12 +76,12 @@ class RequestQueue:
         """Apply the configuration; waiting requests keep their tickets."""
         self.timeout = timeout
         self.line.limit, self.line.is_adaptive = limit, is_adaptive
-        self.line.divide(levels)
+        self.line.set_levels(levels)
         self.shed += [0] * (levels - len(self.shed))
 
     def join(self, waiter: Waiter) -> None:
         """Add a request to the queue. Raises `NoEndpoint` if no endpoint is eligible, `DeadlinePassed`, `QueueFull`."""
-        if not self._router.has_fit:
+        if not self._router.has_eligible:
             raise NoEndpoint("no endpoint is up")
         now, line = self._now(), self.line
         if waiter.deadline < inf:

@@ -113,7 +113,7 @@ def _cache_host(client: Client, found_host: bytes, block: bytes) -> None:
 
 def _with_host(block: bytes, client: Client, forwarding: bytes, said: bytes, host: bytes) -> bytes:
     """Return the outgoing fields; `said` is the value of X-Forwarded-Host, `host` the requested host."""
-    if not client.says_forwarded:
+    if not client.adds_forwarded:
         return b"".join((block, forwarding, said, b"\r\nX-Request-ID: "))
     return b"".join((block, forwarding, said, b"\r\n", client.forwarded(host), b"X-Request-ID: "))
 

@@ -59,7 +59,7 @@ from balancer.http2.settings import (
 )
 from balancer.http2.stream import Http2Stream
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
-from balancer.upstream.stream import ConnectionLife
+from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
     from balancer.upstream.multiplexed_pool import MultiplexedPool
@@ -76,7 +76,7 @@ class Http2Session(asyncio.Protocol):
     def __init__(self, pool: MultiplexedPool, scheme: bytes) -> None:
         self.heads = ResponseHeads()
         self.leased = 0
-        self.life = ConnectionLife()
+        self.life = ConnectionRecord()
         self._pool = pool
         self._scheme = scheme
         self.agreed: str | None = "h2"  # by ALPN, or prior knowledge
@@ -240,7 +240,7 @@ class Http2Session(asyncio.Protocol):
             return
         if status >= 200:
             self._frames.idle = 0
-        stream.upstream_stream.took_head(head)
+        stream.upstream_stream.receive_head(head)
         self._touched[stream] = None
 
     def _on_data(self, event: DataReceived) -> None:
@@ -253,7 +253,7 @@ class Http2Session(asyncio.Protocol):
             return
         if event.data:
             self._frames.idle = 0
-        stream.upstream_stream.took_body(bytes(event.data))
+        stream.upstream_stream.receive_body(bytes(event.data))
         self._touched[stream] = None
         if size and event.stream_ended is None:
             stream.took(size)
@@ -276,7 +276,7 @@ class Http2Session(asyncio.Protocol):
 
     def _end(self, stream: Http2Stream, trailers: bytes) -> None:
         del self._streams[stream.id]
-        stream.upstream_stream.took_end(trailers)
+        stream.upstream_stream.receive_end(trailers)
         self._touched[stream] = None
 
     def _on_reset(self, event: StreamReset) -> None:
@@ -404,7 +404,7 @@ class Http2Session(asyncio.Protocol):
             self.transport.abort()
         else:
             self.transport.close()
-        self._pool.carrier_lost(self, by)
+        self._pool.multiplexed_closed(self, by)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.over()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from balancer.errors import WorkerUntrusted
 from balancer.http2.connection import Http2Session
-from balancer.upstream.connection_info import our_end
+from balancer.upstream.connection_info import local_address
 from balancer.upstream.dial import dial
-from balancer.upstream.stream import ConnectionLife
+from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
@@ -29,5 +29,5 @@ async def open_session(pool: MultiplexedPool, tls: ClientTls | None) -> Http2Ses
         raise WorkerUntrusted(
             "the worker does not offer HTTP/2", f"ALPN: h2 was offered, the worker took {session.agreed}"
         )
-    session.life = ConnectionLife(phases, our_end(session.transport))
+    session.life = ConnectionRecord(phases, local_address(session.transport))
     return session

@@ -142,7 +142,7 @@ class Checks:
         if state.standing is AdminState.DOWN:
             return False
         if state.record.is_unreachable:
-            watch.verdict.hasten(now)
+            watch.verdict.check_soon(now)
         elif self.plan.path is None:
             return False
         return now >= watch.verdict.due_at

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from balancer.config.discovery import DiscoveryConfig, DnsDiscovery
 from balancer.config.sections import EndpointConfig, UpstreamTlsConfig
 from balancer.log.output import complain
-from balancer.membership.dns_source import WatchedName
-from balancer.membership.file_source import WatchedFile
+from balancer.membership.dns_source import DnsSource
+from balancer.membership.file_source import FileSource
 from balancer.tls.contexts import TlsProblem
 
 if TYPE_CHECKING:
@@ -25,19 +25,19 @@ FILE_PERIOD = 1.0
 
 
 class Discovery:
-    """Discovery sources of the balancer, which update `roster`. `say`: writes a line to the log."""
+    """Discovery sources of the balancer, which update `registry`. `say`: writes a line to the log."""
 
-    def __init__(self, roster: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
-        self._roster = roster
+    def __init__(self, registry: EndpointRegistry, say: Callable[[str], None] = complain) -> None:
+        self._roster = registry
         self.say = say
         self._said: dict[str, str] = {}
-        self._file: WatchedFile | None = None
-        self._names: dict[str, WatchedName] = {}
-        self._tasks: dict[WatchedName, asyncio.Task[None]] = {}
+        self._file: FileSource | None = None
+        self._names: dict[str, DnsSource] = {}
+        self._tasks: dict[DnsSource, asyncio.Task[None]] = {}
         self._look_at_file_at = 0.0
 
     @property
-    def sources(self) -> Iterator[WatchedFile | WatchedName]:
+    def sources(self) -> Iterator[FileSource | DnsSource]:
         """The file source, if any, then the DNS sources."""
         if self._file is not None:
             yield self._file
@@ -48,14 +48,14 @@ class Discovery:
         """Whether a DNS lookup is in progress."""
         return bool(self._tasks)
 
-    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[WatchedName]:
+    def apply(self, config: DiscoveryConfig, tls: UpstreamTlsConfig) -> list[DnsSource]:
         """Apply a configuration: unchanged sources continue, and the endpoints of removed sources are removed.
 
         Returns the DNS sources to close. Raises `ConfigError` for an invalid file, and then changes nothing.
         """
         file, endpoints = self._file, None
         if config.file != (file.config if file is not None else None):
-            file = WatchedFile(config.file) if config.file is not None else None
+            file = FileSource(config.file) if config.file is not None else None
             endpoints = file.first() if file is not None else None
         before, old = {source.source for source in self.sources}, self._names
         self._names = {dns.source: self._name(dns, tls) for dns in config.dns}
@@ -80,7 +80,7 @@ class Discovery:
             if now >= name.next_at and name not in self._tasks:
                 self._tasks[name] = asyncio.get_running_loop().create_task(self._look(name, now))
 
-    async def close(self, names: Iterable[WatchedName]) -> None:
+    async def close(self, names: Iterable[DnsSource]) -> None:
         """Cancel the lookups of DNS sources that `apply` returned, and wait for them to end."""
         for name in names:
             if name in self._tasks:
@@ -92,11 +92,11 @@ class Discovery:
         names, self._names, self._file = list(self._names.values()), {}, None
         await self.close(names)
 
-    def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> WatchedName:
+    def _name(self, config: DnsDiscovery, tls: UpstreamTlsConfig) -> DnsSource:
         old = self._names.get(config.source)
-        return old if old is not None and old.is_for(config, tls) else WatchedName(config, tls)
+        return old if old is not None and old.is_for(config, tls) else DnsSource(config, tls)
 
-    async def _look(self, name: WatchedName, now: float) -> None:
+    async def _look(self, name: DnsSource, now: float) -> None:
         try:
             endpoints = await name.look(now)
         finally:
@@ -104,7 +104,7 @@ class Discovery:
         if self._names.get(name.source) is name:  # unless it was replaced during the lookup
             self._take(name, endpoints)
 
-    def _take(self, source: WatchedFile | WatchedName, endpoints: tuple[EndpointConfig, ...] | None) -> None:
+    def _take(self, source: FileSource | DnsSource, endpoints: tuple[EndpointConfig, ...] | None) -> None:
         if endpoints is not None:
             try:
                 self._roster.replace(source.source, endpoints)

@@ -27,7 +27,7 @@ LONGEST_AFTER_FAILURE = 30.0
 """Maximum pause in seconds after failed lookups; it doubles up to this."""
 
 
-class WatchedName:
+class DnsSource:
     """DNS source for one name. `problem`: reason why the last lookup failed, None if it succeeded. `next_at`: time of
     the next lookup."""
 

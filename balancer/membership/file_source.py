@@ -19,7 +19,7 @@ from balancer.config.sections import EndpointConfig
 Stamp = tuple[int, int, int]
 
 
-class WatchedFile:
+class FileSource:
     """File source. `problem`: fault in its last version, None if that is valid."""
 
     def __init__(self, config: FileDiscovery) -> None:

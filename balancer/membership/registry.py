@@ -85,7 +85,7 @@ class EndpointRegistry:
 
     # --- changing
 
-    def obey(
+    def replace_overrides(
         self, added: Iterable[EndpointConfig], removed: Iterable[str], weights: Mapping[str, float]
     ) -> None:
         """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
@@ -144,11 +144,11 @@ class EndpointRegistry:
             )
         state = self._proxy.router.find(endpoint_id)
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
-        heir = next(others, None)
-        if heir is None:
+        next_source = next(others, None)
+        if next_source is None:
             self._drop(state)
         else:
-            self._put(self._weighed(self._lists[heir][endpoint_id], heir))
+            self._put(self._weighed(self._lists[next_source][endpoint_id], next_source))
         del self._lists[source][endpoint_id]
         return state.in_flight_here
 
@@ -163,7 +163,7 @@ class EndpointRegistry:
             self._set_state(endpoint_id, state)
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
-        self._proxy.router.set_standing(endpoint_id, state)
+        self._proxy.router.set_admin_state(endpoint_id, state)
         pool = self._proxy.pools.by_id[endpoint_id]
         pool.route.is_down = state is AdminState.DOWN
         if pool.route.is_down:
@@ -205,7 +205,7 @@ class EndpointRegistry:
         if len(self._leaving) > self._most_leaving:
             self._most_leaving = max(FEW, 2 * len(self.leaving))
         self._proxy.drop_endpoint(state.id)
-        if pools.tls.of_its_own(state.id):
+        if pools.tls.has_own(state.id):
             pools.tls = pools.tls.without(state.id)
         pools.transports.pop(state.id, None)
         if state.id in pools.without_reuse:

@@ -57,7 +57,7 @@ class BodyTooLong(UpstreamError):
     reason = "body_too_long"
 
 
-class Hearing:
+class ResponseReader:
     """Sink of one response (`ResponseSink`); the future `over` has the complete response or its error."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Recorder(asyncio.Protocol):
         self.upstream.resume_writing()
 
 
-class Conversation:
+class ProbeConnection:
     """Sequential requests on one connection. `began_at` is the start of connecting; `asked` counts the requests."""
 
     def __init__(self, target: Target, recorder: Recorder, phases: Phases, began_at: float) -> None:
@@ -175,7 +175,7 @@ class Conversation:
 
     async def ask(self, method: str, timeout: float) -> Answer:
         """Send a request and return the response. Raises `UpstreamError`; then the connection is closed."""
-        recorder, hearing = self._recorder, Hearing()
+        recorder, hearing = self._recorder, ResponseReader()
         if recorder.upstream.is_closed:
             raise ConnectionBroken("the server has closed the connection")
         self.asked += 1
@@ -196,7 +196,7 @@ class Conversation:
             recorder.upstream.is_reusable,
         )
 
-    async def _heard(self, hearing: Hearing, timeout: float) -> Response:
+    async def _heard(self, hearing: ResponseReader, timeout: float) -> Response:
         try:
             async with asyncio.timeout(timeout):
                 return await hearing.over
@@ -207,7 +207,7 @@ class Conversation:
             self.close()
             raise
 
-    async def left_alone(self, seconds: float) -> float | None:
+    async def idle_for(self, seconds: float) -> float | None:
         """Stay idle until `seconds` after the last response; return the idle seconds at which the server closed, or
         None.
         """
@@ -223,13 +223,13 @@ class Conversation:
         self._recorder.end()
 
 
-async def open_conversation(
+async def open_connection(
     target: Target, route: Route, tls: ClientTls | None, timeout: float
-) -> Conversation:
+) -> ProbeConnection:
     """Connect to the target. Raises `ConnectFailed`."""
     began_at = monotonic()
     recorder, phases = await dial(Recorder, route.host, route.port, timeout, tls, route)
-    return Conversation(target, recorder, phases, began_at)
+    return ProbeConnection(target, recorder, phases, began_at)
 
 
 def printable(value: bytes) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 
 from balancer.errors import ConnectFailed, UpstreamError
-from balancer.probe.connection import Hearing
+from balancer.probe.connection import ResponseReader
 from balancer.probe.findings import Http2Findings
 from balancer.probe.target import Target
 from balancer.tls.contexts import UpstreamTls
@@ -19,14 +19,14 @@ ANY_NUMBER = 1 << 31
 """Stream limit from which on it counts as unlimited (RFC 9113 § 6.5.2)."""
 
 
-class Wanted:
+class RequestWaiter:
     """`LeaseWaiter` that sends its request as soon as it is connected.
 
     The connection may close a moment later, and only the owner of a request on it is notified.
     """
 
     def __init__(self, target: Target, method: str) -> None:
-        self.hearing = Hearing()
+        self.hearing = ResponseReader()
         self._target = target
         self._method = method
         self._place: UpstreamConnection | None = None
@@ -44,14 +44,14 @@ class Wanted:
             self._place.close()
 
 
-async def asked_in_http2(target: Target, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
+async def check_http2(target: Target, tls: UpstreamTls, method: str, timeout: float) -> Http2Findings:
     """Send one request in HTTP/2: over https by ALPN, over http with prior knowledge (RFC 9113 § 3)."""
     pools = Pools(monotonic(), PoolLimits(connect_timeout=timeout), tls=tls)
     pools.transports = {target.name: "http2"}
     pools.replace([target.endpoint])
     pool = pools.by_id[target.name]
     assert isinstance(pool, MultiplexedPool)
-    wanted = Wanted(target, method)
+    wanted = RequestWaiter(target, method)
     pool.wait(wanted)
     try:
         async with asyncio.timeout(timeout):

@@ -68,7 +68,7 @@ class IdleLimit:
         return self.kept if self.is_silent else self.closed
 
 
-def rungs(limit: float) -> list[float]:
+def idle_steps(limit: float) -> list[float]:
     """Return the idle times of the first round: 0.5, 1, 2, 4 … and `limit`."""
     found, next_one = [], SHORTEST
     while next_one < limit:
@@ -77,7 +77,7 @@ def rungs(limit: float) -> list[float]:
     return [*found, limit]
 
 
-def finer_rungs(limit: IdleLimit) -> list[float]:
+def finer_idle_steps(limit: IdleLimit) -> list[float]:
     """Return the idle times of the second round, which narrows the limit where connections are lost silently."""
     if not limit.is_silent or limit.closed is None:
         return []

@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from balancer.errors import UpstreamError
-from balancer.probe.connection import Conversation
-from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
+from balancer.probe.connection import ProbeConnection
+from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_idle_steps, idle_steps, limit_of
 
-Open = Callable[[], Awaitable[Conversation]]
+Open = Callable[[], Awaitable[ProbeConnection]]
 """Coroutine function that opens a connection. Raises `ConnectFailed`."""
 
 
 async def idle_limit(open_one: Open, method: str, limit: float, timeout: float) -> IdleLimit:
     """Measure idle times up to `limit` seconds; `timeout` in seconds is for each response."""
-    trials = await _round(open_one, method, rungs(limit), timeout)
+    trials = await _round(open_one, method, idle_steps(limit), timeout)
     found = limit_of(trials, limit)
-    finer = finer_rungs(found)
+    finer = finer_idle_steps(found)
     return limit_of(trials + await _round(open_one, method, finer, timeout), limit) if finer else found
 
 
@@ -40,7 +40,7 @@ async def _trial(open_one: Open, method: str, idle: float, timeout: float) -> Tr
         answer = await conversation.ask(method, timeout)
         if not answer.may_follow:
             return None
-        closed_after = await conversation.left_alone(idle)
+        closed_after = await conversation.idle_for(idle)
         if closed_after is not None:
             return Trial(closed_after, Ending.CLOSED)
         return Trial(idle, await _used_again(conversation, method, timeout))
@@ -50,7 +50,7 @@ async def _trial(open_one: Open, method: str, idle: float, timeout: float) -> Tr
         conversation.close()
 
 
-async def _used_again(conversation: Conversation, method: str, timeout: float) -> Ending:
+async def _used_again(conversation: ProbeConnection, method: str, timeout: float) -> Ending:
     try:
         await conversation.ask(method, timeout)
     except UpstreamError:

@@ -13,9 +13,9 @@ from itertools import count
 from statistics import median_low
 
 from balancer.errors import ConnectFailed, ConnectionBroken, MalformedResponse, UpstreamError
-from balancer.probe.connection import Answer, Conversation, open_conversation
+from balancer.probe.connection import Answer, ProbeConnection, open_connection
 from balancer.probe.findings import Findings, KeepAliveFindings, Phases, Timing, TlsFindings
-from balancer.probe.http2_check import asked_in_http2
+from balancer.probe.http2_check import check_http2
 from balancer.probe.idle_search import idle_limit
 from balancer.probe.target import Target
 from balancer.tls.contexts import UpstreamTls
@@ -56,7 +56,7 @@ class Survey:
         self._routes = Routes(RoutesPlan(NamesPlan()))
         self._route = Route(target.endpoint, self._routes)
         self._answers: list[Answer] = []  # on the first connection
-        self._conversations: list[Conversation] = []
+        self._conversations: list[ProbeConnection] = []
 
     async def run(self) -> Findings:
         """Run all checks. Raises `UpstreamError` if the server is unreachable or does not speak HTTP."""
@@ -83,13 +83,13 @@ class Survey:
         if self.findings.keep_alive is not None and self.findings.keep_alive.is_kept:
             await self._search_idle_limit(self.findings.keep_alive)
 
-    async def _open(self) -> Conversation:
+    async def _open(self) -> ProbeConnection:
         timeout = self._bounds.timeout
-        conversation = await open_conversation(self._target, self._route, self._client_tls, timeout)
+        conversation = await open_connection(self._target, self._route, self._client_tls, timeout)
         self._conversations.append(conversation)
         return conversation
 
-    async def _ask(self, conversation: Conversation, method: str | None = None) -> Answer:
+    async def _ask(self, conversation: ProbeConnection, method: str | None = None) -> Answer:
         return await conversation.ask(method or self._bounds.method, self._bounds.timeout)
 
     # --- checks
@@ -111,7 +111,7 @@ class Survey:
         cold = timing_of(answers[0], conversation)
         findings.phases = Phases(cold, None, middle([timing_of(answer) for answer in answers[1:]]))
 
-    async def _ask_on(self, conversation: Conversation) -> bool:
+    async def _ask_on(self, conversation: ProbeConnection) -> bool:
         """Send further requests on the connection; return whether the server closed it."""
         while len(self._answers) < self._bounds.requests:
             if not self._answers[-1].may_follow:
@@ -123,7 +123,7 @@ class Survey:
                 return isinstance(error, ConnectionBroken)
         return not self._answers[-1].may_follow
 
-    def _note_first(self, conversation: Conversation) -> None:
+    def _note_first(self, conversation: ProbeConnection) -> None:
         findings, answer = self.findings, self._answers[0]
         findings.address = self._route.best
         findings.status, findings.version = answer.status, answer.version
@@ -163,7 +163,7 @@ class Survey:
         self.findings.connections += 1
         self.findings.requests += 1
         bounds = self._bounds
-        self.findings.http2 = await asked_in_http2(self._target, self._tls, bounds.method, bounds.timeout)
+        self.findings.http2 = await check_http2(self._target, self._tls, bounds.method, bounds.timeout)
 
     async def _search_idle_limit(self, known: KeepAliveFindings) -> None:
         bounds = self._bounds
@@ -192,7 +192,7 @@ def may_be_another_protocol(error: UpstreamError) -> bool:
     )
 
 
-def timing_of(answer: Answer, conversation: Conversation | None = None) -> Timing:
+def timing_of(answer: Answer, conversation: ProbeConnection | None = None) -> Timing:
     """Return the times of the first request of `conversation`; without one, of a request on a reused connection."""
     if conversation is None:
         return Timing(0.0, 0.0, 0.0, 0.0, answer.begun_at - answer.sent_at, answer.ended_at - answer.sent_at)

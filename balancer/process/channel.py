@@ -28,10 +28,10 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 ENTRANCE = web.AppKey("entrance", Entrance)
 """Application key: the entrance of its requests."""
 
-TO_ANSWER = 2.0
+READ_TIMEOUT = 2.0
 """Timeout in seconds for a document from a sibling process; one that hangs is left out."""
 
-TO_OBEY = 10.0
+CHANGE_TIMEOUT = 10.0
 """Timeout in seconds for a change at a sibling process; it must not be left out, or the processes would diverge."""
 
 
@@ -80,7 +80,7 @@ class Channel:
     # --- requests to siblings
 
     async def ask(
-        self, method: str, target: str, body: bytes = b"", seconds: float = TO_OBEY
+        self, method: str, target: str, body: bytes = b"", seconds: float = CHANGE_TIMEOUT
     ) -> list[Answer]:
         """Send a request to all siblings concurrently and return their answers.
 
@@ -93,11 +93,11 @@ class Channel:
     async def gather(self, target: str) -> list[bytes]:
         """Return the bodies of successful GET requests of `target` at all siblings."""
         return [
-            answer.body for answer in await self.ask("GET", target, b"", TO_ANSWER) if answer.status == 200
+            answer.body for answer in await self.ask("GET", target, b"", READ_TIMEOUT) if answer.status == 200
         ]
 
     async def _ask(
-        self, index: int, method: str, target: str, body: bytes, seconds: float = TO_OBEY
+        self, index: int, method: str, target: str, body: bytes, seconds: float = CHANGE_TIMEOUT
     ) -> Answer | None:
         connector, timeout = UnixConnector(self.path(index)), ClientTimeout(total=seconds)
         try:
@@ -119,9 +119,9 @@ class Channel:
 
         async def of_all(request: web.Request) -> web.Response:
             answer = await handler(request)
-            if is_inner(request) or answer.status != 200:
+            if is_from_sibling(request) or answer.status != 200:
                 return answer
-            return as_one(answer, await self.gather(request.raw_path))
+            return merged_answer(answer, await self.gather(request.raw_path))
 
         return of_all
 
@@ -130,23 +130,23 @@ class Channel:
 
         async def at_all(request: web.Request) -> web.Response:
             answer = await handler(request)
-            if is_inner(request) or answer.status >= 400:
+            if is_from_sibling(request) or answer.status >= 400:
                 return answer
             others = await self.ask(request.method, request.raw_path, await request.read())
             for other in others:
                 if other.status >= 400:
                     return web.Response(status=other.status, body=other.body, content_type=other.content_type)
-            return as_one(answer, [other.body for other in others])
+            return merged_answer(answer, [other.body for other in others])
 
         return at_all
 
 
-def as_one(answer: web.Response, others: list[bytes]) -> web.Response:
+def merged_answer(answer: web.Response, others: list[bytes]) -> web.Response:
     """Merge the answers of all processes, with the status of this process's answer."""
     own = answer.body if isinstance(answer.body, bytes) else b"{}"
     return web.json_response(merged([*map(json.loads, (own, *others))]), status=answer.status)
 
 
-def is_inner(request: web.Request) -> bool:
+def is_from_sibling(request: web.Request) -> bool:
     """Return whether the request comes from a sibling process."""
     return request.app[ENTRANCE] is Entrance.PROCESS

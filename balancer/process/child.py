@@ -1,6 +1,6 @@
 """The supervisor's state of one child process, with its restart delay.
 
-A child that dies is restarted at once if it ran for `STEADY` seconds, otherwise after a delay that grows with each
+A child that dies is restarted at once if it ran for `MIN_UPTIME` seconds, otherwise after a delay that grows with each
 death in a row.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-STEADY = 10.0
+MIN_UPTIME = 10.0
 """Seconds of uptime after which a death does not count as one in a row."""
 
 DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -43,9 +43,9 @@ class Child:
         """Read the readiness pipe, which is readable or closed."""
         if self.pipe is not None:
             self.is_ready = os.read(self.pipe, 16) != b""
-            self._hang_up()
+            self._close_pipe()
 
-    def _hang_up(self) -> None:
+    def _close_pipe(self) -> None:
         if self.pipe is not None:
             os.close(self.pipe)
             self.pipe = None
@@ -60,10 +60,10 @@ class Child:
     def gone(self) -> float:
         """Register the end of the process; return the seconds until its restart."""
         now = time.monotonic()
-        if now - self._started_at >= STEADY:
+        if now - self._started_at >= MIN_UPTIME:
             self._deaths = 0
         delay = DELAYS[min(self._deaths, len(DELAYS) - 1)]
         self._deaths += 1
         self.pid, self.is_ready, self.due_at = None, False, now + delay
-        self._hang_up()
+        self._close_pipe()
         return delay

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from balancer.process.listening import Listening
-from balancer.process.socket_handover import TOLD_IN_VAIN, Successor, told_replaced
+from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message
 
 
 class HotRestart:
@@ -40,8 +40,8 @@ class HotRestart:
             return
         asyncio.get_running_loop().remove_reader(successor.fileno())
         if successor.is_ready():
-            self._say(told_replaced(successor))
+            self._say(replaced_message(successor))
             self._on_ready()
         else:
-            self._say(TOLD_IN_VAIN)
+            self._say(SUCCESSOR_FAILED)
             self._successor = None

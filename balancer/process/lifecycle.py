@@ -16,7 +16,7 @@ from balancer.config.load import ConfigError, Settings
 from balancer.process.allocator import keep_freed_memory
 from balancer.process.hot_restart import HotRestart
 from balancer.process.member import Member
-from balancer.process.shutdown import Ending
+from balancer.process.shutdown import Shutdown
 from balancer.process.socket_handover import tell_ready
 from balancer.server import Server
 
@@ -39,26 +39,26 @@ async def serve(
     server = Server(settings, read=read, member=member)
 
     def ready() -> str:
-        return ready_line(settings, server.address, len(server.proxy.roster.members))
+        return ready_line(settings, server.address, len(server.proxy.registry.members))
 
     return await attend(server, ready, say, member)
 
 
 async def attend(server: Server, ready: Callable[[], str], say: Say, member: Member | None = None) -> bool:
     """Start the server and serve until shutdown; `ready` returns the readiness message."""
-    loop, ending = asyncio.get_running_loop(), Ending()
+    loop, ending = asyncio.get_running_loop(), Shutdown()
     tell = say if member is None or not member.index else _in_silence  # the first process reports for all
     reloading: set[asyncio.Task[None]] = set()
     loop.add_signal_handler(signal.SIGHUP, lambda: _reload_soon(server, tell, reloading))
     if member is None:
-        ending.hear_everybody()
+        ending.install_handlers()
         succession = HotRestart(server.listening, say, ending.replaced)
         loop.add_signal_handler(signal.SIGUSR2, succession.begin)
     else:
-        ending.hear_supervisor()
+        ending.install_child_handlers()
         loop.add_reader(member.lifeline, ending.orphaned, member.lifeline)
     await server.start()
-    _settle_down()
+    _tune_memory()
     if member is None:
         say(ready())
         tell_ready()
@@ -70,7 +70,7 @@ async def attend(server: Server, ready: Callable[[], str], say: Say, member: Mem
     return await _ended(server, ending)
 
 
-def _settle_down() -> None:
+def _tune_memory() -> None:
     """Tune the allocator, and freeze the objects that exist now: the garbage collector does not scan them again."""
     keep_freed_memory()
     gc.collect()
@@ -78,9 +78,9 @@ def _settle_down() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
-async def _ended(server: Server, ending: Ending) -> bool:
+async def _ended(server: Server, ending: Shutdown) -> bool:
     """Stop the server; return whether all requests finished before the shutdown was cut short."""
-    ending.on_haste = server.close_idle
+    ending.on_impatient = server.close_idle
     stop = asyncio.ensure_future(server.stop(is_patient=ending.is_patient))
     cut = asyncio.ensure_future(ending.cut_short.wait())
     await asyncio.wait((stop, cut), return_when=asyncio.FIRST_COMPLETED)

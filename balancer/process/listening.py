@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from balancer.admin.sockets import AdminSockets, open_control
+from balancer.admin.sockets import AdminSockets, open_admin_sockets
 from balancer.config.listen import ListenAddress
 from balancer.config.load import Settings
 from balancer.downstream.acceptor import bind
@@ -41,7 +41,7 @@ def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
     traffic = inherited.traffic(settings.listen) or bind(address.host, address.port)
     try:
         port = address_of(traffic).port
-        control = open_control(settings.control, port, complain, inherited.control)
+        control = open_admin_sockets(settings.control, port, complain, inherited.control)
     except BaseException:
         traffic.close()
         raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from balancer.process.listening import Listening
 from balancer.process.shared_counters import SharedCounters
-from balancer.tls.contexts import Front
+from balancer.tls.contexts import SharedContext
 from policies.overload.process_share import share
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Member:
     directory: Path
     lifeline: int
     readiness: int
-    front: Front | None = None
+    front: SharedContext | None = None
 
     def tell_ready(self) -> None:
         """Report to the supervisor that this process serves."""

@@ -17,7 +17,7 @@ from aiohttp import web
 from balancer.config.load import ConfigError
 from balancer.config.sections import EndpointConfig, PolicySpec
 from balancer.log.output import complain
-from balancer.process.channel import Channel, is_inner
+from balancer.process.channel import Channel, is_from_sibling
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
 from policies.routing.facts import AdminState
@@ -39,27 +39,27 @@ class RuntimeOverrides:
         self._reloads = reloads
         self._channel = channel
         self._say = say
-        self._are_known = asyncio.Event()
+        self._is_synced = asyncio.Event()
 
     async def admit(self, request: web.Request) -> None:
         """Reject a sibling's GET with 503 until the overrides of this process are known, and delay its changes until
         then.
         """
-        if self._are_known.is_set() or not is_inner(request):
+        if self._is_synced.is_set() or not is_from_sibling(request):
             return
         if request.method == "GET":
             raise web.HTTPServiceUnavailable
-        await self._are_known.wait()
+        await self._is_synced.wait()
 
     async def tell(self, request: web.Request) -> web.Response:
         """Answer a sibling's request for the overrides."""
-        if not is_inner(request):
+        if not is_from_sibling(request):
             raise web.HTTPNotFound
         return web.json_response(self._told())
 
     def _told(self) -> dict[str, Any]:
-        proxy, roster = self._proxy, self._proxy.roster
-        added, removed, weights = roster.orders()
+        proxy, registry = self._proxy, self._proxy.registry
+        added, removed, weights = registry.orders()
         return {
             "reloads": proxy.reload_counts.done,
             "policy": proxy.policy.spec,
@@ -84,7 +84,7 @@ class RuntimeOverrides:
             told = await self._asked()
         if told is not None:
             self._obey(told)
-        self._are_known.set()
+        self._is_synced.set()
 
     async def _asked(self) -> dict[str, Any] | None:
         """Return the overrides of the first sibling that answers; None if none does."""
@@ -99,9 +99,9 @@ class RuntimeOverrides:
             if (spec := PolicySpec.model_validate(told["policy"])) != proxy.policy:
                 proxy.apply_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in told["added"]]
-            proxy.roster.obey(added, told["removed"], told["weights"])
+            proxy.registry.replace_overrides(added, told["removed"], told["weights"])
         except (PoliciesError, TlsProblem) as error:  # what the siblings loaded no longer exists
             self._say(f"a process that was started later cannot do as it is told: {error}")
         for endpoint_id, state in told["states"].items():
             with suppress(UnknownEndpoint):  # discovered by the siblings, and not yet here
-                proxy.roster.change(endpoint_id, state=AdminState(state))
+                proxy.registry.change(endpoint_id, state=AdminState(state))

@@ -18,25 +18,25 @@ CUT_SHORT = signal.SIGQUIT
 """Signals from the supervisor to its processes."""
 
 
-class Ending:
+class Shutdown:
     """Shutdown state of a process.
 
     `begun` is set when the shutdown starts, `cut_short` when it must end at once. `is_patient` is set while a successor
-    serves, so that idle clients get time; `on_haste` is called when that ends.
+    serves, so that idle clients get time; `on_impatient` is called when that ends.
     """
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
         self.cut_short = asyncio.Event()
         self.is_patient = False
-        self.on_haste: Callable[[], None] | None = None
+        self.on_impatient: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """Start the shutdown; a repeated call only ends the patience."""
         was_patient, self.is_patient = self.is_patient, False
         self.begun.set()
-        if was_patient and self.on_haste is not None:
-            self.on_haste()
+        if was_patient and self.on_impatient is not None:
+            self.on_impatient()
 
     def replaced(self) -> None:
         """Start a patient shutdown: a successor serves."""
@@ -44,13 +44,13 @@ class Ending:
             self.is_patient = True
             self.begun.set()
 
-    def hear_everybody(self) -> None:
+    def install_handlers(self) -> None:
         """Install the signal handlers of a process without a supervisor."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_or_cut)
 
-    def hear_supervisor(self) -> None:
+    def install_child_handlers(self) -> None:
         """Install the signal handlers of a child process."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(STOPPED, self.begin)

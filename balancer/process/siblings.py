@@ -73,7 +73,7 @@ class Siblings:
             if id(state) not in members:
                 if state.told is not None:
                     self._page.leave(state.row)
-                state.stand_alone()
+                state.stop_sharing()
         for state in states:
             self._take_part(state)
         self._keys = {state.id: self._keys[state.id] for state in states}
@@ -84,7 +84,7 @@ class Siblings:
         if not state.is_member:
             if state.told is not None:
                 self._page.leave(state.row)
-            state.stand_alone()
+            state.stop_sharing()
             self._keys.pop(state.id, None)
         else:
             self._take_part(state)

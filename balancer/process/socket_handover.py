@@ -67,10 +67,12 @@ def _listening(descriptor: int) -> socket.socket:
     """Return the listening socket with a descriptor. Raises `ListenFailed`."""
     try:
         sock = socket.socket(fileno=descriptor)
-        is_fit = sock.type == socket.SOCK_STREAM and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        is_eligible = sock.type == socket.SOCK_STREAM and sock.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        )
     except OSError as error:
         raise ListenFailed(f"descriptor {descriptor}: no socket to listen on: {error.strerror}") from None
-    if not is_fit or sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
+    if not is_eligible or sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
         sock.close()
         raise ListenFailed(f"descriptor {descriptor}: must be a TCP socket that listens")
     sock.set_inheritable(False)
@@ -124,9 +126,9 @@ class Successor:
         return self._process.pid
 
 
-def told_replaced(successor: Successor) -> str:
+def replaced_message(successor: Successor) -> str:
     """Return the message for the operator."""
     return f"balancer is replaced by process {successor.pid}"
 
 
-TOLD_IN_VAIN = "balancer goes on: the program that was to replace it has ended before it served"
+SUCCESSOR_FAILED = "balancer goes on: the program that was to replace it has ended before it served"

@@ -27,8 +27,8 @@ from balancer.process.member import Member
 from balancer.process.shared_counters import SharedCounters
 from balancer.process.shutdown import CUT_SHORT, REPLACED, STOPPED
 from balancer.process.signals import Signals
-from balancer.process.socket_handover import TOLD_IN_VAIN, Successor, tell_ready, told_replaced
-from balancer.tls.contexts import Front
+from balancer.process.socket_handover import SUCCESSOR_FAILED, Successor, replaced_message, tell_ready
+from balancer.tls.contexts import SharedContext
 
 SPARE_TIME = 5.0
 """Seconds beyond the grace period after which a process that does not end is killed."""
@@ -48,7 +48,7 @@ class Supervisor:
         self._board = SharedCounters(settings.processes)
         self._directory = Path(tempfile.mkdtemp(prefix="steelyard-"))
         self._lifeline, self._held = os.pipe()
-        self._front = Front(settings.tls) if settings.tls is not None else None
+        self._front = SharedContext(settings.tls) if settings.tls is not None else None
         self._children = [Child(index) for index in range(settings.processes)]
         self._successor: Successor | None = None
         self._is_ready = self._is_stopping = self._is_patient = False
@@ -59,14 +59,14 @@ class Supervisor:
         """Start all processes and restart those that die, until shutdown."""
         try:
             with Signals() as signals:
-                while self._tend(signals):
+                while self._step(signals):
                     for number in signals.wait(self._readable(), self._patience()):
                         self._obey(number)
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
         return self._code
 
-    def _tend(self, signals: Signals) -> bool:
+    def _step(self, signals: Signals) -> bool:
         """Start, reap and kill processes as due; return whether to continue."""
         now = time.monotonic()
         for child in self._children:
@@ -75,7 +75,7 @@ class Supervisor:
         self._hear()
         for child in self._children:
             if (status := child.ended()) is not None:
-                self._mourn(child, status)
+                self._reap(child, status)
         if self._kill_at is not None and now >= self._kill_at:
             self._tell(signal.SIGKILL)
         return not self._is_stopping or any(child.pid for child in self._children)
@@ -112,7 +112,7 @@ class Supervisor:
         finally:
             os._exit(code)
 
-    def _mourn(self, child: Child, status: int) -> None:
+    def _reap(self, child: Child, status: int) -> None:
         """Handle the end of a child: clear its counters and schedule its restart."""
         was_ready, pid = child.is_ready, child.pid
         self._board.pages[child.index].clear()
@@ -136,7 +136,7 @@ class Supervisor:
         if number == signal.SIGHUP:
             self._tell(signal.SIGHUP)
         elif number == signal.SIGUSR2:
-            self._begin_succession()
+            self._begin_hot_restart()
         elif number in (signal.SIGTERM, signal.SIGINT):
             self._end()
 
@@ -163,7 +163,7 @@ class Supervisor:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, number)
 
-    def _begin_succession(self) -> None:
+    def _begin_hot_restart(self) -> None:
         if self._successor is not None or self._is_stopping or not self._is_ready:
             return
         try:
@@ -200,10 +200,10 @@ class Supervisor:
 
     def _succeeded(self, successor: Successor) -> None:
         if successor.is_ready():
-            self._say(told_replaced(successor))
+            self._say(replaced_message(successor))
             self._listening.traffic.close()
             self._listening.control.close()
             self._stop(REPLACED)
         else:
-            self._say(TOLD_IN_VAIN)
+            self._say(SUCCESSOR_FAILED)
             self._successor = None

@@ -44,7 +44,7 @@ GATHERING: Final = 1.0
 BATCH: Final = 512
 """Rows of a block."""
 
-BREATH: Final = 32
+YIELD_EVERY: Final = 32
 """Rows after which the thread yields the GIL."""
 
 FLUSH_LIMIT: Final = 2.0
@@ -74,7 +74,7 @@ class RecordCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class RecordingMetadata:
     """Metadata of a recording.
 
     `began_at` is in seconds of the proxy's clock, `offset` converts that to Unix time; `facts` are stored unchanged.
@@ -99,7 +99,7 @@ class Recorder:
     def __init__(
         self,
         path: str,
-        about: About,
+        about: RecordingMetadata,
         *,
         salt: bytes,
         limit: int,
@@ -192,7 +192,7 @@ class Recorder:
 
         At a hot restart the predecessor may still write, and blocks of two recordings must not mix.
         """
-        while not is_locked(self._fd):
+        while not try_lock(self._fd):
             if self._stops.wait(LOCK_PAUSE):
                 return False
         return True
@@ -205,7 +205,7 @@ class Recorder:
                 row = self._row(self._queue.popleft(), names)
                 if row is not None:
                     batch.append(packed(row))
-                if len(batch) % BREATH == 0:
+                if len(batch) % YIELD_EVERY == 0:
                     time.sleep(0)
             if batch and self._write(b"".join(names) + rows(batch)):
                 self.counts.written += len(batch)
@@ -302,7 +302,7 @@ class Recorder:
         return number or 0
 
 
-def is_locked(fd: int) -> bool:
+def try_lock(fd: int) -> bool:
     """Lock the file until it is closed; return whether that succeeded. True where locks are not supported."""
     if fcntl is None:
         return True

@@ -17,7 +17,7 @@ from balancer.errors import LogFailed, RecordingRefused
 from balancer.log.access_log import wall_offset
 from balancer.log.formats import Entry, forwarded_for
 from balancer.log.output import complain
-from balancer.recording.recorder import About, Recorder
+from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
     from balancer.proxy import Proxy
@@ -70,7 +70,7 @@ class Recording:
         salt = config.salt.get_secret_value().encode() if config.salt is not None else secrets.token_bytes(16)
         self.recorder = proxy.recorder = Recorder(
             config.path,
-            About(now, wall_offset(self._clock), self._facts(), self._connect_of, self._key_of),
+            RecordingMetadata(now, wall_offset(self._clock), self._facts(), self._connect_of, self._key_of),
             salt=salt[:64],
             limit=config.limit,
             queue=config.queue,

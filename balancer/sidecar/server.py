@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from balancer.config.load import Settings
 from balancer.config.reload import Prepared
-from balancer.config.runtime import RuntimeConfig, terms_of
+from balancer.config.runtime import RuntimeConfig, runtime_config_of
 from balancer.config.sidecar import OriginConfig, SidecarConfig
 from balancer.downstream.timeouts import Sweep
-from balancer.membership.dns_source import WatchedName
+from balancer.membership.dns_source import DnsSource
 from balancer.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.server import Server, build
 from balancer.sidecar.control import SidecarControl
@@ -94,10 +94,10 @@ class SidecarServer(Server):
     def _prepare(self) -> Settings:
         """Read and validate the configuration, in a thread; every expected error is raised here."""
         config = self._read()
-        self._next = config, [terms_of(config.unit_of(one)) for one in config.origins]
+        self._next = config, [runtime_config_of(config.unit_of(one)) for one in config.origins]
         return config.front()
 
-    def _apply_prepared(self, prepared: Prepared) -> list[WatchedName]:
+    def _apply_prepared(self, prepared: Prepared) -> list[DnsSource]:
         config, terms = self._next
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
@@ -114,7 +114,7 @@ class SidecarServer(Server):
             proxy = known.pop(one.name, None)
             if proxy is not None:
                 proxy.apply(its_terms)
-                proxy.roster.apply(its_terms)
+                proxy.registry.apply(its_terms)
             kept.append(new[one.name] if proxy is None else _named(config, one, proxy))
         for proxy in known.values():
             proxy.replace_endpoints([])

@@ -25,7 +25,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 HTTP1, HTTP2 = "http/1.1", "h2"
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-_ASKING = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_VERIFY_MODES = {"optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 class TlsProblem(Exception):
@@ -54,19 +54,19 @@ class ServerTls:
         """Load all certificates and keys. Raises `TlsProblem`."""
         named = _named_contexts(config)
         self.manner = _manner(config)
-        self.choose = _Chooser(named)
+        self.choose = _SniCallback(named)
         self.context = self.first = named[0][1]
         if len(named) > 1:
-            self.context = _bare_context(config)
+            self.context = _server_context(config)
             self.context.sni_callback = self.choose
         mute_undecodable_names()
 
-    def handshake(self, front: Front | None = None) -> ServerHandshake:
+    def handshake(self, front: SharedContext | None = None) -> ServerHandshake:
         """Contexts of a new handshake; `front` is given if the balancer runs several processes."""
         return ServerHandshake(self.context if front is None else front.before(self), self.first)
 
 
-class Front:
+class SharedContext:
     """TLS context shared by all sibling processes, created before they are forked, so that they share ticket keys.
 
     A context encrypts session tickets with keys of its own, and each process would refuse the tickets of the others,
@@ -77,7 +77,7 @@ class Front:
     def __init__(self, config: TlsConfig) -> None:
         """Create the shared context. Raises `TlsProblem`."""
         self._manner = _manner(config)
-        self._context = _bare_context(config)
+        self._context = _server_context(config)
 
     def before(self, tls: ServerTls) -> ssl.SSLContext:
         """Context with which a handshake begins while `tls` is in force: the shared one, or the context of `tls` if its
@@ -102,25 +102,25 @@ def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]
             raise TlsProblem(
                 f"{field}certificate: {certificate.certificate} has no DNS name to be chosen by (SNI)"
             )
-        context = _bare_context(config)
+        context = _server_context(config)
         _load_pair(context, field, certificate.certificate, certificate.key)
         named.append((names, context))
     return named
 
 
-def _bare_context(config: TlsConfig) -> ssl.SSLContext:
+def _server_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[config.minimum]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols([HTTP1])
     if config.client_ca is not None:
-        context.verify_mode = _ASKING[config.client_certificate]
+        context.verify_mode = _VERIFY_MODES[config.client_certificate]
         _load_ca(context, "tls.client_ca", config.client_ca)
     return context
 
 
-class _Chooser:
+class _SniCallback:
     """`sni_callback` that selects the context by server name: exact names before wildcards, else the first
     certificate."""
 
@@ -209,7 +209,7 @@ class UpstreamTls:
         other.of(endpoint.endpoint(), endpoint.alpn)
         return other
 
-    def of_its_own(self, endpoint_id: str) -> bool:
+    def has_own(self, endpoint_id: str) -> bool:
         """Whether an endpoint has its own table `tls`."""
         return endpoint_id in self._by_id
 

@@ -34,7 +34,7 @@ class Resumption:
         if (
             self._last is not None
             and (session := self._last.session) is not None
-            and self._is_of_use(session)
+            and self._is_resumable(session)
         ):
             self._session = session
             self._last = None
@@ -55,6 +55,6 @@ class Resumption:
         """Drop the session, after a failed handshake or a change of TLS settings."""
         self._last = self._session = self._tls = None
 
-    def _is_of_use(self, session: ssl.SSLSession) -> bool:
+    def _is_resumable(self, session: ssl.SSLSession) -> bool:
         """Whether the session can be resumed: TLS 1.2 may resume by session id, TLS 1.3 only with a ticket."""
         return session.has_ticket or (self.version == "TLSv1.2" and bool(session.id))

@@ -48,17 +48,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         "_is_ended",
         "_is_mute",
         "_is_open",
-        "_lower",
         "_object",
         "_on_handshake",
         "_outgoing",
+        "_plain",
+        "_protocol",
         "_send",
         "_take",
         "_unnamed",
-        "_upper",
     )
 
-    _lower: asyncio.Transport
+    _plain: asyncio.Transport
     _send: Callable[[bytes], None]
 
     def __init__(
@@ -92,9 +92,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # --- asyncio.Protocol, towards the plain transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._lower = cast(asyncio.Transport, transport)
-        self._send = self._lower.write
-        self._shake()
+        self._plain = cast(asyncio.Transport, transport)
+        self._send = self._plain.write
+        self._do_handshake()
 
     def data_received(self, data: bytes) -> None:
         if self._is_ended or self._is_closing:
@@ -105,7 +105,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         else:
             if self._unnamed is not None:
                 self._hello += data
-            self._shake()
+            self._do_handshake()
 
     def eof_received(self) -> bool:
         if self._is_ended:
@@ -119,18 +119,18 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         error = self._error or error
         if self._is_open:
             self._is_open = False
-            cast(asyncio.Protocol, self._upper).connection_lost(error)
+            cast(asyncio.Protocol, self._protocol).connection_lost(error)
         else:
             self._handshake_ended(error or ConnectionResetError("the connection ended within the handshake"))
         self.set_protocol(NOBODY)
 
     def pause_writing(self) -> None:
         if self._is_open:
-            self._upper.pause_writing()
+            self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
         if self._is_open:
-            self._upper.resume_writing()
+            self._protocol.resume_writing()
 
     # --- asyncio.Transport, towards the protocol
 
@@ -143,7 +143,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """Send close_notify and a FIN; reading continues."""
         if not self._is_mute:
             self._notify()
-            self._lower.write_eof()
+            self._plain.write_eof()
 
     def can_write_eof(self) -> bool:
         return True
@@ -154,43 +154,43 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._is_closing = True
             if not self._is_mute:
                 self._notify()
-            self._lower.close()
+            self._plain.close()
 
     def abort(self) -> None:
         self._is_closing = self._is_mute = True
-        self._lower.abort()
+        self._plain.abort()
 
     def is_closing(self) -> bool:
-        return self._is_closing or self._lower.is_closing()
+        return self._is_closing or self._plain.is_closing()
 
     def pause_reading(self) -> None:
-        self._lower.pause_reading()
+        self._plain.pause_reading()
 
     def resume_reading(self) -> None:
-        self._lower.resume_reading()
+        self._plain.resume_reading()
 
     def is_reading(self) -> bool:
-        return self._lower.is_reading()
+        return self._plain.is_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._lower.set_write_buffer_limits(high, low)
+        self._plain.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        return self._lower.get_write_buffer_size()
+        return self._plain.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._lower.get_write_buffer_limits()
+        return self._plain.get_write_buffer_limits()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._upper = protocol
+        self._protocol = protocol
         self._deliver: Callable[[bytes], None] = cast(asyncio.Protocol, protocol).data_received
 
     @property
     def below(self) -> asyncio.Transport:
-        return self._lower
+        return self._plain
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._upper
+        return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Extra info of the plain transport, and `ssl_object`, `sslcontext`, `peercert`."""
@@ -200,11 +200,11 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             return self._object.context
         if name == "peercert":
             return self._object.getpeercert()
-        return self._lower.get_extra_info(name, default)
+        return self._plain.get_extra_info(name, default)
 
     # --- records
 
-    def _shake(self) -> None:
+    def _do_handshake(self) -> None:
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -222,7 +222,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._flush()
         self._is_open = True
         self._handshake_ended(None)
-        self._upper.connection_made(self)
+        self._protocol.connection_made(self)
         if self._incoming.pending:
             self._read()
 
@@ -232,7 +232,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._forget_hello()
         self._use(context, None, None)
         self._take(hello)
-        self._shake()
+        self._do_handshake()
 
     def _forget_hello(self) -> None:
         self._unnamed = None
@@ -276,17 +276,17 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """Handle the end of reading: an error, or the peer's close_notify."""
         if self._error is not None:
             self._fail(self._error)
-        elif not self._is_closing and not cast(asyncio.Protocol, self._upper).eof_received():
+        elif not self._is_closing and not cast(asyncio.Protocol, self._protocol).eof_received():
             self.close()
 
     def _answer(self) -> None:
         """Send what OpenSSL wrote while reading; abort if the peer lets too much of it pile up."""
         self._flush()
-        if self._lower.get_write_buffer_size() > UNASKED:
+        if self._plain.get_write_buffer_size() > UNASKED:
             self.abort()
 
     def _flush(self) -> None:
-        if self._outgoing.pending and not self._lower.is_closing():
+        if self._outgoing.pending and not self._plain.is_closing():
             self._send(self._drain())
 
     # --- closing
@@ -305,7 +305,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._flush()
             if not self._is_open:
                 self._handshake_ended(error)  # the callback may still write plain bytes
-            self._lower.close()
+            self._plain.close()
 
     def _handshake_ended(self, error: Exception | None) -> None:
         on_handshake, self._on_handshake = self._on_handshake, None

@@ -27,7 +27,7 @@ from balancer.errors import (
 )
 from balancer.http1.field_list import FieldList, head_of
 from balancer.http2.stream import HIGH, LOW
-from balancer.upstream.dial import UNRESOLVED, kind_of, untrusted
+from balancer.upstream.dial import NAME_UNRESOLVED, kind_of, tls_failure
 from balancer.upstream.library_connection import LibraryConnection, address_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from balancer.upstream.pools import Pools
     from balancer.upstream.stream import UpstreamStream
 
-ITS_OWN = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+DEFAULT_FIELDS = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Header fields that aiohttp adds to a request that lacks them."""
 
 
@@ -55,7 +55,7 @@ class AiohttpClient:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trace_configs=[trace],
-            skip_auto_headers=ITS_OWN,
+            skip_auto_headers=DEFAULT_FIELDS,
             max_line_size=65_536,
             max_field_size=65_536,
         )
@@ -81,13 +81,13 @@ def error_of(error: BaseException) -> UpstreamError:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return ConnectTimeout(line)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return untrusted(error.certificate_error)
+        return tls_failure(error.certificate_error)
     if isinstance(error, aiohttp.ClientConnectorSSLError):
-        return untrusted(error.os_error)
+        return tls_failure(error.os_error)
     if isinstance(error, ssl.SSLError):
-        return untrusted(error)
+        return tls_failure(error)
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return NameUnresolved(UNRESOLVED, line)
+        return NameUnresolved(NAME_UNRESOLVED, line)
     if isinstance(error, aiohttp.ClientConnectorError):
         return ConnectFailed(error.os_error.strerror or line, line, kind_of(error.os_error))
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
@@ -101,8 +101,8 @@ def error_of(error: BaseException) -> UpstreamError:
 class AiohttpCall:
     """`Stream` of one request: a task that sends it and reads its response."""
 
-    def __init__(self, carrier: AiohttpConnection, errand: UpstreamStream, outline: FieldList) -> None:
-        self.errand = errand
+    def __init__(self, carrier: AiohttpConnection, stream: UpstreamStream, outline: FieldList) -> None:
+        self.stream = stream
         self.unsent = 0
         self._carrier = carrier
         self._outline = outline
@@ -118,13 +118,13 @@ class AiohttpCall:
         try:
             await self._exchange()
         except asyncio.CancelledError:
-            if asyncio.current_task() is self.task and not self.errand.is_closed:
-                self.errand.fail(ConnectionBroken("the request was called off"))
+            if asyncio.current_task() is self.task and not self.stream.is_closed:
+                self.stream.fail(ConnectionBroken("the request was called off"))
             raise
         except MalformedResponse as error:
-            self.errand.fail(error)
+            self.stream.fail(error)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, TimeoutError) as error:
-            self.errand.fail(self._carrier.pool.library_failed(error_of(error)))
+            self.stream.fail(self._carrier.pool.library_failed(error_of(error)))
 
     async def _exchange(self) -> None:
         carrier, outline = self._carrier, self._outline
@@ -139,18 +139,18 @@ class AiohttpCall:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=carrier.limits.connect_timeout),
             trace_request_ctx=carrier.counts,
         ) as response:
-            self.errand.took_head(
+            self.stream.receive_head(
                 head_of(response.status, response.raw_headers, (response.reason or "").encode("latin-1"))
             )
             await self._read(response)
-        self.errand.took_end()
-        self.errand.tell()
+        self.stream.receive_end()
+        self.stream.tell()
 
     async def _read(self, response: aiohttp.ClientResponse) -> None:
         async for piece in response.content.iter_any():
-            self.errand.took_body(piece)
+            self.stream.receive_body(piece)
             if not response.content.at_eof() or not self._may_read.is_set():
-                self.errand.tell()
+                self.stream.tell()
                 await self._may_read.wait()
 
     async def _body(self) -> AsyncIterator[bytes]:
@@ -159,16 +159,16 @@ class AiohttpCall:
                 data = self._pending.popleft()
                 self.unsent -= len(data)
                 yield data
-                self._went_out()
+                self._drained()
             if self._is_ending:
                 return
             self._more.clear()
             await self._more.wait()
 
-    def _went_out(self) -> None:
+    def _drained(self) -> None:
         if self._is_held and self.unsent <= LOW:
             self._is_held = False
-            self.errand.resumed()
+            self.stream.resumed()
 
     # --- Stream
 
@@ -178,7 +178,7 @@ class AiohttpCall:
         self._more.set()
         if self.unsent > HIGH and not self._is_held:
             self._is_held = True
-            self.errand.paused()
+            self.stream.paused()
 
     def send_end(self, trailers: bytes) -> None:
         """Mark the end of the request's body; trailers are dropped, because aiohttp cannot send them."""
@@ -229,8 +229,8 @@ class AiohttpConnection(LibraryConnection):
         """Shared client session, with or without connection reuse as the pool is configured."""
         return client_of(self.pool.pools, keeps_alive=self.pool.keeps_alive)
 
-    def begin(self, errand: UpstreamStream, outline: FieldList) -> AiohttpCall:
-        return AiohttpCall(self, errand, outline)
+    def begin(self, stream: UpstreamStream, outline: FieldList) -> AiohttpCall:
+        return AiohttpCall(self, stream, outline)
 
 
 def client_of(pools: Pools, *, keeps_alive: bool) -> AiohttpClient:

@@ -27,18 +27,18 @@ class Backoff:
         self._until = 0.0
 
     @property
-    def is_in_trouble(self) -> bool:
+    def is_backing_off(self) -> bool:
         """Whether the backoff is active, so that connections are opened one at a time."""
         return self._failures >= FAILURES and self.longest > 0
 
     def may_try(self, opening: int, now: float) -> bool:
         """Whether another connection may be opened at `now` while `opening` connects are in progress."""
-        return not self.is_in_trouble or (opening == 0 and now >= self._until)
+        return not self.is_backing_off or (opening == 0 and now >= self._until)
 
     def failed(self, now: float) -> None:
         """Record a failed connect and schedule the next attempt."""
         self._failures += 1
-        if self.is_in_trouble:
+        if self.is_backing_off:
             doublings = min(self._failures - FAILURES, 30)
             self._until = now + min(self.longest, FIRST * 2.0**doublings) * self._rng.uniform(0.5, 1.0)
 

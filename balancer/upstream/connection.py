@@ -50,7 +50,7 @@ FEW: Final = 2 * FIELDS_LIMIT
 LENGTH: Final = Framing.LENGTH
 UNTIL_CLOSE: Final = Framing.UNTIL_CLOSE
 
-NOT_HEARD: Final = -1.0
+NO_KEEP_ALIVE_YET: Final = -1.0
 """Value of `announced` before the first response."""
 
 
@@ -83,8 +83,8 @@ class UpstreamConnection(asyncio.Protocol):
     `read_size`: maximum bytes of one read, 0: it has carried no body that spans several reads.
 
     Set by the owner: `is_counted`; `opened_at`, `idle_since` and `retire_at`, in seconds; `requests_left` of those
-    `granted`; `rested_for`, its idle time in seconds when last leased from `IdleConnections`, and `rested_since`, the
-    start of that idle time.
+    `granted`; `reused_after`, its idle time in seconds when last leased from `IdleConnections`, and
+    `reused_idle_since`, the start of that idle time.
     """
 
     __slots__ = (
@@ -115,9 +115,9 @@ class UpstreamConnection(asyncio.Protocol):
         "phases",
         "read_size",
         "requests_left",
-        "rested_for",
-        "rested_since",
         "retire_at",
+        "reused_after",
+        "reused_idle_since",
         "transport",
         "write",
     )
@@ -147,11 +147,11 @@ class UpstreamConnection(asyncio.Protocol):
         self.phases: Phases = NOTHING
         self.closed_by = US
         self.has_died = False
-        self.announced = NOT_HEARD
+        self.announced = NO_KEEP_ALIVE_YET
         self.retire_at = float("inf")
         self.granted: int = UNBOUNDED
         self.requests_left: int = UNBOUNDED
-        self.rested_for = self.rested_since = 0.0
+        self.reused_after = self.reused_idle_since = 0.0
 
     # --- towards the worker
 
@@ -287,7 +287,7 @@ class UpstreamConnection(asyncio.Protocol):
                     and not (self._has_odd_response or response.is_bodiless)
                 ):
                     self._judge(data)
-                    self._tell_whole(response, data[end:])
+                    self._deliver_whole(response, data[end:])
                     return
             self._head = b""
             self._judge(data[: len(data) - (size - end)] if end < size else data)
@@ -300,7 +300,7 @@ class UpstreamConnection(asyncio.Protocol):
         parser = self._parser
         if parser is None:
             self._parser = parser = httptools.HttpResponseParser(self)
-            if self.announced == NOT_HEARD:
+            if self.announced == NO_KEEP_ALIVE_YET:
                 self.announced = keep_alive_timeout(data)
         try:
             parser.feed_data(data)
@@ -309,7 +309,7 @@ class UpstreamConnection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             raise MalformedResponse(str(error)) from None
 
-    def _tell_whole(self, response: Response, body: bytes) -> None:
+    def _deliver_whole(self, response: Response, body: bytes) -> None:
         sink = self._sink
         self._sink = None
         self.is_reusable = response.keep_alive

@@ -56,7 +56,7 @@ class PoolCounts:
     appconnect: float = 0.0
 
     @property
-    def closed_by_us(self) -> int:
+    def closed_by_balancer(self) -> int:
         """Connections closed by the balancer: all that neither the worker nor an error closed."""
         return self.closed - self.closed_by_worker - self.closed_by_error
 

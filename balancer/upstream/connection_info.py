@@ -27,11 +27,11 @@ class ConnectionInfo:
     phases: Phases
 
 
-def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
+def connection_info(upstream: UpstreamConnection) -> ConnectionInfo:
     """Snapshot of an HTTP/1.1 connection, idle or leased."""
     is_idle = upstream.is_reusable and upstream.idle_since > 0
     return ConnectionInfo(
-        our_end(upstream.transport),
+        local_address(upstream.transport),
         upstream.opened_at,
         upstream.idle_since if is_idle else None,
         upstream.granted - upstream.requests_left,
@@ -40,13 +40,13 @@ def listed_upstream(upstream: UpstreamConnection) -> ConnectionInfo:
     )
 
 
-def listed_carrier(carrier: MultiplexedConnection) -> ConnectionInfo:
+def multiplexed_info(carrier: MultiplexedConnection) -> ConnectionInfo:
     """Snapshot of a multiplexed connection and its streams."""
     life = carrier.life
     idle_since = None if carrier.leased else life.idle_since
     return ConnectionInfo(life.name, life.opened_at, idle_since, life.requests, carrier.leased, life.phases)
 
 
-def our_end(transport: asyncio.BaseTransport) -> str:
+def local_address(transport: asyncio.BaseTransport) -> str:
     """Local address and port of a transport, as `address:port`."""
     return ":".join(map(str, transport.get_extra_info("sockname", ("", ""))[:2]))

@@ -50,7 +50,7 @@ class CurlClient:
         """Fail all transfers and close all connections."""
         for transfer in list(self._transfers.values()):
             self.forget(transfer)
-            transfer.errand.fail(ConnectionBroken("the connection was closed"))
+            transfer.stream.fail(ConnectionBroken("the connection was closed"))
         self._multi.close()
         for descriptor in list(self._watched):
             self._watch(descriptor, 0)
@@ -169,8 +169,8 @@ class CurlConnection(LibraryConnection):
         host, port = pool.origin
         self.url = address_of(host if tls is None else tls.name, port, tls) + "/"
 
-    def begin(self, errand: UpstreamStream, outline: FieldList) -> CurlTransfer:
-        transfer = CurlTransfer(self, errand, self.client.handle())
+    def begin(self, stream: UpstreamStream, outline: FieldList) -> CurlTransfer:
+        transfer = CurlTransfer(self, stream, self.client.handle())
         transfer.describe(outline)
         self.client.begin(transfer)
         return transfer

@@ -26,14 +26,14 @@ from balancer.errors import (
 from balancer.http1.field_list import FieldList, Fields, head_of, trailers_of
 from balancer.http2.stream import HIGH, LOW
 from balancer.upstream.connect_phases import Phases
-from balancer.upstream.dial import CERTIFICATE_KINDS, FAILED, UNRESOLVED, kind_of
+from balancer.upstream.dial import CERTIFICATE_KINDS, FAILED, NAME_UNRESOLVED, kind_of
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.curl import CurlConnection
     from balancer.upstream.stream import UpstreamStream
 
-ITS_OWN = (b"accept", b"user-agent", b"expect", b"content-type")
+DEFAULT_FIELDS = (b"accept", b"user-agent", b"expect", b"content-type")
 """Header fields that libcurl adds to a request that lacks them."""
 
 UNREACHABLE = {
@@ -48,7 +48,7 @@ UNTRUSTED = {
     pycurl.E_SSL_CACERT_BADFILE,
     pycurl.E_SSL_ISSUER_ERROR,
 }
-NOTHING_WRONG = (0, 1)
+VERIFY_OK = (0, 1)
 """Certificate verification results that name no fault: X509_V_OK, and X509_V_ERR_UNSPECIFIED, OpenSSL's initial
 value."""
 
@@ -72,29 +72,29 @@ def error_of(handle: Any, code: int, message: str) -> UpstreamError:
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return ConnectTimeout(line)
     if code == pycurl.E_COULDNT_RESOLVE_HOST:
-        return NameUnresolved(UNRESOLVED, line)
+        return NameUnresolved(NAME_UNRESOLVED, line)
     if code in UNREACHABLE:
         number = handle.getinfo(pycurl.OS_ERRNO)
         return ConnectFailed(os.strerror(number) if number else line, line, kind_of(OSError(number, line)))
     if code in UNTRUSTED:
-        return WorkerUntrusted(FAILED, f"TLS handshake failed: {line}", _kind_of_mistrust(handle, code))
+        return WorkerUntrusted(FAILED, f"TLS handshake failed: {line}", _verify_fault_kind(handle, code))
     return MalformedResponse(line) if code in MALFORMED else ConnectionBroken(line)
 
 
-def _kind_of_mistrust(handle: Any, code: int) -> str | None:
+def _verify_fault_kind(handle: Any, code: int) -> str | None:
     """Kind of certificate fault by OpenSSL's verification result. libcurl compares the host name itself, so a failed
     verification without a result is a wrong name."""
     if code != pycurl.E_PEER_FAILED_VERIFICATION:
         return None
     verdict = handle.getinfo(pycurl.SSL_VERIFYRESULT)
-    return "certificate_name" if verdict in NOTHING_WRONG else CERTIFICATE_KINDS.get(verdict, "certificate")
+    return "certificate_name" if verdict in VERIFY_OK else CERTIFICATE_KINDS.get(verdict, "certificate")
 
 
 class CurlTransfer:
     """`Stream` of one request through libcurl. `handle` is its curl handle, None once it has ended."""
 
-    def __init__(self, carrier: CurlConnection, errand: UpstreamStream, handle: Any) -> None:
-        self.errand = errand
+    def __init__(self, carrier: CurlConnection, stream: UpstreamStream, handle: Any) -> None:
+        self.stream = stream
         self.handle: Any = handle
         self.unsent = 0
         self._carrier = carrier
@@ -215,32 +215,32 @@ class CurlTransfer:
     def settle(self) -> None:
         """Pass on collected events; called when libcurl has returned."""
         if self._came:
-            self._tell_errand()
-            self.errand.tell()
+            self._deliver()
+            self.stream.tell()
         if self._is_held and self.unsent <= LOW:
             self._is_held = False
-            self.errand.resumed()
+            self.stream.resumed()
 
-    def _tell_errand(self) -> None:
+    def _deliver(self) -> None:
         came, self._came = self._came, []
         for is_head, data in came:
             if is_head:
-                self.errand.took_head(data)
+                self.stream.receive_head(data)
             else:
-                self.errand.took_body(data)
+                self.stream.receive_body(data)
 
     def ended(self, error: UpstreamError | None) -> None:
         """Finish the stream; `error` is None on success."""
         if error is not None:
             self.settle()
-            self.errand.fail(self._carrier.pool.library_failed(error))
+            self.stream.fail(self._carrier.pool.library_failed(error))
             return
-        self._tell_errand()
+        self._deliver()
         try:
-            self.errand.took_end(trailers_of(self._fields))
+            self.stream.receive_end(trailers_of(self._fields))
         except MalformedResponse as fault:
-            self.errand.fail(fault)
-        self.errand.tell()
+            self.stream.fail(fault)
+        self.stream.tell()
 
     def count(self, connected: int) -> None:
         """Count the connections that libcurl opened for this transfer; 0 means that it reused one."""
@@ -248,9 +248,9 @@ class CurlTransfer:
         if not connected:
             counts.reused += 1
             return
-        found, opened, shaken = (self.handle.getinfo(phase) for phase in PHASES)
+        found, opened, handshake_done = (self.handle.getinfo(phase) for phase in PHASES)
         counts.opened += connected - 1
-        counts.count_opened(Phases(found, opened, shaken or opened))
+        counts.count_opened(Phases(found, opened, handshake_done or opened))
 
     # --- Stream
 
@@ -260,7 +260,7 @@ class CurlTransfer:
         self._feed()
         if self.unsent > HIGH and not self._is_held:
             self._is_held = True
-            self.errand.paused()
+            self.stream.paused()
 
     def send_end(self, trailers: bytes) -> None:
         """Mark the end of the request's body. Trailers are dropped: pycurl does not expose libcurl's option for
@@ -296,4 +296,4 @@ def _lines(outline: FieldList) -> list[bytes]:
     names = {name.lower() for name, _ in fields}
     lines = [b"Host: " + outline.authority] if outline.authority else []
     lines += [b"%b: %b" % pair if pair[1] else pair[0] + b";" for pair in fields]
-    return lines + [name + b":" for name in ITS_OWN if name not in names]
+    return lines + [name + b":" for name in DEFAULT_FIELDS if name not in names]

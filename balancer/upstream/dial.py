@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from balancer.upstream.route import Route
 
 FAILED = "no TLS connection with the worker"
-UNRESOLVED = "the worker's name has no address"
+NAME_UNRESOLVED = "the worker's name has no address"
 """Messages of connect failures that the client sees."""
 
 CERTIFICATE_KINDS = {
@@ -68,11 +68,11 @@ async def dial(
     except TimeoutError:
         fault: ConnectFailed = _timed_out(timeout, host, tried)
     except LookupFailed as error:
-        fault = NameUnresolved(UNRESOLVED, str(error))
+        fault = NameUnresolved(NAME_UNRESOLVED, str(error))
     except OSError as error:
         fault = _failed(error, host, tried)
     except UnicodeError as error:  # not a valid host name
-        fault = NameUnresolved(UNRESOLVED, f"{host}: {error}")
+        fault = NameUnresolved(NAME_UNRESOLVED, f"{host}: {error}")
     except ConnectFailed as error:
         fault = error
     if route is not None:
@@ -95,8 +95,8 @@ async def _dial(
     order = hosts if route is None or len(hosts) == 1 else interleaved(hosts, route.best)
     address, line = await first_of(order, begin, _Line.abort, tried)
     connected_at = now()
-    shaken_at = connected_at if tls is None else await line.shaken(now)
-    phases = Phases(found_at - began, connected_at - began, shaken_at - began)
+    handshake_at = connected_at if tls is None else await line.handshake_done(now)
+    phases = Phases(found_at - began, connected_at - began, handshake_at - began)
     if route is not None:
         if tls is not None:
             route.resumption.shaken(line.tls_object, tls, phases.handshake)
@@ -132,7 +132,7 @@ class _Line(Generic[P]):
         self._transport = transport
         return self
 
-    async def shaken(self, now: Callable[[], float]) -> float:
+    async def handshake_done(self, now: Callable[[], float]) -> float:
         """Wait for the TLS handshake; returns the time at which it was done. Raises `WorkerUntrusted`."""
         assert self._handshake is not None
         try:
@@ -142,7 +142,7 @@ class _Line(Generic[P]):
             raise
         if fault is not None:
             self.abort()
-            raise untrusted(fault)
+            raise tls_failure(fault)
         return now()
 
     def abort(self) -> None:
@@ -154,7 +154,7 @@ class _Line(Generic[P]):
             self._handshake.set_result(error)
 
 
-def untrusted(error: Exception) -> WorkerUntrusted:
+def tls_failure(error: Exception) -> WorkerUntrusted:
     """Convert an error of the TLS handshake to a `WorkerUntrusted`, in one line with OpenSSL's reason if it gives
     one."""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -165,7 +165,7 @@ def untrusted(error: Exception) -> WorkerUntrusted:
     return WorkerUntrusted(FAILED, f"TLS handshake failed: {error}")
 
 
-def unforeseen(error: Exception) -> ConnectFailed:
+def internal_failure(error: Exception) -> ConnectFailed:
     """Convert an unexpected exception, a fault of the balancer itself, to a `ConnectFailed` for the lease waiters."""
     return ConnectFailed("the connection could not be opened", f"{type(error).__name__}: {error}")
 

@@ -97,10 +97,10 @@ async def _race(
     finally:
         for task in running:
             task.cancel()
-            task.add_done_callback(lambda task: _given_up(task, discard))
+            task.add_done_callback(lambda task: _discard_late(task, discard))
 
 
-def _given_up(task: asyncio.Future[T], discard: Callable[[T], None]) -> None:
+def _discard_late(task: asyncio.Future[T], discard: Callable[[T], None]) -> None:
     """Discard the result of a cancelled attempt that had succeeded nevertheless."""
     if not task.cancelled() and task.exception() is None:
         discard(task.result())

@@ -3,8 +3,8 @@
 Each idle time ends either with a close by the worker, an event, or with a lease or a close by the balancer, which only
 shows that the connection was kept for that long: a censored observation. The product-limit estimator (Kaplan and Meier,
 JASA 53, 1958) gives from both the probability that a connection is still open at each age, here over logarithmic
-classes of age. Old evidence decays. Idle times below `REST` form one class, because such connections are leased without
-reading the clock. Pure: the caller passes the time.
+classes of age. Old evidence decays. Idle times below `MIN_IDLE_AGE` form one class, because such connections are
+leased without reading the clock. Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf, log2
 from typing import Final
 
-REST: Final = 0.25
+MIN_IDLE_AGE: Final = 0.25
 """Seconds of idle time below which ages are not distinguished: the period of the sweep."""
 
 PER_DOUBLING: Final = 8
@@ -22,17 +22,17 @@ PER_DOUBLING: Final = 8
 CLASSES: Final = 2 + PER_DOUBLING * 14
 """Number of classes; the last holds ages over an hour."""
 
-TRUSTED: Final = 4.0
+DEFAULT_IDLE_TIMEOUT: Final = 4.0
 """Estimate in seconds for a worker without evidence. The shortest common idle timeout is 5 s (Node, gunicorn and
 similar), and a request takes time to arrive."""
 
-ENOUGH: Final = 0.5
+MIN_EVIDENCE: Final = 0.5
 """Decayed number of idle times that must have reached an age for that age to be judged."""
 
-NEARLY: Final = 1.1
+AGE_PRECISION: Final = 1.1
 """Relative precision of an age: the width of a class plus a period of the sweep."""
 
-LONGER: Final = 2.0
+TIMER_SPREAD: Final = 2.0
 """A worker with an idle timer has closed nearly all connections at this multiple of the age at which it begins to close
 them."""
 
@@ -61,7 +61,7 @@ class IdleTimeout:
 
     def __init__(self, rules: IdleTimeoutRules, now: float) -> None:
         self.rules = rules
-        self.age = self.strict_age = TRUSTED
+        self.age = self.strict_age = DEFAULT_IDLE_TIMEOUT
         self.announced: float | None = None
         self.is_learned = False
         self._is_new = False
@@ -90,7 +90,7 @@ class IdleTimeout:
         self._is_new = True
 
     def stood_young(self, times: int) -> None:
-        """Record leases before an idle time of `REST`."""
+        """Record leases before an idle time of `MIN_IDLE_AGE`."""
         self._ends[0] += times
 
     def announce(self, seconds: float) -> None:
@@ -108,26 +108,26 @@ class IdleTimeout:
         self._is_new = False
         self._fade(now)
         sure, likely, half, reached = self._ages()
-        base = max(reached, self.announced or TRUSTED)
+        base = max(reached, self.announced or DEFAULT_IDLE_TIMEOUT)
         bound = self.announced or inf
-        if self.announced is not None and likely >= self.announced / NEARLY - REST:
+        if self.announced is not None and likely >= self.announced / AGE_PRECISION - MIN_IDLE_AGE:
             likely = inf  # consistent with the stated timeout
-            sure = sure if sure < self.announced / NEARLY - REST else inf
-        self.is_learned = self.announced is not None or likely < inf or reached > TRUSTED
+            sure = sure if sure < self.announced / AGE_PRECISION - MIN_IDLE_AGE else inf
+        self.is_learned = self.announced is not None or likely < inf or reached > DEFAULT_IDLE_TIMEOUT
         self.strict_age = min(bound, sure if sure < inf else base)
         self.age = min(bound, self._tolerant(likely, half, base))
-        self.age = max(self.age, REST)
+        self.age = max(self.age, MIN_IDLE_AGE)
 
     def _tolerant(self, likely: float, half: float, base: float) -> float:
         """Age at which the worker's idle timer begins to close connections.
 
-        If half of the connections are still open at `LONGER` times that age, there is no timer: the worker closes at
-        random, a young connection is hardly safer than an old one, and a loss costs only a retry. The limit is then the
-        median.
+        If half of the connections are still open at `TIMER_SPREAD` times that age, there is no timer: the worker closes
+        at random, a young connection is hardly safer than an old one, and a loss costs only a retry. The limit is
+        then the median.
         """
         if likely == inf:
             return base
-        if half >= LONGER * max(likely, REST):
+        if half >= TIMER_SPREAD * max(likely, MIN_IDLE_AGE):
             return half if half < inf else max(base, likely)
         return likely
 
@@ -138,7 +138,7 @@ class IdleTimeout:
         found = [inf, inf, inf]
         bounds = (1.0 - self.rules.strict_risk, 1.0 - self.rules.risk, 0.5)
         for at in range(CLASSES):
-            if at_risk < ENOUGH:
+            if at_risk < MIN_EVIDENCE:
                 break
             reached = beginning(at)
             standing *= max(0.0, 1.0 - self._events[at] / at_risk)
@@ -157,11 +157,11 @@ class IdleTimeout:
 
 def class_of(age: float) -> int:
     """Index of the class that holds an age in seconds."""
-    if age < REST:
+    if age < MIN_IDLE_AGE:
         return 0
-    return min(CLASSES - 1, 1 + int(PER_DOUBLING * log2(age / REST)))
+    return min(CLASSES - 1, 1 + int(PER_DOUBLING * log2(age / MIN_IDLE_AGE)))
 
 
 def beginning(at: int) -> float:
     """Lower bound of a class, in seconds."""
-    return float(REST * 2.0 ** ((at - 1) / PER_DOUBLING)) if at else 0.0
+    return float(MIN_IDLE_AGE * 2.0 ** ((at - 1) / PER_DOUBLING)) if at else 0.0

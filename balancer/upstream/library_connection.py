@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from balancer.http1.response_head import ResponseHeads
-from balancer.upstream.stream import ConnectionLife
+from balancer.upstream.stream import ConnectionRecord
 
 if TYPE_CHECKING:
     from balancer.http1.field_list import FieldList
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.stream import Stream, UpstreamStream
 
-ENDLESS = 1 << 30
+UNLIMITED_STREAMS = 1 << 30
 
 
 class LibraryConnection(ABC):
@@ -30,7 +30,7 @@ class LibraryConnection(ABC):
         self.pool = pool
         self.heads = ResponseHeads()
         self.leased = 0
-        self.life = ConnectionLife()
+        self.life = ConnectionRecord()
         self._is_leaving = False
 
     @property
@@ -40,10 +40,10 @@ class LibraryConnection(ABC):
 
     @property
     def room(self) -> int:
-        return 0 if self._is_leaving else ENDLESS
+        return 0 if self._is_leaving else UNLIMITED_STREAMS
 
     @abstractmethod
-    def begin(self, errand: UpstreamStream, outline: FieldList) -> Stream: ...
+    def begin(self, stream: UpstreamStream, outline: FieldList) -> Stream: ...
 
     def is_quiet(self) -> bool:
         return True
@@ -55,7 +55,7 @@ class LibraryConnection(ABC):
 
     def close(self) -> None:
         self._is_leaving = True
-        self.pool.carrier_lost(self)
+        self.pool.multiplexed_closed(self)
 
     def prune(self, now: float, limits: PoolLimits) -> None:  # noqa: B027 there is nothing to do
         """Do nothing: the library ages its own connections."""

@@ -18,7 +18,7 @@ Look = Callable[[str], Awaitable[Addresses]]
 
 
 @dataclass(frozen=True, slots=True)
-class SystemLook:
+class SystemLookup:
     """Lookup by getaddrinfo(3) in a thread: hosts file and search domains included, addresses in the order of RFC 6724.
 
     It returns no TTL, so `ttl` seconds are assumed. `timeout` in seconds.
@@ -46,7 +46,7 @@ class SystemLook:
 
 
 @dataclass(frozen=True, slots=True)
-class DnsLook:
+class DnsLookup:
     """Lookup by c-ares with the TTLs of the zone; IPv6 addresses first (RFC 8305 § 4). Names are absolute, the hosts
     file is ignored."""
 
@@ -57,7 +57,7 @@ class DnsLook:
         """Resolve `name` in the DNS; one of A and AAAA suffices. Raises `LookupFailed`."""
         resolver = Resolver(self.servers, self.timeout)
         try:
-            found = await resolver.addresses(name, is_half_enough=True)
+            found = await resolver.addresses(name, accept_partial=True)
         finally:
             await resolver.close()
         return Addresses(tuple(sorted(found.hosts, key=lambda host: ":" not in host)), found.ttl)

@@ -18,8 +18,8 @@ from balancer.errors import ConnectFailed, UpstreamError
 from balancer.tls.contexts import HTTP1, HTTP2
 from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.connection_counts import US, WORKER
-from balancer.upstream.connection_info import ConnectionInfo, listed_carrier
-from balancer.upstream.dial import unforeseen
+from balancer.upstream.connection_info import ConnectionInfo, multiplexed_info
+from balancer.upstream.dial import internal_failure
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 from balancer.upstream.pool import LeaseWaiter, Pool, bare
 from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
@@ -34,7 +34,7 @@ Opener = Callable[["MultiplexedPool", "ClientTls | None"], Awaitable[Multiplexed
 """Opens a multiplexed connection. Raises `ConnectFailed`."""
 
 
-UNLEARNED: Final = IdleTimeoutRules(risk=0.0)
+NO_LEARNING: Final = IdleTimeoutRules(risk=0.0)
 
 
 class MultiplexedPool(Pool):
@@ -46,7 +46,7 @@ class MultiplexedPool(Pool):
         self.transport = transport
         self.alpn = HTTP2 if transport == "http2" else HTTP1
         self.stream_limit = 0  # SETTINGS_MAX_CONCURRENT_STREAMS that the worker sent last; 0: none yet
-        self.go_by(pools.limits)
+        self.apply(pools.limits)
         self._opener = opener
         self._carriers: list[MultiplexedConnection] = []  # open ones, in order of opening
 
@@ -55,8 +55,8 @@ class MultiplexedPool(Pool):
         return sum(not carrier.leased for carrier in self._carriers)
 
     @property
-    def is_warm(self) -> bool:
-        return any(may_carry(carrier) for carrier in self._carriers)
+    def has_idle(self) -> bool:
+        return any(has_stream_room(carrier) for carrier in self._carriers)
 
     @property
     def leased(self) -> int:
@@ -71,7 +71,7 @@ class MultiplexedPool(Pool):
         return sum(carrier.leased for carrier in self._carriers)
 
     def listed(self, most: int) -> list[ConnectionInfo]:
-        return [listed_carrier(carrier) for carrier in self._carriers[:most] if not carrier.is_library]
+        return [multiplexed_info(carrier) for carrier in self._carriers[:most] if not carrier.is_library]
 
     @property
     def pools(self) -> Pools:
@@ -87,44 +87,44 @@ class MultiplexedPool(Pool):
     def lease(self) -> UpstreamConnection | None:
         """Lease a stream on a connection that has room, else None."""
         for carrier in self._carriers:
-            if may_carry(carrier):
+            if has_stream_room(carrier):
                 if (carrier.leased or carrier.life.idle_since) and not carrier.is_library:
                     self.counts.reused += 1
-                return self._errand(carrier)
+                return self._new_stream(carrier)
         return None
 
     def lease_quiet(self) -> UpstreamConnection | None:
         for carrier in self._carriers:
-            if may_carry(carrier) and carrier.is_quiet():
+            if has_stream_room(carrier) and carrier.is_quiet():
                 return self.lease()
         return None
 
-    def _errand(self, carrier: MultiplexedConnection) -> UpstreamStream:
-        errand, life = UpstreamStream(self, carrier), carrier.life
-        errand.idle_since = life.idle_since
-        errand.phases = life.phases
+    def _new_stream(self, carrier: MultiplexedConnection) -> UpstreamStream:
+        stream, life = UpstreamStream(self, carrier), carrier.life
+        stream.idle_since = life.idle_since
+        stream.phases = life.phases
         life.requests += 1
         carrier.leased += 1
-        return errand
+        return stream
 
-    def wait(self, lessee: LeaseWaiter) -> None:
+    def wait(self, waiter: LeaseWaiter) -> None:
         """Queue a lease waiter, as `open` does."""
-        self.open(lessee)
+        self.open(waiter)
 
-    def open(self, lessee: LeaseWaiter, *, is_trial: bool = False) -> None:
+    def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
         """Queue a lease waiter and serve it as soon as a connection has room; open a connection if none has.
 
         During a backoff the waiter fails instead. A trial connects in spite of the backoff. A broken connection is not
         in the pool any more, so a retry cannot get it again.
         """
-        if not any(may_carry(carrier) for carrier in self._carriers):
+        if not any(has_stream_room(carrier) for carrier in self._carriers):
             self.counts.cold += not is_trial
             if is_trial and not self.opening:
                 self._start_opening(None)
             elif not (self.opening or self._may_open()):
-                self._spare(lessee)
+                self._spare(waiter)
                 return
-        self._lessees.append(lessee)
+        self._waiters.append(waiter)
         self._serve()
 
     def give_back(self, upstream: UpstreamConnection) -> None:
@@ -132,14 +132,14 @@ class MultiplexedPool(Pool):
         carrier = cast(UpstreamStream, upstream).carrier
         carrier.leased -= 1
         carrier.life.idle_since = self._pools.cached_time
-        if not carrier.leased and (self.is_retired or not may_carry(carrier)):
+        if not carrier.leased and (self.is_retired or not has_stream_room(carrier)):
             carrier.retire()
-        if self._lessees:
+        if self._waiters:
             self._serve()
 
     def room_changed(self) -> None:
         """Serve the lease waiters: a connection may have room for more streams."""
-        if self._lessees:
+        if self._waiters:
             self._serve()
 
     def _serve(self) -> None:
@@ -148,64 +148,64 @@ class MultiplexedPool(Pool):
             return
         self._is_serving = True
         try:
-            while self._lessees and (upstream := self.lease()) is not None:
-                self._lessees.popleft().connected(upstream)
+            while self._waiters and (upstream := self.lease()) is not None:
+                self._waiters.popleft().connected(upstream)
         finally:
             self._is_serving = False
-        self._open_for_lessees()
+        self._open_for_waiters()
 
     # --- opening
 
-    def _open_for_lessees(self) -> None:
-        wanted = min(1, len(self._lessees)) if self.keeps_alive else len(self._lessees)
+    def _open_for_waiters(self) -> None:
+        wanted = min(1, len(self._waiters)) if self.keeps_alive else len(self._waiters)
         while self.opening < wanted and self._may_open():
             self._start_opening(None)
-        while self._lessees and not self.opening:
-            self._spare(self._lessees.popleft())
+        while self._waiters and not self.opening:
+            self._spare(self._waiters.popleft())
 
-    async def _open(self, lessee: LeaseWaiter | None, tls: ClientTls | None) -> None:
+    async def _open(self, waiter: LeaseWaiter | None, tls: ClientTls | None) -> None:
         try:
             carrier = await self._opener(self, tls)
         except ConnectFailed as error:
             self._opening_failed(error, None)
         except Exception as error:  # a fault of the balancer, as in `Pool._open`
-            self.route.failed(fault := unforeseen(error))
+            self.route.failed(fault := internal_failure(error))
             self._opening_failed(fault, None)
             raise
         except BaseException:
-            self._stop_opening(lessee)
+            self._stop_opening(waiter)
             raise
         else:
             self._carrier_opened(carrier)
 
-    def _opening_failed(self, error: ConnectFailed, lessee: LeaseWaiter | None) -> None:
-        self._stop_opening(lessee)
+    def _opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        self._stop_opening(waiter)
         self.backoff.failed(self._pools.now())
-        self._none_opened(error)
+        self._fail_waiters(error)
 
-    def _none_opened(self, error: ConnectFailed) -> None:
+    def _fail_waiters(self, error: ConnectFailed) -> None:
         """Fail all lease waiters, which shared one connect; without reuse, where each has its own, only the first."""
         self.counts.failed += 1
         self.last_error = bare(error)
-        for _ in range(len(self._lessees) if self.keeps_alive else 1):
-            if self._lessees:  # waiters added meanwhile wait for the next connect
-                self._lessees.popleft().connect_failed(error)
+        for _ in range(len(self._waiters) if self.keeps_alive else 1):
+            if self._waiters:  # waiters added meanwhile wait for the next connect
+                self._waiters.popleft().connect_failed(error)
 
     def _carrier_opened(self, carrier: MultiplexedConnection) -> None:
         self.opening -= 1
         self._unclaimed -= 1
         self._carriers.append(carrier)
-        self._equip_carrier(carrier)
-        if self.is_retired and not self._lessees:
+        self._set_lifetime(carrier)
+        if self.is_retired and not self._waiters:
             carrier.retire()
         elif carrier.room <= 0:  # closed since the handshake
-            self._none_opened(ConnectFailed("the worker closed the connection at once"))
+            self._fail_waiters(ConnectFailed("the worker closed the connection at once"))
         else:
             self._serve()
             if not carrier.leased and not carrier.life.idle_since:
                 carrier.life.idle_since = self._pools.cached_time
 
-    def _equip_carrier(self, carrier: MultiplexedConnection) -> None:
+    def _set_lifetime(self, carrier: MultiplexedConnection) -> None:
         limits, rng, life = self._pools.limits, self._pools.rng, carrier.life
         life.opened_at = self._pools.cached_time
         if carrier.is_library:
@@ -213,18 +213,18 @@ class MultiplexedPool(Pool):
         self.counts.count_opened(life.phases)
         self.backoff.succeeded()
         self.trip = life.phases.trip
-        self._took(life.phases.appconnect)
+        self._record_connect_time(life.phases.appconnect)
         life.retire_at = life.opened_at + limits.lifetime(rng)
         life.granted = limits.grant(rng) if self.keeps_alive else 1
 
-    def carrier_lost(self, carrier: MultiplexedConnection, by: str = US) -> None:
+    def multiplexed_closed(self, carrier: MultiplexedConnection, by: str = US) -> None:
         """Remove a closed connection. `by`: which side closed it."""
         if carrier in self._carriers:
             self._carriers.remove(carrier)
             self._pools.open_connections -= 1
             if not carrier.is_library:
                 self._count_lost(carrier, by)
-        if self._lessees:
+        if self._waiters:
             self._serve()
 
     def library_failed(self, error: UpstreamError) -> UpstreamError:
@@ -260,8 +260,8 @@ class MultiplexedPool(Pool):
             return False
         return not limits.warm or carrier is not self._carriers[-1]
 
-    def go_by(self, limits: PoolLimits) -> None:
-        super().go_by(replace(limits, horizon=UNLEARNED))
+    def apply(self, limits: PoolLimits) -> None:
+        super().apply(replace(limits, idle_timeout=NO_LEARNING))
 
     def close_oldest(self) -> None:
         idle = [carrier for carrier in self._carriers if not carrier.leased]
@@ -293,6 +293,6 @@ class MultiplexedPool(Pool):
         return tasks
 
 
-def may_carry(carrier: MultiplexedConnection) -> bool:
+def has_stream_room(carrier: MultiplexedConnection) -> bool:
     """Whether the connection may take one more stream."""
     return carrier.room > 0 and carrier.life.requests < carrier.life.granted

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from balancer.upstream.lookup import Look, SystemLook, is_literal
-from balancer.upstream.resolved_name import KnownName, NameRules, Worth
+from balancer.upstream.lookup import Look, SystemLookup, is_literal
+from balancer.upstream.resolved_name import CachedName, CacheState, NameRules
 from balancer.upstream.resolver import LookupFailed
 
 AT_ONCE = 16
 """Maximum number of concurrent lookups; with a thousand names at the start, the others queue."""
 
-Heard = Callable[[str, tuple[str, ...], float], None]
+OnAnswer = Callable[[str, tuple[str, ...], float], None]
 """Callback for each answer: name, addresses, time in seconds."""
 
 
@@ -28,7 +28,7 @@ class NamesPlan:
     refreshes names."""
 
     rules: NameRules = field(default_factory=NameRules)
-    look: Look = field(default_factory=lambda: SystemLook(ttl=30.0, timeout=5.0))
+    look: Look = field(default_factory=lambda: SystemLookup(ttl=30.0, timeout=5.0))
     resolver: str = "system"
     is_ahead: bool = True
 
@@ -49,10 +49,10 @@ class NameCounts:
 class Names:
     """Cache of the names of all endpoints. `now`: clock in seconds."""
 
-    def __init__(self, plan: NamesPlan, now: Callable[[], float], on_answer: Heard | None = None) -> None:
+    def __init__(self, plan: NamesPlan, now: Callable[[], float], on_answer: OnAnswer | None = None) -> None:
         self.plan = plan
         self.counts = NameCounts()
-        self.known: dict[str, KnownName] = {}
+        self.known: dict[str, CachedName] = {}
         self._now = now
         self._on_answer = on_answer
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -66,14 +66,14 @@ class Names:
     def follow(self, hosts: Iterable[str]) -> None:
         """Replace the set of host names; cached names outside it are dropped and their lookups cancelled."""
         wanted = dict.fromkeys(host for host in hosts if not is_literal(host))
-        self.known = {host: self.known.get(host) or KnownName() for host in wanted}
+        self.known = {host: self.known.get(host) or CachedName() for host in wanted}
         for host in self._tasks.keys() - wanted.keys():
             self._tasks[host].cancel()
 
     def add(self, host: str) -> None:
         """Add the host of an endpoint."""
         if not is_literal(host):
-            self.known.setdefault(host, KnownName())
+            self.known.setdefault(host, CachedName())
 
     def forget(self, host: str) -> None:
         """Drop a host that no endpoint uses any more."""
@@ -93,15 +93,15 @@ class Names:
         """Addresses of `host`, from the cache if possible. Raises `LookupFailed`."""
         if is_literal(host):
             return (host,)
-        known = self.known.get(host) or self.known.setdefault(host, KnownName())
+        known = self.known.get(host) or self.known.setdefault(host, CachedName())
         worth = known.worth(self.plan.rules, self._now())
-        if worth is Worth.FRESH:
+        if worth is CacheState.FRESH:
             self.counts.fresh += 1
-        elif worth is Worth.STALE:
+        elif worth is CacheState.STALE:
             self.counts.stale += 1
             if not self.plan.is_ahead and known.is_due(self._now()):
                 self._start(host, known)
-        elif worth is Worth.FAILED:
+        elif worth is CacheState.FAILED:
             self.counts.refused += 1
             raise LookupFailed(known.fault or "")
         else:
@@ -120,7 +120,7 @@ class Names:
             task.cancel()
         await self.settled()
 
-    async def _answer(self, host: str, known: KnownName) -> None:
+    async def _answer(self, host: str, known: CachedName) -> None:
         """Wait for a lookup of `host`, starting it if necessary.
 
         Cancelling the wait does not cancel the lookup, which others may share. The answer is used whatever its TTL.
@@ -131,7 +131,7 @@ class Names:
         if look.cancelled() or look.exception() is not None or known.fault is not None:
             raise LookupFailed(known.fault or f"{host}: the look-up was given up")
 
-    def _start(self, host: str, known: KnownName) -> asyncio.Task[None]:
+    def _start(self, host: str, known: CachedName) -> asyncio.Task[None]:
         task = self._tasks.get(host)
         if task is None:
             task = self._tasks[host] = asyncio.get_running_loop().create_task(self._look(host, known))
@@ -142,7 +142,7 @@ class Names:
         if self._tasks.get(host) is task:
             del self._tasks[host]
 
-    async def _look(self, host: str, known: KnownName) -> None:
+    async def _look(self, host: str, known: CachedName) -> None:
         plan = self.plan
         try:
             async with self._places:

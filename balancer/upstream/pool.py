@@ -5,7 +5,7 @@ only through `connection_closed`, so that the counts add up.
 
 The newest idle connection is leased first, because the worker is least likely to have closed it (RFC 9112 § 9.3.1); the
 oldest age out. A connection given back recently is leased without reading the clock. The sweep moves those that stay
-idle for `REST` to `IdleConnections`, which checks their idle time.
+idle for `MIN_IDLE_AGE` to `IdleConnections`, which checks their idle time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from balancer.tls.contexts import HTTP1
 from balancer.upstream.backoff import Backoff
 from balancer.upstream.connection import UpstreamConnection, connect
 from balancer.upstream.connection_counts import WORKER, PoolCounts
-from balancer.upstream.connection_info import ConnectionInfo, listed_upstream
-from balancer.upstream.dial import unforeseen
+from balancer.upstream.connection_info import ConnectionInfo, connection_info
+from balancer.upstream.dial import internal_failure
 from balancer.upstream.idle_connections import IdleConnections
-from balancer.upstream.idle_timeout import REST, IdleTimeout
+from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout
 from balancer.upstream.preconnect import Preconnect
 from balancer.upstream.route import Route
 
@@ -37,7 +37,7 @@ NATIVE: Final = "native"
 """Name of the transport of this module: HTTP/1.1, one request at a time per connection."""
 
 
-FRESH: Final = 0.3
+CONNECT_TIME_WEIGHT: Final = 0.3
 """Weight of the last connect in `connect_time`. It is small, because one repeated SYN takes a second."""
 
 
@@ -62,17 +62,17 @@ class Pool:
         self.is_retired = False
         self.keeps_alive = True
         self.trip = self.connect_time = 0.0
-        self.horizon = IdleTimeout(pools.limits.horizon, pools.cached_time)
-        self.rested = IdleConnections(self.horizon, pools.now, pools.limits.idle)
-        self.rested.go_by(pools.limits.idle, 0.0)
+        self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
+        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)
+        self.idle_connections.apply(pools.limits.idle, 0.0)
         self.backoff = Backoff(pools.rng, pools.limits.backoff)
-        self.warmth = Preconnect(self)
+        self.preconnect = Preconnect(self)
         self.last_error: ConnectFailed | None = None  # of the last failed connect
         self._pools = pools
         self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
         self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
         self._takes_back = True
-        self._lessees: deque[LeaseWaiter] = deque()
+        self._waiters: deque[LeaseWaiter] = deque()
         self._is_serving = False
         self._unclaimed = 0  # connects that are not bound to a lease waiter
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order of start
@@ -83,12 +83,12 @@ class Pool:
     @property
     def idle(self) -> int:
         """Number of idle connections, an idle-timeout probe included."""
-        return len(self._idle) + len(self.rested)
+        return len(self._idle) + len(self.idle_connections)
 
     @property
-    def is_warm(self) -> bool:
+    def has_idle(self) -> bool:
         """Whether a request would get an idle connection now."""
-        return bool(self._idle) or self.rested.has_young
+        return bool(self._idle) or self.idle_connections.has_leasable
 
     @property
     def standing(self) -> int:
@@ -112,12 +112,12 @@ class Pool:
 
     def listed(self, most: int) -> list[ConnectionInfo]:
         """Snapshots of the `most` oldest connections."""
-        return [listed_upstream(upstream) for upstream in islice(self.connections, most)]
+        return [connection_info(upstream) for upstream in islice(self.connections, most)]
 
     def lease(self) -> UpstreamConnection | None:
         """Lease the newest idle connection whose idle time is within the estimate, else None."""
         if not self._idle:
-            return self._lease_rested(self.rested.limit)
+            return self._lease_idle(self.idle_connections.limit)
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
@@ -132,35 +132,35 @@ class Pool:
         return None
 
     def _lease_strict(self) -> UpstreamConnection | None:
-        limit = self.rested.strict_limit
+        limit = self.idle_connections.strict_limit
         if not self._idle:
-            return self._lease_rested(limit)
-        if limit < 2 * REST:  # greatest idle time of a connection in `_idle`
+            return self._lease_idle(limit)
+        if limit < 2 * MIN_IDLE_AGE:  # greatest idle time of a connection in `_idle`
             return None
         self.counts.reused += 1
         return self._idle.popitem()[0]
 
-    def _lease_rested(self, limit: float) -> UpstreamConnection | None:
-        upstream = self.rested.lease(limit)
+    def _lease_idle(self, limit: float) -> UpstreamConnection | None:
+        upstream = self.idle_connections.lease(limit)
         if upstream is not None:
             self.counts.reused += 1
         return upstream
 
-    def wait(self, lessee: LeaseWaiter) -> None:
+    def wait(self, waiter: LeaseWaiter) -> None:
         """Queue a lease waiter and open a connection for it, unless a connect in progress is unclaimed.
 
         The waiter gets that connection, or one that is given back sooner. During a backoff it fails instead.
         """
         self.counts.cold += 1
-        if len(self._lessees) < self._unclaimed:
-            self._lessees.append(lessee)
+        if len(self._waiters) < self._unclaimed:
+            self._waiters.append(waiter)
         elif self._may_open():
-            self._lessees.append(lessee)
+            self._waiters.append(waiter)
             self._start_opening(None)
         else:
-            self._spare(lessee)
+            self._spare(waiter)
 
-    def open(self, lessee: LeaseWaiter, *, is_trial: bool = False) -> None:
+    def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
         """Open a connection for this lease waiter alone, so that a retry does not get another stale one.
 
         During a backoff the waiter fails instead. A trial (`is_trial`), which tests whether connecting works, ignores
@@ -168,9 +168,9 @@ class Pool:
         """
         self.counts.cold += not is_trial
         if is_trial or self._may_open():
-            self._start_opening(lessee)
+            self._start_opening(waiter)
         else:
-            self._spare(lessee)
+            self._spare(waiter)
 
     def open_ahead(self) -> bool:
         """Preconnect: open a connection that no request waits for. Returns whether that is allowed."""
@@ -180,14 +180,14 @@ class Pool:
         return may_open
 
     def _may_open(self) -> bool:
-        return not self.backoff.is_in_trouble or self.backoff.may_try(self.opening, self._pools.now())
+        return not self.backoff.is_backing_off or self.backoff.may_try(self.opening, self._pools.now())
 
-    def _spare(self, lessee: LeaseWaiter) -> None:
+    def _spare(self, waiter: LeaseWaiter) -> None:
         """Fail a lease waiter with the last connect error. Deferred to the next loop iteration: the caller is not
         re-entrant."""
         self.counts.spared += 1
         error = self.last_error or ConnectFailed("no connection could be opened just now")
-        asyncio.get_running_loop().call_soon(lessee.connect_failed, error)
+        asyncio.get_running_loop().call_soon(waiter.connect_failed, error)
 
     def give_back(self, upstream: UpstreamConnection) -> None:
         """Take back a leased connection: keep it if it can be reused, else close it."""
@@ -198,17 +198,17 @@ class Pool:
             return
         upstream.idle_since = now
         self._idle[upstream] = None
-        if self._lessees and not self._is_serving:
-            self._serve_lessees()
+        if self._waiters and not self._is_serving:
+            self._serve_waiters()
 
-    def _serve_lessees(self) -> None:
+    def _serve_waiters(self) -> None:
         """Serve lease waiters one at a time. Not re-entrant: a cancelled waiter gives its connection back at once, and
         a thousand of them would recurse."""
         self._is_serving = True
         try:
-            while self._lessees and self._idle:
+            while self._waiters and self._idle:
                 self.counts.reused += 1
-                self._lessees.popleft().connected(self._idle.popitem()[0])
+                self._waiters.popleft().connected(self._idle.popitem()[0])
         finally:
             self._is_serving = False
 
@@ -219,12 +219,12 @@ class Pool:
         self.counts.count_closed(upstream.closed_by)
         if upstream in self._idle:
             del self._idle[upstream]
-            self.counts.count_lost(self.rested.lost(upstream))
-        elif self.rested.discard(upstream):
-            self.counts.count_lost(self.rested.lost(upstream))
-        elif upstream.has_died and upstream.idle_since and upstream not in self.warmth.beating:
+            self.counts.count_lost(self.idle_connections.lost(upstream))
+        elif self.idle_connections.discard(upstream):
+            self.counts.count_lost(self.idle_connections.lost(upstream))
+        elif upstream.has_died and upstream.idle_since and upstream not in self.preconnect.heartbeats:
             self.counts.died += 1
-            self.rested.died(upstream)
+            self.idle_connections.died(upstream)
         del self.connections[upstream]
         self._pools.open_connections -= 1
 
@@ -232,22 +232,22 @@ class Pool:
         """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""
         while self._idle:
             oldest = next(iter(self._idle))
-            if now - oldest.idle_since < REST:
+            if now - oldest.idle_since < MIN_IDLE_AGE:
                 break
             del self._idle[oldest]
-            self.rested.add(oldest)
+            self.idle_connections.add(oldest)
         limits = self._pools.limits
-        self.rested.judge(now, self.counts.reused)
-        if len(self.rested):
-            self.rested.go_by(limits.idle, self.trip)
-            self.rested.expire(now, limits.idle)
-        if limits.warm or self.warmth.beating:
-            self.warmth.look(now, limits, self._pools.room)
+        self.idle_connections.judge(now, self.counts.reused)
+        if len(self.idle_connections):
+            self.idle_connections.apply(limits.idle, self.trip)
+            self.idle_connections.expire(now, limits.idle)
+        if limits.warm or self.preconnect.heartbeats:
+            self.preconnect.look(now, limits, self._pools.room)
 
     def close_oldest(self) -> None:
         """Close the connection that has been idle longest."""
-        if len(self.rested):
-            self.rested.close_oldest()
+        if len(self.idle_connections):
+            self.idle_connections.close_oldest()
             return
         upstream = next(iter(self._idle))
         del self._idle[upstream]
@@ -257,10 +257,10 @@ class Pool:
         while self.idle:
             self.close_oldest()
 
-    def go_by(self, limits: PoolLimits) -> None:
+    def apply(self, limits: PoolLimits) -> None:
         """Apply changed limits; learned estimates are kept."""
-        self.horizon.rules, self.backoff.longest = limits.horizon, limits.backoff
-        self.rested.go_by(limits.idle, self.trip)
+        self.idle_timeout.rules, self.backoff.longest = limits.idle_timeout, limits.backoff
+        self.idle_connections.apply(limits.idle, self.trip)
 
     def keep_alive(self, is_wanted: bool) -> None:
         """Allow or forbid reuse of connections."""
@@ -273,86 +273,88 @@ class Pool:
         """Retire the pool of a removed endpoint: close idle connections and take none back."""
         self.is_retired = True
         self._takes_back = False
-        self.warmth.stop()
+        self.preconnect.stop()
         self.close_idle()
 
     def close(self) -> list[asyncio.Task[None]]:
         """Retire the pool and cancel connects; returns the tasks to wait for."""
         self.retire()
-        self._lessees.clear()
+        self._waiters.clear()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         return tasks
 
-    def _start_opening(self, lessee: LeaseWaiter | None) -> None:
+    def _start_opening(self, waiter: LeaseWaiter | None) -> None:
         # Before the task starts: by then the endpoint, and its TLS configuration, may have been removed.
         tls = self._pools.tls.of(self.endpoint, self.alpn)
         self._pools.make_room()
         self.opening += 1
-        self._unclaimed += lessee is None
+        self._unclaimed += waiter is None
         self._pools.open_connections += 1
-        task = asyncio.get_running_loop().create_task(self._open(lessee, tls))
+        task = asyncio.get_running_loop().create_task(self._open(waiter, tls))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
-    async def _open(self, lessee: LeaseWaiter | None, tls: ClientTls | None) -> None:
+    async def _open(self, waiter: LeaseWaiter | None, tls: ClientTls | None) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         try:
             route, timeout = self.route, self._pools.limits.connect_timeout
             upstream = await connect(self, route.host, route.port, timeout, tls, route)
         except ConnectFailed as error:
-            self._opening_failed(error, lessee)
+            self._opening_failed(error, waiter)
         except Exception as error:  # a fault of the balancer: fail the waiter, then re-raise
-            self.route.failed(fault := unforeseen(error))
-            self._opening_failed(fault, lessee)
+            self.route.failed(fault := internal_failure(error))
+            self._opening_failed(fault, waiter)
             raise
         except BaseException:
-            self._stop_opening(lessee)
+            self._stop_opening(waiter)
             raise
         else:
             self.trip = upstream.phases.trip or loop.time() - begun
-            self._took(upstream.phases.appconnect or self.trip)
-            self._opened(upstream, lessee)
+            self._record_connect_time(upstream.phases.appconnect or self.trip)
+            self._opened(upstream, waiter)
 
-    def _took(self, seconds: float) -> None:
+    def _record_connect_time(self, seconds: float) -> None:
         """Update the moving average of connect times."""
-        self.connect_time += (seconds - self.connect_time) * (FRESH if self.connect_time else 1.0)
+        self.connect_time += (seconds - self.connect_time) * (
+            CONNECT_TIME_WEIGHT if self.connect_time else 1.0
+        )
 
-    def _stop_opening(self, lessee: LeaseWaiter | None) -> None:
+    def _stop_opening(self, waiter: LeaseWaiter | None) -> None:
         self.opening -= 1
-        self._unclaimed -= lessee is None
+        self._unclaimed -= waiter is None
         self._pools.open_connections -= 1
 
-    def _opening_failed(self, error: ConnectFailed, lessee: LeaseWaiter | None) -> None:
-        self._stop_opening(lessee)
+    def _opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        self._stop_opening(waiter)
         self.counts.failed += 1
         self.backoff.failed(self._pools.now())
         self.last_error = bare(error)
-        if lessee is None and self._lessees:
-            lessee = self._lessees.popleft()
-        if lessee is not None:
-            lessee.connect_failed(error)
+        if waiter is None and self._waiters:
+            waiter = self._waiters.popleft()
+        if waiter is not None:
+            waiter.connect_failed(error)
 
-    def _opened(self, upstream: UpstreamConnection, lessee: LeaseWaiter | None) -> None:
+    def _opened(self, upstream: UpstreamConnection, waiter: LeaseWaiter | None) -> None:
         self.opening -= 1
-        self._unclaimed -= lessee is None
+        self._unclaimed -= waiter is None
         self.counts.count_opened(upstream.phases)
         self.backoff.succeeded()
         self.connections[upstream] = None
         self._equip(upstream)
         if upstream.is_closed:
             self.connection_closed(upstream)
-        if lessee is None and self._lessees:
-            lessee = self._lessees.popleft()
-        if lessee is None:
+        if waiter is None and self._waiters:
+            waiter = self._waiters.popleft()
+        if waiter is None:
             upstream.requests_left += 1  # it has served no request; `give_back` counts one
             self.give_back(upstream)
         elif upstream.is_closed:  # closed since the handshake
-            lessee.connect_failed(ConnectFailed("the worker closed the connection at once"))
+            waiter.connect_failed(ConnectFailed("the worker closed the connection at once"))
         else:
-            lessee.connected(upstream)
+            waiter.connected(upstream)
 
     def _equip(self, upstream: UpstreamConnection) -> None:
         """Set the connection's maximum age and number of requests, with jitter."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 
-SHORTEST: Final = 0.9
+JITTER_FLOOR: Final = 0.9
 """Lower bound of the jitter on a connection's maximum age and number of requests, as a fraction, so that connections do
 not all end at once."""
 
@@ -30,7 +30,7 @@ class PoolLimits:
     max_age: float = 300.0
     connect_timeout: float = 2.0
     requests: int | None = None
-    horizon: IdleTimeoutRules = field(default_factory=IdleTimeoutRules)
+    idle_timeout: IdleTimeoutRules = field(default_factory=IdleTimeoutRules)
     warm: int = 0
     heartbeat: str | None = None
     heartbeat_method: str = "HEAD"
@@ -39,10 +39,10 @@ class PoolLimits:
 
     def lifetime(self, rng: Random) -> float:
         """Maximum age of one connection in seconds, with jitter."""
-        return self.max_age * rng.uniform(SHORTEST, 1.0)
+        return self.max_age * rng.uniform(JITTER_FLOOR, 1.0)
 
     def grant(self, rng: Random) -> int:
         """Number of requests that one connection may serve, with jitter."""
         if self.requests is None:
             return UNBOUNDED
-        return max(1, round(self.requests * rng.uniform(SHORTEST, 1.0)))
+        return max(1, round(self.requests * rng.uniform(JITTER_FLOOR, 1.0)))

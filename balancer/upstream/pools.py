@@ -57,11 +57,11 @@ class Pools:
         self.without_reuse: frozenset[str] = frozenset()
         self._retired: dict[Pool, None] = {}  # with connections still open
 
-    def go_by(self, limits: PoolLimits) -> None:
+    def apply(self, limits: PoolLimits) -> None:
         """Apply changed limits. Maximum age and requests apply to new connections, idle limits also to open ones."""
         self.limits = limits
         for pool in self.by_id.values():
-            pool.go_by(limits)
+            pool.apply(limits)
 
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Replace the set of endpoints: keep the pools of unchanged endpoints and retire the others."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Worth(Enum):
+class CacheState(Enum):
     """State of a cached name when its addresses are requested."""
 
     FRESH = "fresh"
@@ -31,7 +31,7 @@ class NameRules:
     negative: float = 5.0
 
 
-class KnownName:
+class CachedName:
     """Cache entry of one name. `hosts`: addresses of the last answer; `fault`: reason of the last lookup's failure,
     None if it succeeded."""
 
@@ -52,13 +52,13 @@ class KnownName:
         self.fault = fault
         self._due_at = now + rules.negative
 
-    def worth(self, rules: NameRules, now: float) -> Worth:
+    def worth(self, rules: NameRules, now: float) -> CacheState:
         """State of the entry at `now`."""
         if self.hosts and now < self._fresh_until:
-            return Worth.FRESH
+            return CacheState.FRESH
         if self.hosts and now < self._fresh_until + rules.stale:
-            return Worth.STALE
-        return Worth.FAILED if self.fault is not None and not self.is_due(now) else Worth.UNKNOWN
+            return CacheState.STALE
+        return CacheState.FAILED if self.fault is not None and not self.is_due(now) else CacheState.UNKNOWN
 
     def is_due(self, now: float) -> bool:
         """Whether a new lookup should start."""

@@ -65,16 +65,16 @@ class Resolver:
         """Close the resolver; pending queries fail."""
         await self._resolver.close()
 
-    async def addresses(self, name: str, *, is_half_enough: bool = False) -> Addresses:
+    async def addresses(self, name: str, *, accept_partial: bool = False) -> Addresses:
         """Query A and AAAA records. Raises `LookupFailed`.
 
-        It also raises if only one of the two queries fails, unless `is_half_enough` is set and the other has records,
+        It also raises if only one of the two queries fails, unless `accept_partial` is set and the other has records,
         which suffices for a connect.
         """
         answers = await asyncio.gather(self._ask(name, "A"), self._ask(name, "AAAA"), return_exceptions=True)
         faults = [answer for answer in answers if isinstance(answer, BaseException)]
         records = [record for answer in answers if not isinstance(answer, BaseException) for record in answer]
-        if faults and not (is_half_enough and records):
+        if faults and not (accept_partial and records):
             raise faults[0]
         hosts = {record.data.addr for record in records if hasattr(record.data, "addr")}
         if not hosts:

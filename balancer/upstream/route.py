@@ -16,7 +16,7 @@ from balancer.tls.resumption import Resumption
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.lookup import is_literal
 from balancer.upstream.names import Names, NamesPlan
-from balancer.upstream.route_watch import RouteWatch, Watched, WatchPlan
+from balancer.upstream.route_watch import RouteBaselines, RouteWatch, WatchPlan
 from policies.routing.facts import Endpoint
 
 
@@ -42,7 +42,7 @@ class Route:
         self.is_down = False
         self.faults: Counter[str] = Counter()
         self.resumption = Resumption()
-        self.watched = Watched(endpoint)
+        self.watched = RouteBaselines(endpoint)
         self.now = routes.now
         self._routes = routes
 

@@ -14,7 +14,7 @@ from statistics import median
 FIRST = 5
 """Number of observations whose median is the initial baseline; the very first one meets cold caches."""
 
-FEWEST = 5
+MIN_OBSERVATIONS = 5
 """Minimum number of observations for a change, whatever the time they span. Where one packet in ten is lost, so many in
 a row are lost once in eleven days, with one connection per ten seconds."""
 
@@ -70,10 +70,10 @@ class Baseline:
             return None
         is_high = value >= self.norm * rules.factor and value >= self.norm + rules.least
         if is_high != self.is_departed:
-            return self._turning(value, rules, now)
+            return self._observe_crossing(value, rules, now)
         self._turned = 0
         if self.is_departed:
-            return self._stay_away(value, rules, now)
+            return self._observe_departed(value, rules, now)
         self.norm += (value - self.norm) * min(1 - exp(-(now - before) / rules.memory), MOST)
         return None
 
@@ -83,13 +83,13 @@ class Baseline:
             self.norm = median(self._first)
             self._first.clear()
 
-    def _turning(self, value: float, rules: BaselineRules, now: float) -> Change | None:
+    def _observe_crossing(self, value: float, rules: BaselineRules, now: float) -> Change | None:
         if not self._turned:
             self._turned_at = now
             self._lowest = value
         self._turned += 1
         self._lowest = min(self._lowest, value)
-        if self._turned < FEWEST or now - self._turned_at < self._needed(rules):
+        if self._turned < MIN_OBSERVATIONS or now - self._turned_at < self._needed(rules):
             return None
         self._turned = 0
         self.is_departed = not self.is_departed
@@ -102,7 +102,7 @@ class Baseline:
         assert self.norm is not None
         return rules.lasting if self.is_departed else rules.lasting * rules.factor * self.norm / self._lowest
 
-    def _stay_away(self, value: float, rules: BaselineRules, now: float) -> Change | None:
+    def _observe_departed(self, value: float, rules: BaselineRules, now: float) -> Change | None:
         self._lowest = min(self._lowest, value)
         if now - self._departed_at < rules.settling:
             return None

@@ -55,14 +55,14 @@ class Event:
     text: str
 
 
-class Watched:
+class RouteBaselines:
     """Baselines of one endpoint's TCP connect and TLS handshake."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.trip = Baseline()
         self.tls = Baseline()
-        self.looked_at: float | None = None  # time of the last connect, by a pool or the watch
+        self.connected_at: float | None = None  # time of the last connect, by a pool or the watch
 
     @property
     def is_departed(self) -> bool:
@@ -85,22 +85,22 @@ class RouteWatch:
         self.failed = 0
         self._now = now
         self._networks: dict[str, dict[str, None]] = {}  # by name, most recent last
-        self._watched: dict[Watched, None] = {}
+        self._watched: dict[RouteBaselines, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
-    def follow(self, watched: Iterable[Watched]) -> None:
+    def follow(self, watched: Iterable[RouteBaselines]) -> None:
         """Replace all watched routes and judge departed regions again."""
         self._watched = dict.fromkeys(watched)
         for region in sorted(self.regions_departed):
             self._judge_region(region, self._now())
 
-    def add(self, watched: Watched) -> None:
+    def add(self, watched: RouteBaselines) -> None:
         """Watch one more route; judges its region again if departed."""
         self._watched[watched] = None
         self._changed(watched.endpoint.region)
 
-    def remove(self, watched: Watched) -> None:
+    def remove(self, watched: RouteBaselines) -> None:
         """Stop watching a route; judges its region again if departed."""
         self._watched.pop(watched, None)
         self._changed(watched.endpoint.region)
@@ -109,9 +109,9 @@ class RouteWatch:
         if region in self.regions_departed:
             self._judge_region(region, self._now())
 
-    def opened(self, watched: Watched, phases: Phases, now: float) -> None:
+    def opened(self, watched: RouteBaselines, phases: Phases, now: float) -> None:
         """Record the connect phases of an opened connection."""
-        watched.looked_at = now
+        watched.connected_at = now
         if not self.plan.is_enabled:
             return
         who = watched.endpoint.id
@@ -156,8 +156,8 @@ class RouteWatch:
             watched = route.watched
             if route.is_down:
                 continue
-            if watched.looked_at is None or now - watched.looked_at >= every:
-                self._call_upon(route, now)
+            if watched.connected_at is None or now - watched.connected_at >= every:
+                self._start_connect(route, now)
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Cancel the watch's connects and start no more; returns the tasks to wait for."""
@@ -175,8 +175,8 @@ class RouteWatch:
 
     # --- connects by the watch
 
-    def _call_upon(self, route: Route, now: float) -> None:
-        route.watched.looked_at = now
+    def _start_connect(self, route: Route, now: float) -> None:
+        route.watched.connected_at = now
         self.connects += 1
         task = asyncio.get_running_loop().create_task(self._connect(route))
         self._tasks.add(task)
@@ -185,7 +185,7 @@ class RouteWatch:
     async def _connect(self, route: Route) -> None:
         """Connect TCP only: the round trip characterizes the route, and TLS would cost the worker more."""
         try:
-            visit, _ = await dial(Visit, route.host, route.port, self.plan.timeout, None, route)
+            visit, _ = await dial(ProbeConnection, route.host, route.port, self.plan.timeout, None, route)
         except ConnectFailed:
             self.failed += 1
         else:
@@ -221,7 +221,7 @@ class RouteWatch:
         self.say(f"watch: {who}: {text}")
 
 
-class Visit(asyncio.Protocol):
+class ProbeConnection(asyncio.Protocol):
     """Connection of the watch, which sends no request."""
 
     _transport: asyncio.BaseTransport | None = None

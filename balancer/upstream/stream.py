@@ -8,7 +8,7 @@ client gets the same head.
     carrier.begin(errand, outline) -> Stream     sends the request's head; its body follows by the stream
     errand.took_head(head), took_body(data), took_end(trailers)      parts of the response, in order
     errand.tell()                                passes on all parts so far: once for each read
-    errand.fail(error)                           instead of `took_end`; never from within `begin`
+    errand.fail(error)                           instead of `receive_end`; never from within `begin`
     errand.paused(), errand.resumed()            the buffer of the request's body is full / has drained
 """
 
@@ -58,7 +58,7 @@ class Stream(Protocol):
 
 
 @dataclass(slots=True)
-class ConnectionLife:
+class ConnectionRecord:
     """Pool's record of one multiplexed connection.
 
     `name`: local address and port. `opened_at`, `retire_at` and `idle_since`, the end of its last stream, in seconds.
@@ -84,13 +84,13 @@ class MultiplexedConnection(Protocol):
     is_library: bool
     heads: ResponseHeads
     leased: int
-    life: ConnectionLife
+    life: ConnectionRecord
 
     @property
     def room(self) -> int:
         """Number of streams that may still be opened."""
 
-    def begin(self, errand: UpstreamStream, outline: FieldList) -> Stream: ...
+    def begin(self, stream: UpstreamStream, outline: FieldList) -> Stream: ...
 
     def is_quiet(self) -> bool:
         """Whether nothing indicates that the worker is closing the connection. If it may be, `room` is 0 until that is
@@ -115,9 +115,9 @@ class UpstreamStream(UpstreamConnection):
 
     __slots__ = (
         "_framed",
+        "_head_delivered",
         "_is_ended",
-        "_is_parted",
-        "_is_told",
+        "_is_released",
         "_left",
         "_pieces",
         "_stream",
@@ -134,9 +134,9 @@ class UpstreamStream(UpstreamConnection):
         self._left = -1  # remaining bytes of the response's body; -1: unknown length
         self._pieces: list[bytes] = []
         self._trailers = b""
-        self._is_told = False  # the head has been passed to the sink
+        self._head_delivered = False  # the head has been passed to the sink
         self._is_ended = False  # the response is complete
-        self._is_parted = False
+        self._is_released = False
 
     # --- towards the worker
 
@@ -167,12 +167,12 @@ class UpstreamStream(UpstreamConnection):
 
     def release(self) -> None:
         """End the request and give the stream back to its pool."""
-        self._part()
+        self._release()
 
     def close(self) -> None:
         """Cancel the request; its sink gets no further events."""
         self._sink = None
-        self._part()
+        self._release()
 
     def detach(self) -> bytes:
         """Close the stream: it cannot become a tunnel, and a 101 response is refused before."""
@@ -199,11 +199,11 @@ class UpstreamStream(UpstreamConnection):
             self._reading_paused = False
             self._stream.resume()
 
-    def _part(self) -> None:
+    def _release(self) -> None:
         """Give the stream back to the pool, once."""
-        if self._is_parted:
+        if self._is_released:
             return
-        self._is_parted = self.is_closed = True
+        self._is_released = self.is_closed = True
         self.write = drop  # a bound method of this object would be a reference cycle
         stream, self._stream = self._stream, None
         if stream is not None and (self._framed is not None or not self._is_ended or stream.unsent):
@@ -212,7 +212,7 @@ class UpstreamStream(UpstreamConnection):
 
     # --- from the multiplexed connection
 
-    def took_head(self, head: bytes) -> None:
+    def receive_head(self, head: bytes) -> None:
         """Take a final or interim response head, without its empty line."""
         if self._sink is None:
             return
@@ -239,7 +239,7 @@ class UpstreamStream(UpstreamConnection):
         elif response.framing is LENGTH:
             self._left = response.length
 
-    def took_body(self, data: bytes) -> None:
+    def receive_body(self, data: bytes) -> None:
         """Take bytes of the response's body."""
         if self._sink is None or not data:
             return
@@ -252,7 +252,7 @@ class UpstreamStream(UpstreamConnection):
                 self._left -= len(data)
             self._pieces.append(data)
 
-    def took_end(self, trailers: bytes = b"") -> None:
+    def receive_end(self, trailers: bytes = b"") -> None:
         """Take the end of the response."""
         if self._sink is None:
             self._is_ended = True
@@ -269,20 +269,20 @@ class UpstreamStream(UpstreamConnection):
         response, sink = self._response, self._sink
         if response is None or sink is None:
             return
-        if not self._is_told:
-            self._is_told = True
+        if not self._head_delivered:
+            self._head_delivered = True
             if self._is_ended and response.framing is LENGTH and not (self._is_odd(response)):
                 self._sink = None
                 sink.response_whole(response, b"".join(self._pieces))
                 return
             sink.response_started(response)
-        self._tell_body()
+        self._deliver_body()
 
     def _is_odd(self, response: Response) -> bool:
         """Whether the length in the head does not describe a body (HEAD, 204, 304), or trailers follow it."""
         return self._is_head_request or response.is_bodiless or self._trailers != b""
 
-    def _tell_body(self) -> None:
+    def _deliver_body(self) -> None:
         """Pass on the body to the current sink, which the head's event may have replaced."""
         pieces, self._pieces = self._pieces, []
         for piece in pieces:
@@ -302,7 +302,7 @@ class UpstreamStream(UpstreamConnection):
         sink, self._sink = self._sink, None
         self._pieces = []
         if sink is None:
-            self._part()
+            self._release()
             return
         self._cancel()
         sink.response_failed(error)

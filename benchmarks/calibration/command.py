@@ -158,9 +158,9 @@ def table_of(outcomes: Sequence[Outcome]) -> Table:
 def bounds_of(one: Outcome) -> list[tuple[bool, str]]:
     """Bounds with their results as text."""
     size = f"{one.method}, {one.blocks} blocks of {one.requests} requests"
-    held = [(one.is_honest, f"{size}: false verdicts {one.false}, at most {100 * MOST_FALSE:g} %")]
+    held = [(one.holds_level, f"{size}: false verdicts {one.false}, at most {100 * MOST_FALSE:g} %")]
     if one.right is not None:
-        held.append((bool(one.is_sharp), f"{size}: found {one.right}, at least {100 * LEAST_FOUND:g} %"))
+        held.append((bool(one.has_power), f"{size}: found {one.right}, at least {100 * LEAST_FOUND:g} %"))
     return held
 
 

@@ -60,11 +60,11 @@ class Outcome:
     wrong: Rate | None
 
     @property
-    def is_honest(self) -> bool:
+    def holds_level(self) -> bool:
         return self.false.value <= MOST_FALSE
 
     @property
-    def is_sharp(self) -> bool | None:
+    def has_power(self) -> bool | None:
         return None if self.right is None else self.right.value >= LEAST_FOUND
 
 

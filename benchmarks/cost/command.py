@@ -18,7 +18,7 @@ from benchmarks.cost import peers
 from benchmarks.cost.cases import ALL, CASES, Case
 from benchmarks.cost.peers import Peer
 from benchmarks.cost.plan import Plan
-from benchmarks.cost.sitting import Sitting, conduct
+from benchmarks.cost.sitting import Session, run_session
 from benchmarks.options import cores_for, known_policies, names_in
 from experiments.terminal import require_writable
 
@@ -112,7 +112,7 @@ def cost(
     absent: dict[str, str] = {}
     for _, missing in made:
         absent |= missing
-    return conduct(Sitting(tuple(plan for plan, _ in made if plan.peers), absent, file, check))
+    return run_session(Session(tuple(plan for plan, _ in made if plan.peers), absent, file, check))
 
 
 def plan_of(

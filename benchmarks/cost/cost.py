@@ -11,12 +11,12 @@ from functools import partial
 
 from benchmarks.cost.load import Load
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.units import Unit
+from benchmarks.cost.units import RunningPeer
 from experiments import cpu_time
 from experiments.processes import Child
 
 
-async def cost(plan: Plan, load: Load, worker: Child, unit: Unit, run: Run) -> Run:
+async def cost(plan: Plan, load: Load, worker: Child, unit: RunningPeer, run: Run) -> Run:
     """Measure one run. Raises `FleetFailedError`."""
     place = partial(cpu_time.pinned_to, plan.rest_core)
     await load.run(unit.port, plan.warm_up, place)

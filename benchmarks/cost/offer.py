@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from benchmarks.cost.load import Place, report_of, started
-from benchmarks.cost.open_load import WARM_UP, Offer, Report
+from benchmarks.cost.open_load import WARM_UP, OpenLoad, Report
 from experiments.errors import FleetFailedError
 from experiments.processes import program
 
 
-async def made(offer: Offer, place: Place) -> Report:
+async def made(offer: OpenLoad, place: Place) -> Report:
     """Run the load to its end. Raises `FleetFailedError`."""
     async with started([*program("benchmarks.cost.open_load"), *offer.words], place) as process:
         return parsed(await report_of(process, WARM_UP + offer.seconds))

@@ -29,7 +29,7 @@ WARM_UP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OpenLoad:
     """Load on 127.0.0.1:`port`: `rate` in requests per second, for `seconds`."""
 
     port: int
@@ -100,7 +100,7 @@ def report_of(record: Record, cpu: float = 0.0, busy: float = 0.0) -> Report:
     )
 
 
-def run(offer: Offer) -> Report:
+def run(offer: OpenLoad) -> Report:
     """Send all requests and wait for their ends. Raises `FleetFailedError` if the port does not accept connections."""
     instants = offer.instants().tolist()
     loop = OpenLoop(offer.port, offer.request, offer.connections, TIMEOUT, offer.spins)
@@ -141,7 +141,7 @@ class Reading:
 
 def main(port: str, path: str, rate: str, seconds: str, connections: str, seed: str, spin: str = "") -> None:
     """Run the load and print the report as JSON."""
-    offer = Offer(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
+    offer = OpenLoad(int(port), path, float(rate), float(seconds), int(connections), int(seed), bool(spin))
     print(json.dumps(asdict(run(offer))))
 
 

@@ -22,7 +22,7 @@ HUGE_BYTES = 8 * LARGE_BYTES
 """More than the kernel buffers between two sockets, so that a reader that stops blocks the sender."""
 
 HUGE_NAME = "8m"
-ENDLESS = 1_000_000_000
+UNLIMITED_STREAMS = 1_000_000_000
 """Requests after which nginx closes a connection: never within a run."""
 
 
@@ -63,7 +63,7 @@ def nginx(
     random two least_conn;
 {servers}
     keepalive 1024;
-    keepalive_requests {ENDLESS};
+    keepalive_requests {UNLIMITED_STREAMS};
   }}
   server {{
     listen 127.0.0.1:{port}{" ssl" if tls else ""};
@@ -124,7 +124,7 @@ http {{
   sendfile on;
   tcp_nopush on;
   keepalive_timeout 600s;
-  keepalive_requests {ENDLESS};
+  keepalive_requests {UNLIMITED_STREAMS};
 {temporary}
 {http}
 }}

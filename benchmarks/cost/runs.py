@@ -21,7 +21,7 @@ from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.plan import Observer, Plan, Run, order_of
 from benchmarks.cost.serving import folder_in, serving
 from benchmarks.cost.tail import Tail
-from benchmarks.cost.units import BLOCKS_PER_LIFE, Living, living
+from benchmarks.cost.units import BLOCKS_PER_PROCESS, RunningPeers, running_peers
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child
@@ -30,7 +30,7 @@ WORKERS = 4
 """Endpoints of every proxy, so that a policy has a choice; one process listens on all of their ports."""
 
 
-class Ground:
+class Environment:
     """Environment of the runs of one case: worker ports, load and a folder for files."""
 
     def __init__(self, plan: Plan, folder: Path, ports: tuple[int, ...], worker: Child) -> None:
@@ -53,12 +53,12 @@ class Ground:
             sites = [(peer, self.site(peer, f"capacity-{n}")) for n, peer in enumerate(self._plan.peers)]
             observer.said(await self._tail.find_rate(sites))
 
-    def living(self, life: int) -> AbstractAsyncContextManager[Living]:
+    def running_peers(self, life: int) -> AbstractAsyncContextManager[RunningPeers]:
         """Start the peers for some blocks; none in the memory case, where each run starts its own process."""
         peers = () if self._plan.case.kind is Kind.MEMORY else self._plan.peers
-        return living(self._plan, peers, lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"))
+        return running_peers(self._plan, peers, lambda peer: self.site(peer, f"{life}-{peers.index(peer)}"))
 
-    async def measured(self, peer: Peer, units: Living, run: Run) -> Run:
+    async def measured(self, peer: Peer, units: RunningPeers, run: Run) -> Run:
         """Measure one run; a failure is recorded as its fault."""
         try:
             if self._plan.case.kind is Kind.TAIL:
@@ -71,18 +71,18 @@ class Ground:
             return Run(run.case, run.peer, run.block, run.order, fault=str(failure))
 
 
-async def carry_out(plan: Plan, folder: Path, observer: Observer) -> None:
+async def run_plan(plan: Plan, folder: Path, observer: Observer) -> None:
     """Run the whole plan and report each run to `observer`. Raises `FleetFailedError` if the worker does not start."""
     ports = tuple(free_ports(WORKERS))
     worker = Site(ports[0], ports, folder_in(folder, "worker"))
     argv = peers.worker_argv(worker)
     blocks = list(enumerate(order_of(plan)))
     async with serving("worker", argv, ports[0], peers.worker_case(plan.case), plan.worker_core) as serves:
-        ground = Ground(plan, folder, ports, serves)
+        ground = Environment(plan, folder, ports, serves)
         await ground.prepare(observer)
-        for first in range(0, len(blocks), BLOCKS_PER_LIFE):
-            async with ground.living(first) as units:
-                for block, in_order in blocks[first : first + BLOCKS_PER_LIFE]:
+        for first in range(0, len(blocks), BLOCKS_PER_PROCESS):
+            async with ground.running_peers(first) as units:
+                for block, in_order in blocks[first : first + BLOCKS_PER_PROCESS]:
                     for order, peer in enumerate(in_order):
                         observer.run_started(block, peer)
                         run = Run(plan.case.name, peer.name, block, order)

@@ -27,7 +27,7 @@ from benchmarks.cost.bounds import Verdict, blocks_in_words, table_of_bounds, ve
 from benchmarks.cost.cases import CASES, Kind
 from benchmarks.cost.peers import PEERS, Peer, worker_name
 from benchmarks.cost.plan import Plan, Run
-from benchmarks.cost.runs import WORKERS, carry_out
+from benchmarks.cost.runs import WORKERS, run_plan
 from benchmarks.cost.table import doubts, rows_of, shown, table_of
 from experiments.build import describe_build, interpreter_in_words
 from experiments.campaign.progress import clock
@@ -37,7 +37,7 @@ PACKAGES = ("steelyard", "aiohttp", "uvloop", "httptools")
 
 
 @dataclass(frozen=True, slots=True)
-class Sitting:
+class Session:
     """All plans, one for each case; absent peers with reasons; the output file."""
 
     plans: tuple[Plan, ...]
@@ -88,7 +88,7 @@ def found_in_words(run: Run) -> str:
     return f"{shown(run.figure, kind)} {kind.value}{rate}"
 
 
-def conduct(sitting: Sitting) -> int:
+def run_session(sitting: Session) -> int:
     """Measure, print, write; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
     was_stopped = False
@@ -113,7 +113,7 @@ async def measure(plans: Sequence[Plan], progress: Progress, console: Console) -
     for plan in plans:
         console.print(Text(introduction(plan)))
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder:
-            await carry_out(plan, Path(folder), progress)
+            await run_plan(plan, Path(folder), progress)
 
 
 def introduction(plan: Plan) -> str:
@@ -159,7 +159,7 @@ def what_is_measured(plan: Plan) -> str:
     }[plan.case.kind]
 
 
-def present(console: Console, sitting: Sitting, runs: list[Run], found: list[Verdict]) -> None:
+def present(console: Console, sitting: Session, runs: list[Run], found: list[Verdict]) -> None:
     """Print a table for each case, the absent peers and the table of bounds."""
     for plan in sitting.plans:
         own = [run for run in runs if run.case == plan.case.name]
@@ -178,7 +178,7 @@ def present(console: Console, sitting: Sitting, runs: list[Run], found: list[Ver
         console.print(table_of_bounds(found))
 
 
-def document(sitting: Sitting, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
+def document(sitting: Session, runs: list[Run], found: list[Verdict], was_stopped: bool) -> dict[str, Any]:
     """Complete results for JSON."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -15,11 +15,11 @@ from functools import partial
 from benchmarks.cost.cost import Reading
 from benchmarks.cost.load import Load
 from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import Offer, Report
+from benchmarks.cost.open_load import OpenLoad, Report
 from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.serving import serving
-from benchmarks.cost.units import Unit
+from benchmarks.cost.units import RunningPeer
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
@@ -82,7 +82,7 @@ class Tail:
         there = [proxy, self._worker] if self._plan.worker_core == self._plan.proxy_core else [proxy]
         return sum(cpu_time.cpu_of(child.pid).total for child in there)
 
-    async def measured(self, unit: Unit, run: Run) -> Run:
+    async def measured(self, unit: RunningPeer, run: Run) -> Run:
         """Measure one run, with the same arrivals for every peer of the block. Raises `FleetFailedError`."""
         await self._load.run(unit.port, self._plan.warm_up, self._place)
         for _ in range(ATTEMPTS):
@@ -91,7 +91,7 @@ class Tail:
                 break
         return run
 
-    async def _attempted(self, unit: Unit, run: Run) -> Run:
+    async def _attempted(self, unit: RunningPeer, run: Run) -> Run:
         try:
             before = Reading.now(unit.child, self._worker, self._plan)
             report = await self._open(unit.port, self._plan.seed + run.block)
@@ -102,7 +102,7 @@ class Tail:
 
     async def _open(self, port: int, seed: int) -> Report:
         plan = self._plan
-        offer = Offer(
+        offer = OpenLoad(
             port, plan.case.path, self.rate, plan.seconds, plan.connections, seed, plan.is_load_alone
         )
         return await made(offer, self._place)

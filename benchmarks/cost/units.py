@@ -1,6 +1,6 @@
 """Proxy processes that run side by side for some blocks.
 
-A process is kept for `BLOCKS_PER_LIFE` blocks, so that runs can be short and the sides of a ratio are seconds apart;
+A process is kept for `BLOCKS_PER_PROCESS` blocks, so that runs can be short and the sides of a ratio are seconds apart;
 then all are restarted, because a process keeps random properties: addresses, hash seeds, memory layout. A process that
 fails to start has a reason instead, and the others go on.
 """
@@ -17,11 +17,11 @@ from benchmarks.cost.serving import serving
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
 
-BLOCKS_PER_LIFE = 5
+BLOCKS_PER_PROCESS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class RunningPeer:
     """A running process of a peer and its port."""
 
     child: Child
@@ -33,13 +33,13 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Living:
+class RunningPeers:
     """Running processes by the peer's name, and failures to start."""
 
-    units: dict[str, Unit] = field(default_factory=dict)
+    units: dict[str, RunningPeer] = field(default_factory=dict)
     reasons: dict[str, FleetFailedError] = field(default_factory=dict)
 
-    def of(self, peer: Peer) -> Unit:
+    def of(self, peer: Peer) -> RunningPeer:
         """Process of a peer. Raises `FleetFailedError` if it has not started."""
         if peer.name in self.reasons:
             raise self.reasons[peer.name]
@@ -47,9 +47,11 @@ class Living:
 
 
 @asynccontextmanager
-async def living(plan: Plan, peers: Sequence[Peer], site: Callable[[Peer], Site]) -> AsyncIterator[Living]:
+async def running_peers(
+    plan: Plan, peers: Sequence[Peer], site: Callable[[Peer], Site]
+) -> AsyncIterator[RunningPeers]:
     """Start all peers on the proxy's core; stopped on exit."""
-    found = Living()
+    found = RunningPeers()
     async with AsyncExitStack() as stack:
         for peer in peers:
             place = site(peer)
@@ -60,5 +62,5 @@ async def living(plan: Plan, peers: Sequence[Peer], site: Callable[[Peer], Site]
             except FleetFailedError as failure:
                 found.reasons[peer.name] = failure
             else:
-                found.units[peer.name] = Unit(child, place.port)
+                found.units[peer.name] = RunningPeer(child, place.port)
         yield found

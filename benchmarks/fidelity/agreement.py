@@ -45,8 +45,8 @@ class Agreement:
     """One figure, measured and simulated, latencies in seconds; for shares, the worker with the greatest distance.
 
     `distance` is simulated over measured, less 1; for shares, the difference as a fraction of an even share. `is_met`
-    is None if it cannot be judged. `luck` is the simulation noise: the distance of a single simulation from many; nan
-    if unknown.
+    is None if it cannot be judged. `simulation_noise` is the distance of a single simulation from many; nan if
+    unknown.
     """
 
     quantity: str
@@ -56,7 +56,7 @@ class Agreement:
     is_met: bool | None
     interval: Interval | None = None
     has_few: bool = False
-    luck: float = math.nan
+    simulation_noise: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
+class PairComparison:
     """Pair comparison of two entries by p99: ratio of `first` to `second`, measured and simulated.
 
     `is_apart` says whether the measured ratio differs from 1 beyond noise; `is_same` whether the simulated ratio is on
@@ -89,38 +89,42 @@ class Duel:
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class ScenarioResult:
     """Result of one scenario, measured and simulated."""
 
     name: str
     question: str
     rows: tuple[Row, ...]
-    duels: tuple[Duel, ...]
+    pair_comparisons: tuple[PairComparison, ...]
     orders: tuple[tuple[str, ...], tuple[str, ...]]
     """Labels by ascending p99: measured, simulated."""
 
     @property
     def ranking_is_met(self) -> bool | None:
         """Whether all pairs that differ in measurement have the same order in simulation; None without such a pair."""
-        apart = [duel for duel in self.duels if duel.is_apart]
+        apart = [duel for duel in self.pair_comparisons if duel.is_apart]
         return all(duel.is_same for duel in apart) if apart else None
 
 
-def chapter_of(measured: Results, simulated: Results, again: Results | None = None) -> Chapter:
+def scenario_result_of(measured: Results, simulated: Results, again: Results | None = None) -> ScenarioResult:
     """Compare the measured and simulated results of one scenario; `again` is a single simulation with its own draws."""
     scenario = measured.scenario
     twin = scenario.twins[1] if scenario.twins else None
     entries = [entry for entry in measured.entries() if entry.label != twin]
     pairs = {entry.label: paired_runs(measured, simulated, entry.label) for entry in entries}
     rows = tuple(
-        with_luck(row_of(entry.label, entry.policy.name, *pairs[entry.label], scenario.seed), pairs, again)
+        with_simulation_noise(
+            row_of(entry.label, entry.policy.name, *pairs[entry.label], scenario.seed), pairs, again
+        )
         for entry in entries
     )
     values = {label: (values_of(ours), values_of(theirs)) for label, (ours, theirs) in pairs.items()}
     floor = floor_of(measured)
-    duels = tuple(duel_of(a, b, values, floor, scenario.seed) for a, b in combinations(values, 2))
+    pair_comparisons = tuple(
+        pair_comparison_of(a, b, values, floor, scenario.seed) for a, b in combinations(values, 2)
+    )
     orders = order_of(values, MEASURED), order_of(values, SIMULATED)
-    return Chapter(scenario.name, scenario.question, rows, duels, orders)
+    return ScenarioResult(scenario.name, scenario.question, rows, pair_comparisons, orders)
 
 
 def paired_runs(measured: Results, simulated: Results, label: str) -> tuple[list[Run], list[Run]]:
@@ -144,7 +148,9 @@ def row_of(label: str, policy: str, ours: Sequence[Run], theirs: Sequence[Run], 
     return Row(label, policy, len(ours), agreements, failed(ours), failed(theirs), fault)
 
 
-def with_luck(row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None) -> Row:
+def with_simulation_noise(
+    row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again: Results | None
+) -> Row:
     """Copy of `row` with the simulation noise of each agreement, from the same blocks of `again`."""
     if again is None or not row.agreements:
         return row
@@ -154,7 +160,9 @@ def with_luck(row: Row, pairs: Mapping[str, tuple[list[Run], list[Run]]], again:
         return row
     twice = row_of(row.label, row.policy, theirs, [others[run.facts.block] for run in theirs], 0)
     found = zip(row.agreements, twice.agreements, strict=True)
-    return replace(row, agreements=tuple(replace(one, luck=other.distance) for one, other in found))
+    return replace(
+        row, agreements=tuple(replace(one, simulation_noise=other.distance) for one, other in found)
+    )
 
 
 def fault_of(ours: Sequence[Run], theirs: Sequence[Run]) -> str:
@@ -204,14 +212,16 @@ def floor_of(results: Results) -> Interval | None:
     return paired_interval([twin[n] for n in blocks], [original[n] for n in blocks], results.scenario.seed)[0]
 
 
-def duel_of(first: str, second: str, values: Mapping[str, Worlds], floor: Interval | None, seed: int) -> Duel:
+def pair_comparison_of(
+    first: str, second: str, values: Mapping[str, Worlds], floor: Interval | None, seed: int
+) -> PairComparison:
     """Compare two entries block by block, measured and simulated."""
     measured, simulated = (
         ratio_of(values[first][world], values[second][world], seed) for world in (MEASURED, SIMULATED)
     )
     is_apart = stands_apart(measured, floor)
     is_same = (measured.ratio > 1) == (simulated.ratio > 1)
-    return Duel(first, second, measured, simulated, is_apart, is_same)
+    return PairComparison(first, second, measured, simulated, is_apart, is_same)
 
 
 def ratio_of(ours: Mapping[int, float], theirs: Mapping[int, float], seed: int) -> Interval:

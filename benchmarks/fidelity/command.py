@@ -75,7 +75,7 @@ def fidelity(
     directory = out or Path("results") / f"worlds-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     if not redraw:
         # These imports and those of the figures take half a second, which `--help` does not need.
-        from benchmarks.fidelity.sitting import SCENARIOS, Sitting, conduct, known_policies, scenario_of
+        from benchmarks.fidelity.sitting import SCENARIOS, Session, known_policies, run_session, scenario_of
         from experiments.simulator.run import simulate_emulated
 
         chosen = names_in(policies) or list(known_policies())
@@ -85,7 +85,7 @@ def fidelity(
         seconds = 0.0 if patience is None else duration("--patience", patience)
         command = shlex.join(["experiments", *sys.argv[1:]])
         try:
-            conduct(Sitting(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
+            run_session(Session(tuple(made), directory, command, mend, seconds), console, simulate_emulated)
         except (asyncio.CancelledError, KeyboardInterrupt):
             print_stopped(console, "Nothing was left running; the same --out goes on from here.")
             return STOPPED

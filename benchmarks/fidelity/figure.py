@@ -13,19 +13,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.fidelity.agreement import BOUNDS, LATENCY, Chapter, paired_runs
+from benchmarks.fidelity.agreement import BOUNDS, LATENCY, ScenarioResult, paired_runs
 from experiments.campaign import statistics
 from experiments.campaign.results import Results
 from experiments.load.samples import Floats
 from experiments.report.canvas import STYLE, Sheet, blank, milliseconds
-from experiments.report.palette import FAINT, GRID, INVALID, policy_colour
+from experiments.report.palette import GRID, INVALID, NEGLIGIBLE_WEIGHT, policy_colour
 
 MARKERS = "osD^vP*Xph<>"
 TAIL = 1 - np.logspace(0, -3, 200)
 """Quantiles at which distributions are drawn: the same number of points for each nine."""
 
 
-def scatter(chapters: Sequence[Chapter], sheet: Sheet) -> Figure:
+def scatter(chapters: Sequence[ScenarioResult], sheet: Sheet) -> Figure:
     """Scatter plots of simulated against measured mean and p99, each with the band of agreement."""
     with mpl.rc_context(STYLE):
         rows, columns = (len(LATENCY), 1) if sheet.is_narrow else (1, len(LATENCY))
@@ -41,7 +41,7 @@ def scatter(chapters: Sequence[Chapter], sheet: Sheet) -> Figure:
     return figure
 
 
-def draw_scatter(axis: Axes, chapters: Sequence[Chapter], quantity: str) -> None:
+def draw_scatter(axis: Axes, chapters: Sequence[ScenarioResult], quantity: str) -> None:
     """One scatter plot: a point for each entry, on log axes with equal limits."""
     points = [
         (one, row.policy, MARKERS[number % len(MARKERS)])
@@ -62,7 +62,7 @@ def draw_scatter(axis: Axes, chapters: Sequence[Chapter], quantity: str) -> None
         line = np.array(axis.get_xlim())
         bound = BOUNDS[quantity]
         axis.fill_between(line, line * (1 - bound), line * (1 + bound), color=GRID, zorder=0)
-        axis.plot(line, line, color=FAINT, lw=0.8, zorder=0)
+        axis.plot(line, line, color=NEGLIGIBLE_WEIGHT, lw=0.8, zorder=0)
     axis.set(
         title=f"{quantity}, within {bound_text(quantity)}", xlabel="measured, ms", ylabel="simulated, ms"
     )
@@ -85,7 +85,7 @@ def distributions(pairs: Sequence[tuple[Results, Results]], sheet: Sheet) -> Fig
         names = list(dict.fromkeys(e.policy.name for ours, _ in pairs for e in ours.entries()))
         handles = [Line2D([], [], color=policy_colour(name, names), label=name) for name in names]
         styles = [("solid", "measured"), ("dashed", "simulated")]
-        worlds = [Line2D([], [], color=FAINT, ls=style, label=world) for style, world in styles]
+        worlds = [Line2D([], [], color=NEGLIGIBLE_WEIGHT, ls=style, label=world) for style, world in styles]
         figure.legend(
             handles=[*handles, *worlds],
             loc="outside lower center",
@@ -120,18 +120,18 @@ def tail_of(latency: Floats) -> Floats:
     return np.asarray(np.quantile(latency, TAIL) * 1e3)
 
 
-def policies_of(chapters: Sequence[Chapter]) -> list[str]:
+def policies_of(chapters: Sequence[ScenarioResult]) -> list[str]:
     """Policies in order of first appearance."""
     return list(dict.fromkeys(row.policy for chapter in chapters for row in chapter.rows))
 
 
-def policy_handles(chapters: Sequence[Chapter]) -> list[Line2D]:
+def policy_handles(chapters: Sequence[ScenarioResult]) -> list[Line2D]:
     names = policies_of(chapters)
     return [Line2D([], [], color=policy_colour(name, names), lw=4, label=name) for name in names]
 
 
-def scenario_handles(chapters: Sequence[Chapter]) -> list[Line2D]:
+def scenario_handles(chapters: Sequence[ScenarioResult]) -> list[Line2D]:
     return [
-        Line2D([], [], ls="", marker=MARKERS[n % len(MARKERS)], color=FAINT, label=chapter.name)
+        Line2D([], [], ls="", marker=MARKERS[n % len(MARKERS)], color=NEGLIGIBLE_WEIGHT, label=chapter.name)
         for n, chapter in enumerate(chapters)
     ]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity import figure
-from benchmarks.fidelity.agreement import Chapter, chapter_of
+from benchmarks.fidelity.agreement import ScenarioResult, scenario_result_of
 from benchmarks.fidelity.quiet import LATE, LEAST, left_out, quiet_only
 from benchmarks.fidelity.sitting import REPEATS, read
-from benchmarks.fidelity.tables import chapter_table, headline, overview, ranking_table
+from benchmarks.fidelity.tables import headline, overview, ranking_table, scenario_table
 from experiments.campaign.results import Results
 from experiments.campaign.statistics import LAG_LIMIT
 from experiments.errors import BadInputError
@@ -28,14 +28,14 @@ from experiments.report.tables import Table
 TITLE = "Do the simulator and the real thing say the same?"
 
 
-def write_page(directory: Path) -> list[Chapter]:
+def write_page(directory: Path) -> list[ScenarioResult]:
     """Write worlds.html, worlds.md, worlds.json and the figures beside the runs. Raises `BadInputError`."""
     found = read(directory)
     quiet = [quiet_only(*results) for results in found]
-    chapters = [chapter_of(*results) for results in quiet]
+    chapters = [scenario_result_of(*results) for results in quiet]
     pairs = [(measured, simulated) for measured, simulated, _ in quiet]
     lost = [left_out(whole.runs, left.runs) for (whole, *_), (left, *_) in zip(found, quiet, strict=True)]
-    tables = [overview(chapters), ranking_table(chapters), *map(chapter_table, chapters)]
+    tables = [overview(chapters), ranking_table(chapters), *map(scenario_table, chapters)]
     try:
         pictures = [save_drawing(each, directory / "figures") for each in drawings(chapters, pairs)]
         parts = [head(chapters), *map(table_section, tables[:2]), *map(picture_html, pictures)]
@@ -55,7 +55,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="\n")
 
 
-def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results]]) -> list[Drawing]:
+def drawings(chapters: Sequence[ScenarioResult], pairs: Sequence[tuple[Results, Results]]) -> list[Drawing]:
     """Both figures of the page."""
     return [
         Drawing(
@@ -75,7 +75,7 @@ def drawings(chapters: Sequence[Chapter], pairs: Sequence[tuple[Results, Results
     ]
 
 
-def head(chapters: Sequence[Chapter]) -> Html:
+def head(chapters: Sequence[ScenarioResult]) -> Html:
     """Page header: title and verdict."""
     eyebrow = "Steelyard experiment · two worlds"
     return joined([heading(eyebrow, TITLE), BREAK, verdict_box(f"{headline(chapters)}.")])
@@ -113,7 +113,7 @@ def shares(pairs: Sequence[tuple[Results, Results]], lost: Sequence[float]) -> s
     return ", ".join(f"{part:.0%} in {measured.scenario.name}" for (measured, _), part in named)
 
 
-def markdown(chapters: Sequence[Chapter], tables: Sequence[Table]) -> str:
+def markdown(chapters: Sequence[ScenarioResult], tables: Sequence[Table]) -> str:
     """The tables as Markdown, for a pull request."""
     parts = [f"# {TITLE}\n\n**{headline(chapters)}.**\n"]
     for table in tables:

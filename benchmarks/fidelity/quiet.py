@@ -62,7 +62,7 @@ def only(run: Run, quiet: Flags) -> Run:
     return Run(facts, samples)
 
 
-def mended(run: Run) -> Run:
+def without_disturbed(run: Run) -> Run:
     """A measured run without its disturbed seconds."""
     return only(run, quiet_seconds(run.samples))
 

@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.status import Status
 
-from benchmarks.fidelity.quiet import mended
+from benchmarks.fidelity.quiet import without_disturbed
 from experiments.campaign import blocks
 from experiments.campaign.overrides import Overrides, overridden
 from experiments.campaign.patience import Patience
@@ -73,7 +73,7 @@ Simulate = Callable[[Scenario, Entry, int, int, int], Run]
 
 
 @dataclass(frozen=True, slots=True)
-class Sitting:
+class Session:
     """What to measure and where. `mend`: measure invalid runs again. `patience`: seconds to wait for a quiet machine
     before each run, see `campaign/patience.py`.
     """
@@ -103,7 +103,7 @@ def known_policies() -> tuple[str, ...]:
     return tuple(name for name in POLICIES if name in registry.TABLE)
 
 
-def conduct(sitting: Sitting, console: Console, simulate: Simulate) -> None:
+def run_session(sitting: Session, console: Console, simulate: Simulate) -> None:
     """Measure missing runs and simulate all. Raises `ExperimentError`, and `CancelledError` when interrupted."""
     scenarios = sitting.scenarios
     for number, scenario in enumerate(scenarios):
@@ -138,7 +138,7 @@ def otherwise(
     return Run(run.facts.model_copy(update={"label": entry.label}), run.samples)
 
 
-def seconds_left(scenario: Scenario, sitting: Sitting) -> float:
+def seconds_left(scenario: Scenario, sitting: Session) -> float:
     """Expected seconds to measure the missing runs of a scenario."""
     directory = sitting.directory / scenario.name / MEASURED
     if not (directory / CAMPAIGN_FILE).exists():
@@ -147,7 +147,7 @@ def seconds_left(scenario: Scenario, sitting: Sitting) -> float:
     return sum(expected_seconds(scenario, run) for run in rest)
 
 
-def measure(scenario: Scenario, sitting: Sitting, directory: Path, console: Console) -> None:
+def measure(scenario: Scenario, sitting: Session, directory: Path, console: Console) -> None:
     """Run the missing part of the plan. Raises `BadInputError` if the directory holds runs of another scenario."""
     if (directory / CAMPAIGN_FILE).exists():
         campaign = read_campaign(directory)
@@ -188,7 +188,7 @@ def is_wanting(path: Path, mend: bool) -> bool:
 
 def cannot_be_judged(run: Run) -> bool:
     """Whether the run is invalid even without its disturbed seconds."""
-    return not mended(run).facts.is_valid
+    return not without_disturbed(run).facts.is_valid
 
 
 def simulate_again(campaign: Campaign, directory: Path, console: Console, simulate: Simulate) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from benchmarks.fidelity.agreement import BOUNDS, Agreement, Chapter, Duel, Row
+from benchmarks.fidelity.agreement import BOUNDS, Agreement, PairComparison, Row, ScenarioResult
 from experiments.report.tables import Cell, Mark, Table
 
 WORDS: dict[bool | None, str] = {True: "met", False: "MISSED", None: "not judged"}
@@ -16,7 +16,7 @@ MARKS: dict[bool | None, Mark] = {True: "good", False: "bad", None: "few"}
 QUANTITIES = tuple(BOUNDS)
 
 
-def verdicts(chapters: Sequence[Chapter], quantity: str) -> list[bool | None]:
+def verdicts(chapters: Sequence[ScenarioResult], quantity: str) -> list[bool | None]:
     """Verdicts on one quantity, or on the ranking, over all scenarios and entries."""
     if quantity == "ranking":
         return [chapter.ranking_is_met for chapter in chapters]
@@ -24,12 +24,12 @@ def verdicts(chapters: Sequence[Chapter], quantity: str) -> list[bool | None]:
     return [one.is_met for row in rows for one in row.agreements if one.quantity == quantity]
 
 
-def every_verdict(chapters: Sequence[Chapter]) -> list[bool | None]:
+def every_verdict(chapters: Sequence[ScenarioResult]) -> list[bool | None]:
     """Verdicts on all quantities and on the ranking."""
     return [met for quantity in (*QUANTITIES, "ranking") for met in verdicts(chapters, quantity)]
 
 
-def headline(chapters: Sequence[Chapter]) -> str:
+def headline(chapters: Sequence[ScenarioResult]) -> str:
     """One-sentence summary such as `5 of 30 figures judged are missed`."""
     all_of_them = every_verdict(chapters)
     missed, judged = all_of_them.count(False), len(all_of_them) - all_of_them.count(None)
@@ -40,7 +40,7 @@ def headline(chapters: Sequence[Chapter]) -> str:
     return f"{missed} of {judged} figures judged are missed"
 
 
-def overview(chapters: Sequence[Chapter]) -> Table:
+def overview(chapters: Sequence[ScenarioResult]) -> Table:
     """Table of how often each quantity agrees."""
     rows = []
     for quantity in (*QUANTITIES, "ranking"):
@@ -58,24 +58,31 @@ def overview(chapters: Sequence[Chapter]) -> Table:
     return Table("Agreement", note, ("quantity", "bound", "met", "missed", "not judged"), tuple(rows))
 
 
-def lines_of(chapters: Sequence[Chapter]) -> Iterator[tuple[bool | None, str]]:
+def lines_of(chapters: Sequence[ScenarioResult]) -> Iterator[tuple[bool | None, str]]:
     """Lines for the terminal: every miss, then how often each quantity is met."""
     for chapter in chapters:
         for row in chapter.rows:
             for one in row.agreements:
                 if one.is_met is False:
-                    chance = "" if math.isnan(one.luck) else f", by chance ± {100 * abs(one.luck):.1f} %"
+                    chance = (
+                        ""
+                        if math.isnan(one.simulation_noise)
+                        else f", by chance ± {100 * abs(one.simulation_noise):.1f} %"
+                    )
                     words = f"{chapter.name}, {row.label}: {one.quantity} {distance_text(one)}{chance}"
                     yield False, f"MISSED  {words}"
         if chapter.ranking_is_met is False:
-            yield False, f"MISSED  {chapter.name}: {'; '.join(map(duel_text, contradictions(chapter)))}"
+            yield (
+                False,
+                f"MISSED  {chapter.name}: {'; '.join(map(pair_comparison_text, contradictions(chapter)))}",
+            )
     for quantity in (*QUANTITIES, "ranking"):
         found = verdicts(chapters, quantity)
         counts = ", ".join(f"{found.count(met)} {word}" for met, word in WORDS.items())
         yield (not found.count(False) if found.count(None) < len(found) else None), f"{quantity}: {counts}"
 
 
-def chapter_table(chapter: Chapter) -> Table:
+def scenario_table(chapter: ScenarioResult) -> Table:
     """Table of one scenario: every entry with its figures and verdicts."""
     heads = [
         head for name in QUANTITIES for head in (f"{name} measured", "simulated", "distance", "by chance", "")
@@ -102,7 +109,9 @@ def agreement_cells(one: Agreement) -> tuple[Cell, ...]:
     factor, mark = (100.0 if one.quantity == "share" else 1e3), MARKS[one.is_met]
     shown: Mark = "few" if one.has_few or one.is_met is None else ""
     values = [Cell(f"{value * factor:.1f}", shown) for value in (one.measured, one.simulated)]
-    chance = Cell("–" if math.isnan(one.luck) else f"± {100 * abs(one.luck):.1f} %", "few")
+    chance = Cell(
+        "–" if math.isnan(one.simulation_noise) else f"± {100 * abs(one.simulation_noise):.1f} %", "few"
+    )
     return (*values, Cell(distance_text(one), shown), chance, Cell(WORDS[one.is_met], mark))
 
 
@@ -115,7 +124,7 @@ def distance_text(one: Agreement) -> str:
     return f"{text} [{100 * (interval.low - 1):+.0f}, {100 * (interval.high - 1):+.0f}]"
 
 
-def ranking_table(chapters: Sequence[Chapter]) -> Table:
+def ranking_table(chapters: Sequence[ScenarioResult]) -> Table:
     """Order of the entries by p99 in each world, and every contradiction."""
     rows = tuple(
         (
@@ -123,7 +132,7 @@ def ranking_table(chapters: Sequence[Chapter]) -> Table:
             Cell(WORDS[chapter.ranking_is_met], MARKS[chapter.ranking_is_met]),
             Cell(" < ".join(chapter.orders[0]) or "–"),
             Cell(" < ".join(chapter.orders[1]) or "–"),
-            Cell("; ".join(duel_text(duel) for duel in contradictions(chapter)) or "–"),
+            Cell("; ".join(pair_comparison_text(duel) for duel in contradictions(chapter)) or "–"),
         )
         for chapter in chapters
     )
@@ -136,11 +145,11 @@ def ranking_table(chapters: Sequence[Chapter]) -> Table:
     )
 
 
-def contradictions(chapter: Chapter) -> Iterable[Duel]:
+def contradictions(chapter: ScenarioResult) -> Iterable[PairComparison]:
     """Pairs that are apart in measurement and in the opposite order in simulation."""
-    return (duel for duel in chapter.duels if duel.is_apart and not duel.is_same)
+    return (duel for duel in chapter.pair_comparisons if duel.is_apart and not duel.is_same)
 
 
-def duel_text(duel: Duel) -> str:
+def pair_comparison_text(duel: PairComparison) -> str:
     """Text such as `random / round-robin: 1.31 measured, 0.98 simulated`."""
     return f"{duel.first} / {duel.second}: {duel.measured.ratio:.2f} measured, {duel.simulated.ratio:.2f} simulated"

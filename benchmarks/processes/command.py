@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from benchmarks.processes.latency import SETUPS, Stretch
-from benchmarks.processes.runs import QUICK, Plan, carry_out
-from benchmarks.processes.throughput import PARTS, Burst, absence
+from benchmarks.processes.latency import SETUPS, LatencyRun
+from benchmarks.processes.runs import QUICK, Plan, run_plan
+from benchmarks.processes.throughput import PARTS, ThroughputRun, absence
 from benchmarks.processes.verdict import Verdict, latency_table, throughput_table, verdicts
 from experiments.build import describe_build
 from experiments.campaign.progress import clock
@@ -56,8 +56,8 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
         raise BadInputError("processes reads processor time as Linux accounts for it: Linux only")
     require_writable("--json", file)
     plan = QUICK if quick else Plan(seed=seed)
-    sitting = Sitting(plan, console_here())
-    was_stopped = sitting.conduct()
+    sitting = Session(plan, console_here())
+    was_stopped = sitting.run_session()
     found = sitting.present()
     if file is not None:
         sitting.write(file, found)
@@ -66,15 +66,15 @@ def processes(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     return BOUND_MISSED if check and any(is_met is False for is_met, _ in found) else 0
 
 
-class Sitting:
+class Session:
     """One session of the benchmark: runs the plan, collects the runs and prints tables and bounds."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
-        self.bursts: list[Burst] = []
-        self.stretches: list[Stretch] = []
+        self.bursts: list[ThroughputRun] = []
+        self.stretches: list[LatencyRun] = []
         self._plan, self._console = plan, console
 
-    def conduct(self) -> bool:
+    def run_session(self) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         said = f"{self._plan.total} runs, about {clock(self._plan.seconds)}. Ours: {describe_build()}.\n"
         self._console.print(Text(said))
@@ -84,14 +84,14 @@ class Sitting:
         status = Status("measuring", console=self._console, refresh_per_second=2)
         with tempfile.TemporaryDirectory(prefix="steelyard-") as folder, status:
             try:
-                asyncio.run(interruptible(carry_out(self._plan, Path(folder), self._told)))
+                asyncio.run(interruptible(run_plan(self._plan, Path(folder), self._told)))
             except (asyncio.CancelledError, KeyboardInterrupt):
                 print_stopped(self._console, "Nothing was left running.")
                 return True
         return False
 
-    def _told(self, run: Burst | Stretch) -> None:
-        if isinstance(run, Burst):
+    def _told(self, run: ThroughputRun | LatencyRun) -> None:
+        if isinstance(run, ThroughputRun):
             self.bursts.append(run)
             what = f"{run.part}, {run.processes}: {run.rate:.0f}/s, {run.ceiling:.0f}/s with a core each"
         else:

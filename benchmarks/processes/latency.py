@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import Offer
+from benchmarks.cost.open_load import OpenLoad
 from experiments.errors import FleetFailedError
 
 PATH = "/work"
@@ -46,7 +46,7 @@ SETUPS = (HALF, ONE, TWO)
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LatencyRun:
     """One run of a setup; latencies in milliseconds from the scheduled time."""
 
     setup: str
@@ -60,12 +60,12 @@ class Stretch:
     fault: str = ""
 
 
-async def stretch(setup: Setup, block: int, port: int, seconds: float, seed: int) -> Stretch:
+async def stretch(setup: Setup, block: int, port: int, seconds: float, seed: int) -> LatencyRun:
     """Run the load against one setup; a failure is recorded as the run's fault."""
-    offer = Offer(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
+    offer = OpenLoad(port, PATH, setup.rate, seconds, CONNECTIONS, seed + block)
     try:
         report = await made(offer, nullcontext)
     except FleetFailedError as failure:
-        return Stretch(setup.name, block, fault=str(failure))
+        return LatencyRun(setup.name, block, fault=str(failure))
     fault = f"{report.failed} of {report.requests} requests failed" if report.failed else ""
-    return Stretch(setup.name, block, report.requests, report.p50, report.p99, report.lag, fault)
+    return LatencyRun(setup.name, block, report.requests, report.p50, report.p99, report.lag, fault)

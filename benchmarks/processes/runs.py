@@ -18,8 +18,8 @@ from benchmarks.cost.certificates import Certificate
 from benchmarks.cost.peers import Site
 from benchmarks.cost.runs import WORKERS as PORTS
 from benchmarks.cost.serving import answering, folder_in
-from benchmarks.processes.latency import PATH, SERVICE, SETUPS, Setup, Stretch, stretch
-from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, Burst, absence, burst
+from benchmarks.processes.latency import PATH, SERVICE, SETUPS, LatencyRun, Setup, stretch
+from benchmarks.processes.throughput import CASE, HANDSHAKES, PARTS, ThroughputRun, absence, burst
 from experiments import processes
 from experiments.campaign.fleet import all_ready
 from experiments.ports import free_ports
@@ -60,10 +60,10 @@ class Plan:
 
 QUICK = Plan(bursts=1, burst=1.0, stretches=1, stretch=1.0, key=certificates.P256)
 
-Told = Callable[[Burst | Stretch], None]
+Told = Callable[[ThroughputRun | LatencyRun], None]
 
 
-async def carry_out(plan: Plan, folder: Path, told: Told) -> None:
+async def run_plan(plan: Plan, folder: Path, told: Told) -> None:
     """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if a process does not start."""
     async with AsyncExitStack() as stack:
         await throughput(plan, folder_in(folder, "throughput"), stack, told)
@@ -82,7 +82,7 @@ async def throughput(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told
         for block in range(plan.bursts):
             for count in rng.sample(COUNTS, len(COUNTS)):
                 unit, port = units[count]
-                told(await burst(unit, port, worker, plan.burst, Burst(part, count, block)))
+                told(await burst(unit, port, worker, plan.burst, ThroughputRun(part, count, block)))
 
 
 async def latency(plan: Plan, folder: Path, stack: AsyncExitStack, told: Told) -> None:

@@ -23,7 +23,7 @@ from benchmarks.cost import certificates
 from benchmarks.cost.cases import CASES
 from benchmarks.cost.load import Outcome, report_of, started
 from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import WARM_UP, Offer
+from benchmarks.cost.open_load import WARM_UP, OpenLoad
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 from experiments.processes import Child
@@ -37,7 +37,7 @@ RATE = 8000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
+class ThroughputRun:
     """One run. `unit_cores` (balancer) and `client_cores` (load and worker) are mean cores in use."""
 
     part: str
@@ -78,7 +78,7 @@ async def handshakes(port: int, seconds: float, processes: int) -> Outcome:
 async def requests(port: int, seconds: float, processes: int) -> Outcome:
     """Open-loop GETs at `RATE` per process. Raises `FleetFailedError`."""
     report = await made(
-        Offer(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
+        OpenLoad(port, CASE.path, RATE * processes, seconds, CASE.connections, seed=1), nullcontext
     )
     answered = round(report.requests * (1 + WARM_UP / seconds))  # the warm-up took CPU time too
     return Outcome(answered, RATE * processes, bad_status=report.failed)
@@ -93,7 +93,7 @@ def absence(part: str) -> str:
     return certificates.absence() if part == HANDSHAKES else ""
 
 
-async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Burst) -> Burst:
+async def burst(unit: Child, port: int, worker: Child, seconds: float, base: ThroughputRun) -> ThroughputRun:
     """Run one part; a failure is recorded as the run's fault."""
     ask = PARTS[base.part]
     try:
@@ -102,11 +102,11 @@ async def burst(unit: Child, port: int, worker: Child, seconds: float, base: Bur
         lasted = time.monotonic() - began_at
         after, clients = cpu_time.cpu_of_each(unit.pid), _clients(worker) - clients
     except (FleetFailedError, OSError) as failure:
-        return Burst(base.part, base.processes, base.block, fault=str(failure))
+        return ThroughputRun(base.part, base.processes, base.block, fault=str(failure))
     if fault := outcome.fault or ("" if before.keys() == after.keys() else "a process of the unit has died"):
-        return Burst(base.part, base.processes, base.block, fault=fault)
+        return ThroughputRun(base.part, base.processes, base.block, fault=fault)
     spent = sorted(after[pid].total - before[pid].total for pid in after)
-    return Burst(
+    return ThroughputRun(
         base.part,
         base.processes,
         base.block,

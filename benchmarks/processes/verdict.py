@@ -11,8 +11,8 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.processes.latency import HALF, SETUPS, TWO, Stretch
-from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, Burst
+from benchmarks.processes.latency import HALF, SETUPS, TWO, LatencyRun
+from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun
 from experiments.terminal import STANDING, times
 
 GAIN = 1.8
@@ -29,7 +29,7 @@ JUDGED = {HANDSHAKES: "rate", REQUESTS: "ceiling"}
 """Figure of each part by which two processes are compared with one."""
 
 
-def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | None:
+def gain_of(bursts: Sequence[ThroughputRun], part: str, figure: str = "") -> float | None:
     """Median over blocks of the ratio of two processes to one, in `figure` or the judged one; None without pairs."""
     name = figure or JUDGED[part]
     found = {
@@ -43,7 +43,7 @@ def gain_of(bursts: Sequence[Burst], part: str, figure: str = "") -> float | Non
     return median(ratios) if ratios else None
 
 
-def loss_of(stretches: Sequence[Stretch], setup: str, figure: str = "p99") -> float | None:
+def loss_of(stretches: Sequence[LatencyRun], setup: str, figure: str = "p99") -> float | None:
     """Median over blocks of the latency ratio of a setup to `HALF`; None without pairs."""
     found = {(run.setup, run.block): getattr(run, figure) for run in stretches if not run.fault}
     ratios = [
@@ -54,7 +54,7 @@ def loss_of(stretches: Sequence[Stretch], setup: str, figure: str = "p99") -> fl
     return median(ratios) if ratios else None
 
 
-def verdicts(bursts: Sequence[Burst], stretches: Sequence[Stretch]) -> list[Verdict]:
+def verdicts(bursts: Sequence[ThroughputRun], stretches: Sequence[LatencyRun]) -> list[Verdict]:
     """Verdicts on all bounds that were measured."""
     found = [gain_verdict([run for run in bursts if run.part == part], part) for part in PARTS]
     if stretches:
@@ -64,7 +64,7 @@ def verdicts(bursts: Sequence[Burst], stretches: Sequence[Stretch]) -> list[Verd
     return [verdict for verdict in found if verdict is not None]
 
 
-def gain_verdict(bursts: Sequence[Burst], part: str) -> Verdict | None:
+def gain_verdict(bursts: Sequence[ThroughputRun], part: str) -> Verdict | None:
     """Verdict on the throughput of one part; None if it was not measured."""
     if not bursts:
         return None
@@ -86,7 +86,7 @@ def judged(faults: Sequence[str], is_met: bool | None, words: str) -> Verdict:
     return is_met, f"{STANDING[is_met]}: {words}"
 
 
-def throughput_table(bursts: Sequence[Burst]) -> Table:
+def throughput_table(bursts: Sequence[ThroughputRun]) -> Table:
     """Throughput table: medians over blocks."""
     table = Table(
         title="new HTTPS connections, as many as there can be; small GETs, as many per process",
@@ -119,7 +119,7 @@ def throughput_table(bursts: Sequence[Burst]) -> Table:
     return table
 
 
-def latency_table(stretches: Sequence[Stretch]) -> Table:
+def latency_table(stretches: Sequence[LatencyRun]) -> Table:
     """Latency table: medians over blocks, and ratios to one process with half of the workers."""
     table = Table(
         title="least-in-flight, exponential service of 20 ms, 70 % load, open loop", title_justify="left"

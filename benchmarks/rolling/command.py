@@ -17,7 +17,7 @@ from rich.text import Text
 
 from benchmarks.cost.serving import folder_in
 from benchmarks.options import cores_for, generator_core
-from benchmarks.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of, staged
+from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of, staged
 from benchmarks.slow_clients.runs import allow_descriptors
 from experiments.build import describe_build
 from experiments.terminal import (
@@ -49,9 +49,9 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     """Restart every worker, reload and replace the balancer under load: the bound is 0 failed requests."""
     cores = cores_for("one")[0], generator_core()
     require_writable("--json", file)
-    console, tempo = console_here(), QUICK if quick else Tempo()
+    console, tempo = console_here(), QUICK if quick else StageTiming()
     found: list[Stage] = []
-    was_stopped = conduct(tempo, seed, cores, console, found)
+    was_stopped = run_session(tempo, seed, cores, console, found)
     if file is not None:
         write_json("--json", file, [asdict(stage) | {"is_met": stage.is_met} for stage in found])
     if was_stopped:
@@ -60,7 +60,9 @@ def rolling(seed: int, quick: bool, file: Path | None, check: bool) -> int:
     return BOUND_MISSED if check and any(stage.is_met is False for stage in found) else 0
 
 
-def conduct(tempo: Tempo, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]) -> bool:
+def run_session(
+    tempo: StageTiming, seed: int, cores: tuple[int, int], console: Console, found: list[Stage]
+) -> bool:
     """Run all stages; returns whether it was interrupted."""
     span = sum(seconds_of(name, tempo) for name in STAGES)
     console.print(

@@ -68,11 +68,11 @@ def root_of(session: int) -> int:
 async def wait_for_end(pid: int, within: float) -> None:
     """Wait until a process ends. Raises `FleetFailedError` after `within` seconds."""
 
-    if not await came_true(lambda: not is_alive(pid), within):
+    if not await wait_until(lambda: not is_alive(pid), within):
         raise FleetFailedError(f"process {pid} did not end within {within:g} s")
 
 
-async def came_true(look: Callable[[], bool], within: float) -> bool:
+async def wait_until(look: Callable[[], bool], within: float) -> bool:
     """Poll a condition every `LOOK_AGAIN` seconds; returns whether it came true within `within` seconds."""
     for _ in range(round(within / LOOK_AGAIN)):
         if look():
@@ -87,4 +87,4 @@ async def end(session: int) -> None:
         for pid in members(session):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
-        await came_true(lambda: not members(session), GRACE)
+        await wait_until(lambda: not members(session), GRACE)

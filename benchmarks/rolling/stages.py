@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.cost.peers import Site
 from benchmarks.cost.serving import serving
 from benchmarks.rolling.session import end, is_caught, root_of, wait_for_end
-from benchmarks.storm.crew import Crew, Executions
+from benchmarks.storm.crew import Executions, WorkerGroup
 from benchmarks.storm.judgement import crossed, failures
 from benchmarks.storm.load import Account
 from benchmarks.storm.plan import WORKERS, Pace
@@ -45,7 +45,7 @@ FILE = "steelyard.toml"
 
 
 @dataclass(frozen=True, slots=True)
-class Tempo:
+class StageTiming:
     """Number and duration of actions, in seconds. `idle` is the balancer's limit for idle connections."""
 
     rate: float = 300.0
@@ -57,7 +57,7 @@ class Tempo:
     takeover: float = 6.0
 
 
-QUICK = Tempo(rate=100.0, idle=0.5, workers=11.0, reloads=4, every=0.5, takeovers=1, takeover=4.0)
+QUICK = StageTiming(rate=100.0, idle=0.5, workers=11.0, reloads=4, every=0.5, takeovers=1, takeover=4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class Ground:
 
     unit: Child
     site: Site
-    crew: Crew
-    tempo: Tempo
+    crew: WorkerGroup
+    tempo: StageTiming
 
     async def policy_now(self) -> str:
         """Policy in force according to the balancer's status; empty if the status is unavailable."""
@@ -100,13 +100,13 @@ class Ground:
         return str(status.get("policy", {}).get("name", ""))
 
 
-def configured(site: Site, tempo: Tempo, policy: str, without: str = "") -> str:
+def configured(site: Site, tempo: StageTiming, policy: str, without: str = "") -> str:
     """Write the balancer's configuration without one worker; returns its path."""
     mechanisms = OURS + f"[pool]\nidle = {tempo.idle:g}\n"
     return site.file(FILE, steelyard(site.port, site.workers, policy, mechanisms, without))
 
 
-Deed = Callable[[Ground], Awaitable[tuple[str, str]]]
+Action = Callable[[Ground], Awaitable[tuple[str, str]]]
 """Action of a stage; returns steps and absence."""
 
 
@@ -147,16 +147,16 @@ async def replace_unit(ground: Ground) -> tuple[str, str]:
     return f"{ground.tempo.takeovers} times a new unit on the same socket, while the old one drained", ""
 
 
-STAGES: dict[str, Deed] = {
+STAGES: dict[str, Action] = {
     "rolling restart of the workers": restart_workers,
     "reload of the unit": reload_unit,
     "replacement of the unit": replace_unit,
 }
 
 
-def seconds_of(name: str, tempo: Tempo) -> float:
+def seconds_of(name: str, tempo: StageTiming) -> float:
     """Duration of a stage's load in seconds."""
-    spans: dict[Deed, float] = {
+    spans: dict[Action, float] = {
         restart_workers: tempo.workers,
         reload_unit: tempo.reloads * tempo.every,
         replace_unit: tempo.takeovers * tempo.takeover,
@@ -164,13 +164,13 @@ def seconds_of(name: str, tempo: Tempo) -> float:
     return 2 * SETTLED + spans[STAGES[name]]
 
 
-async def staged(name: str, tempo: Tempo, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
+async def staged(name: str, tempo: StageTiming, seed: int, cores: tuple[int, int], folder: Path) -> Stage:
     """Run one stage; a failure other than of requests is recorded as its fault."""
     proxy_core, rest_core = cores
     pace = Pace(rate=tempo.rate, quiet=0.0, storm=seconds_of(name, tempo), episodes=1)
     account = folder / "account.npz"
     try:
-        async with Crew(folder, rest_core) as crew:
+        async with WorkerGroup(folder, rest_core) as crew:
             site = Site(next(free_ports(1)), crew.ports, folder)
             argv = [*program("balancer"), "serve", "--config", configured(site, tempo, TAKES_TURNS[0])]
             async with (

@@ -19,7 +19,7 @@ from rich.text import Text
 from benchmarks.cost import peers
 from benchmarks.cost.command import Seconds
 from benchmarks.options import cores_for, generator_core, known_policies, names_in
-from benchmarks.slow_clients.runs import Plan, Run, carry_out
+from benchmarks.slow_clients.runs import Plan, Run, run_plan
 from benchmarks.slow_clients.stalled import Stalled, stalled
 from benchmarks.slow_clients.table import doubts, rows_of, table_of, verdicts
 from experiments.build import describe_build
@@ -90,8 +90,8 @@ def slow_clients(
     for unit in units:
         if unit.absence:
             console.print(Text(f"absent: {unit.name} ({unit.absence})"))
-    sitting = Sitting(plan, console)
-    was_stopped = sitting.conduct(is_stalled)
+    sitting = Session(plan, console)
+    was_stopped = sitting.run_session(is_stalled)
     found = sitting.present()
     if file is not None:
         sitting.write(file)
@@ -101,7 +101,7 @@ def slow_clients(
     return BOUND_MISSED if check and False in found else 0
 
 
-class Sitting:
+class Session:
     """One session of the benchmark: runs the plan, collects the runs and prints the table and bounds."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
@@ -111,13 +111,13 @@ class Sitting:
         self._console = console
         self._total = plan.rounds * len(plan.peers) * len(plan.crowds) * 3
 
-    def conduct(self, is_stalled: bool) -> bool:
+    def run_session(self, is_stalled: bool) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         plan, status = self._plan, Status("starting", console=self._console, refresh_per_second=2)
         if not is_stalled:
             self._console.print(Text(introduction(plan)))
         with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
-            work = self._stalls(Path(name)) if is_stalled else carry_out(plan, Path(name), self._told)
+            work = self._stalls(Path(name)) if is_stalled else run_plan(plan, Path(name), self._told)
             try:
                 asyncio.run(interruptible(work))
             except (asyncio.CancelledError, KeyboardInterrupt):

@@ -21,11 +21,11 @@ from random import Random
 
 from benchmarks.cost.cases import CASES
 from benchmarks.cost.offer import made
-from benchmarks.cost.open_load import Offer, Report
+from benchmarks.cost.open_load import OpenLoad, Report
 from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.runs import WORKERS
 from benchmarks.cost.serving import folder_in, serving
-from benchmarks.cost.units import Unit
+from benchmarks.cost.units import RunningPeer
 from experiments import cpu_time, processes
 from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
@@ -99,7 +99,7 @@ def order_of(plan: Plan) -> list[tuple[Peer, str, list[list[str]]]]:
     ]
 
 
-async def carry_out(plan: Plan, folder: Path, told: Callable[[Run], None]) -> None:
+async def run_plan(plan: Plan, folder: Path, told: Callable[[Run], None]) -> None:
     """Run the whole plan and pass each result to `told`. Raises `FleetFailedError` if the worker does not start."""
     allow_descriptors()
     ports = tuple(free_ports(WORKERS))
@@ -134,7 +134,7 @@ def allow_descriptors() -> None:
 class Pair:
     """Two running instances of a peer: one alone, one with slow clients that are paused."""
 
-    def __init__(self, plan: Plan, crowd: str, calm: Unit, beside: Unit, slow: Child) -> None:
+    def __init__(self, plan: Plan, crowd: str, calm: RunningPeer, beside: RunningPeer, slow: Child) -> None:
         self.endings: dict[str, int] = {}
         self._plan = plan
         self._crowd = crowd
@@ -153,7 +153,7 @@ class Pair:
         finally:
             self._slow.pause()
 
-    async def _measured(self, unit: Unit, kind: str, number: int) -> Run:
+    async def _measured(self, unit: RunningPeer, kind: str, number: int) -> Run:
         try:
             before, began_at = cpu_time.cpu_of(unit.child.pid).total, time.monotonic()
             report = await load(self._plan, unit.port, number)
@@ -186,14 +186,14 @@ async def pair(plan: Plan, peer: Peer, crowd: str, calm: Site, beside: Site) -> 
         serving(peer.name, peer.argv(beside), beside.port, CASES["get"], plan.proxy_core) as other,
         crowding(plan, crowd, beside) as (slow, endings),
     ):
-        units = Pair(plan, crowd, Unit(quiet, calm.port), Unit(other, beside.port), slow)
+        units = Pair(plan, crowd, RunningPeer(quiet, calm.port), RunningPeer(other, beside.port), slow)
         units.endings = endings
         yield units
 
 
 async def load(plan: Plan, port: int, number: int) -> Report:
     """Open-loop load of normal requests; all runs of a round have the same arrivals."""
-    offer = Offer(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone)
+    offer = OpenLoad(port, "/", plan.rate, plan.seconds, CONNECTIONS, plan.seed + number, plan.is_load_alone)
     return await made(offer, partial(cpu_time.pinned_to, plan.load_core))
 
 

@@ -20,7 +20,7 @@ from benchmarks.cost import peers
 from benchmarks.options import cores_for, generator_core, known_policies, names_in
 from benchmarks.storm.judgement import ENOUGH, Figures, Verdict, figures_of, seconds, success, verdicts
 from benchmarks.storm.plan import QUICK, Pace, schedule
-from benchmarks.storm.runs import Plan, Storm, carry_out
+from benchmarks.storm.runs import Plan, Storm, run_plan
 from benchmarks.storm.setups import chosen, ours
 from benchmarks.storm.table import faults_table_of, table_of
 from experiments.build import describe_build
@@ -86,8 +86,8 @@ def storm(
     for unit in units:
         if unit.absence:
             console.print(Text(f"absent: {unit.name} ({unit.absence})"))
-    sitting = Sitting(plan, console, plots)
-    was_stopped = sitting.conduct()
+    sitting = Session(plan, console, plots)
+    was_stopped = sitting.run_session()
     found = sitting.present()
     if file is not None:
         sitting.write(file)
@@ -110,7 +110,7 @@ def folder_for(plots: Path) -> None:
         raise BadInputError(f"--plots: {plots}: {error.strerror}") from None
 
 
-class Sitting:
+class Session:
     """One session of the benchmark: runs the plan, collects figures and prints tables and bounds."""
 
     def __init__(self, plan: Plan, console: Console, plots: Path | None) -> None:
@@ -118,13 +118,13 @@ class Sitting:
         self._episodes: list[list[dict[str, Any]]] = []
         self._plan, self._console, self._plots = plan, console, plots
 
-    def conduct(self) -> bool:
+    def run_session(self) -> bool:
         """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
         self._console.print(Text(introduction(self._plan)))
         status = Status("in the storm", console=self._console, refresh_per_second=2)
         with tempfile.TemporaryDirectory(prefix="steelyard-") as name, status:
             try:
-                asyncio.run(interruptible(carry_out(self._plan, Path(name), self._told)))
+                asyncio.run(interruptible(run_plan(self._plan, Path(name), self._told)))
             except (asyncio.CancelledError, KeyboardInterrupt):
                 return True
         return False

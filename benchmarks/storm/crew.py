@@ -46,7 +46,7 @@ class Executions:
         return found
 
 
-class Crew:
+class WorkerGroup:
     """The workers' processes: `async with Crew(folder, core) as crew` starts all six, in the order of `WORKERS`."""
 
     def __init__(self, folder: Path, core: int, looks_well: bool = False) -> None:
@@ -72,7 +72,7 @@ class Crew:
     ) -> None:
         await self._stop()
 
-    async def stand_by(self, episodes: Sequence[Episode], zero: float) -> None:
+    async def start_replacements(self, episodes: Sequence[Episode], zero: float) -> None:
         """Start the replacements of workers that will be killed: starting them under load would disturb it."""
         for episode in episodes:
             if episode.fault == KILLED:
@@ -80,11 +80,13 @@ class Crew:
                     back_at = zero + episode.until
                     self._spare[name, back_at] = await self._start(name, back_at)
 
-    async def suffer(self, episode: Episode, zero: float) -> tuple[float, float]:
+    async def inject(self, episode: Episode, zero: float) -> tuple[float, float]:
         """Inject one fault and wait until it ends; returns its actual start and end, in seconds from `zero`."""
         await asyncio.sleep(max(0.0, zero + episode.at - time.monotonic()))
         began_at = time.monotonic() - zero
-        do = {KILLED: self._kill, STOPPED: self._freeze}.get(episode.fault, partial(self._ail, episode.fault))
+        do = {KILLED: self._kill, STOPPED: self._freeze}.get(
+            episode.fault, partial(self._set_fault_state, episode.fault)
+        )
         await asyncio.gather(*(do(name, zero + episode.until) for name in episode.workers))
         return began_at, time.monotonic() - zero
 
@@ -116,9 +118,9 @@ class Crew:
         finally:
             os.kill(pid, signal.SIGCONT)
 
-    async def _ail(self, illness: str, name: str, back_at: float) -> None:
+    async def _set_fault_state(self, fault_state: str, name: str, back_at: float) -> None:
         port = self.ports[WORKERS.index(name)]
-        await told(port, f"/-/{illness}{self._unseen}")
+        await told(port, f"/-/{fault_state}{self._unseen}")
         await asyncio.sleep(max(0.0, back_at - time.monotonic()))
         await told(port, "/-/well")
 

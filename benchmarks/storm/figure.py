@@ -21,7 +21,7 @@ from benchmarks.storm.runs import Storm
 from experiments.load.samples import Flags, Floats, Place
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
-from experiments.report.palette import FAINT, INK, worker_colours
+from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, worker_colours
 
 FAULT_COLOURS = {
     "killed": "#222222",
@@ -120,16 +120,18 @@ def draw_latency(axes: Axes, rows: Account, pace: Pace, disturbed: Spans) -> Non
         axes.plot(middle, binned(rows, ok, edges, percent), color=colour, linewidth=1.3, label=name)
     quiet = rows.latency[ok & (rows.due >= 0) & (rows.due < pace.quiet)]
     if len(quiet):
-        axes.axhline(float(np.percentile(quiet, 99)) * 1e3, color=FAINT, linestyle="--", linewidth=1)
+        axes.axhline(
+            float(np.percentile(quiet, 99)) * 1e3, color=NEGLIGIBLE_WEIGHT, linestyle="--", linewidth=1
+        )
     shown = rows.latency[ok & (rows.due >= 0)] * 1e3
     canvas.milliseconds(axes.yaxis, [float(shown.min()), float(shown.max())] if len(shown) else [])
     axes.set_title("latency of what succeeded, ms (log)")
     for since, until in disturbed:
-        axes.axvspan(max(0.0, since), until, ymax=MARK, color=FAINT, linewidth=0)
+        axes.axvspan(max(0.0, since), until, ymax=MARK, color=NEGLIGIBLE_WEIGHT, linewidth=0)
     handles = [
         *axes.lines[:2],
-        Line2D([], [], color=FAINT, linestyle="--", label="p99 of the quiet"),
-        Patch(color=FAINT, label="left out: the host took a core"),
+        Line2D([], [], color=NEGLIGIBLE_WEIGHT, linestyle="--", label="p99 of the quiet"),
+        Patch(color=NEGLIGIBLE_WEIGHT, label="left out: the host took a core"),
     ]
     axes.legend(handles=handles, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=4)
 

@@ -20,7 +20,7 @@ from benchmarks.cost.load import report_of, started
 from benchmarks.cost.peers import Peer, Site
 from benchmarks.cost.serving import folder_in, serving
 from benchmarks.slow_clients.runs import allow_descriptors
-from benchmarks.storm.crew import Crew, Executions
+from benchmarks.storm.crew import Executions, WorkerGroup
 from benchmarks.storm.load import TIMEOUT, WARM_UP, Account
 from benchmarks.storm.plan import Episode, Pace, schedule
 from benchmarks.storm.setups import CHECK_PATH
@@ -76,22 +76,22 @@ def order_of(plan: Plan) -> list[list[Peer]]:
     return [rng.sample(plan.peers, len(plan.peers)) for _ in range(plan.rounds)]
 
 
-async def carry_out(plan: Plan, folder: Path, told: Callable[[Storm], None]) -> None:
+async def run_plan(plan: Plan, folder: Path, told: Callable[[Storm], None]) -> None:
     """Run the whole plan and pass each result to `told`."""
     allow_descriptors()
     for number, peers in enumerate(order_of(plan)):
         for order, peer in enumerate(peers):
             own = folder_in(folder, f"run-{number}-{order}")
             try:
-                told(await weathered(plan, peer, number, own))
+                told(await run_storm(plan, peer, number, own))
             except FleetFailedError as failure:
                 told(Storm(peer.name, number, fault=str(failure)))
 
 
-async def weathered(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
+async def run_storm(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
     """One proxy in one storm. Raises `FleetFailedError`."""
     seed = plan.seed + number
-    async with Crew(folder, plan.rest_core, plan.looks_well) as crew:
+    async with WorkerGroup(folder, plan.rest_core, plan.looks_well) as crew:
         site = Site(next(free_ports(1)), crew.ports, folder)
         async with serving(peer.name, peer.argv(site), site.port, CHECK, plan.proxy_core) as child:
             file = folder / "account.npz"
@@ -100,9 +100,9 @@ async def weathered(plan: Plan, peer: Peer, number: int, folder: Path) -> Storm:
                 disturbances(cores) as taken,
                 loading(plan.pace, file, site.port, seed, plan.fresh, plan.rest_core) as zero,
             ):
-                await crew.stand_by(episodes := schedule(plan.pace, seed), zero)
+                await crew.start_replacements(episodes := schedule(plan.pace, seed), zero)
                 before = reading(plan)
-                episodes = await suffered(crew, episodes, zero)
+                episodes = await inject_all(crew, episodes, zero)
             busy = in_use(before, reading(plan))
             fault = "" if child.is_running else f"{peer.name} died{child.tail}"
         return Storm(
@@ -129,12 +129,12 @@ def in_use(before: tuple[float, float, float], now: tuple[float, float, float]) 
     return unit / seconds, others / seconds
 
 
-async def suffered(crew: Crew, episodes: list[Episode], zero: float) -> list[Episode]:
+async def inject_all(crew: WorkerGroup, episodes: list[Episode], zero: float) -> list[Episode]:
     """Inject the faults in order; returns them with their actual times. Raises `FleetFailedError`."""
     found = []
     for episode in episodes:
         try:
-            at, until = await crew.suffer(episode, zero)
+            at, until = await crew.inject(episode, zero)
         except (OSError, TimeoutError) as error:
             raise FleetFailedError(f"a worker does not obey: {error}") from None
         found.append(replace(episode, at=at, until=until))

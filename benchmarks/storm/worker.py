@@ -40,7 +40,7 @@ CUT_AFTER = 0.002
 IDLE = (0.0, 0.05)
 """Seconds for which a fickle worker keeps an idle connection."""
 
-SNATCH = 0.2
+RESET_SHARE = 0.2
 """Share of requests on an idle connection that a fickle worker answers with a reset."""
 
 PATIENCE = 8.0
@@ -48,7 +48,7 @@ YIELDS = 5
 """Niceness: the load generator shares this core and must be punctual."""
 
 LINGER_ZERO = struct.pack("ii", 1, 0)
-ILLNESSES = ("well", "cut", "busy", "drip", "fickle")
+FAULT_STATES = ("well", "cut", "busy", "drip", "fickle")
 EXECUTED, REFUSED, DAMAGED = b"E", b"R", b"D"
 """Marks in the record: executed, refused with 503, received with a damaged body."""
 
@@ -59,7 +59,7 @@ class Worker:
     def __init__(self, name: str, record: str) -> None:
         self.name = name.encode()
         self.rng = Random(name)
-        self.illness = "well"
+        self.fault_state = "well"
         self.looks_well = False
         self.is_leaving = False
         self.connections: set[Connection] = set()
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         worker = self._worker
         was_idle = not self.is_busy and not self._url
-        if worker.illness == "fickle" and was_idle and self._served and worker.rng.random() < SNATCH:
+        if worker.fault_state == "fickle" and was_idle and self._served and worker.rng.random() < RESET_SHARE:
             self._reset()
             return
         try:
@@ -121,15 +121,15 @@ class Connection(asyncio.Protocol):
 
     def _obey(self, url: bytes) -> None:
         """Handle `/-/STATE` or `/-/STATE/unseen`; with `unseen`, health checks pass in spite of the fault."""
-        illness, _, unseen = url.removeprefix(b"/-/").decode().partition("/")
-        if illness in ILLNESSES:
-            self._worker.illness, self._worker.looks_well = illness, bool(unseen)
+        fault_state, _, unseen = url.removeprefix(b"/-/").decode().partition("/")
+        if fault_state in FAULT_STATES:
+            self._worker.fault_state, self._worker.looks_well = fault_state, bool(unseen)
         self._answer(b"200 OK", b"", b"", True)
 
     def _execute(self, identity: bytes, size: int, body: bytes) -> None:
         worker = self._worker
         fields = b"%b: %b\r\n%b: %b\r\n" % (NAME_FIELD, worker.name, ID_FIELD, identity)
-        if worker.illness == "busy":
+        if worker.fault_state == "busy":
             worker.note(REFUSED, identity)
             self._write(b"503 Service Unavailable", fields, b"busy\n")
             return
@@ -142,12 +142,12 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, status: bytes, fields: bytes, body: bytes, is_spared: bool = False) -> None:
         """Send a response according to the current fault state."""
-        illness = "well" if is_spared else self._worker.illness
-        if illness == "drip":
+        fault_state = "well" if is_spared else self._worker.fault_state
+        if fault_state == "drip":
             self._drip(self._message(status, fields, body))
-        elif illness == "cut":
+        elif fault_state == "cut":
             self._cut(self._message(status, fields, body))
-        elif illness == "busy" and not fields:
+        elif fault_state == "busy" and not fields:
             self._write(b"503 Service Unavailable", fields, body)
         else:
             self._write(status, fields, body)
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
         worker = self._worker
         if worker.is_leaving or not self._parser.should_keep_alive():
             self._transport.close()
-        elif worker.illness == "fickle":
+        elif worker.fault_state == "fickle":
             life = worker.rng.uniform(*IDLE)
             asyncio.get_running_loop().call_later(life, self._close_idle, self._served)
 

@@ -30,13 +30,13 @@ Examples:
 def run(scenario: str, policies: str | None, out: Path | None, patience: str | None, **options: Any) -> int:
     """Run SCENARIO (default: regions): a name from `experiments list`, or a TOML file."""
     from experiments.campaign.patience import Patience
-    from experiments.campaign.session import conduct
+    from experiments.campaign.session import run_session
     from experiments.terminal import duration
 
     seconds = 0.0 if patience is None else duration("--patience", patience)
     chosen = chosen_scenario(scenario, policies, options)
     command = shlex.join(["experiments", *sys.argv[1:]])
-    return conduct(chosen, command, out or default_directory(chosen), Patience(seconds))
+    return run_session(chosen, command, out or default_directory(chosen), Patience(seconds))
 
 
 @click.command()

@@ -35,7 +35,7 @@ FULL_WIDTH = 118
 ESSENTIAL = ("entry", "total", "KO", "req/s", "50th", "95th", "99th", "max")
 
 
-def conduct(scenario: Scenario, command: str, directory: Path, patience: Patience) -> int:
+def run_session(scenario: Scenario, command: str, directory: Path, patience: Patience) -> int:
     """Run the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
     require_live(scenario)
     console = console_here()

@@ -163,9 +163,9 @@ def conclude(
 def faults(status: dict[str, Any]) -> tuple[str, ...]:
     """Reasons against the run in the balancer's status: too many fallback picks by another policy."""
     policy = status.get("policy", {})
-    demoted, routed = policy.get("demoted", 0), policy.get("routed", 0)
-    if demoted <= MOST_FALLBACK_PICKS * routed:
+    fallback_picks, routed = policy.get("fallback_picks", 0), policy.get("routed", 0)
+    if fallback_picks <= MOST_FALLBACK_PICKS * routed:
         return ()
     return (
-        f"the policy failed {demoted} of {routed} times and was stood in for: {policy.get('last_fault')}",
+        f"the policy failed {fallback_picks} of {routed} times and was stood in for: {policy.get('last_fault')}",
     )

@@ -79,8 +79,8 @@ def capacity(
     at_rate(chosen, first, duration)
     if not simulated:
         require_live(chosen)
-    sitting = Sitting(chosen, bound, duration, world_of(simulated), console_here())
-    was_stopped = sitting.conduct(first, searches)
+    sitting = Session(chosen, bound, duration, world_of(simulated), console_here())
+    was_stopped = sitting.run_session(first, searches)
     sitting.present()
     if file is not None:
         write_json("--json", file, [as_json(one) for one in sitting.found])
@@ -95,7 +95,7 @@ def seconds(text: str) -> float:
         raise BadInputError(f"--slo: {text!r} is not understood; write it like 250ms or 1.5s") from None
 
 
-class Sitting:
+class Session:
     """Terminal session: runs the searches and prints the results."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Sitting:
         self._began_at = time.monotonic()
         self.found: list[Capacity] = []
 
-    def conduct(self, first: float, searches: int) -> bool:
+    def run_session(self, first: float, searches: int) -> bool:
         """Run `searches` searches; returns whether it was interrupted."""
         label = self._scenario.entries[0].label
         self._console.print(

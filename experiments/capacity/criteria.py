@@ -47,7 +47,7 @@ def tried(run: Run, rate: float, slo: float) -> Trial:
     achieved = run.facts.achieved_rate * scale
     errors, p99 = 1.0 - float(run.samples.ok.mean()), percentile(deadline_mapped(run), 99)
     limits = tuple(complaints(achieved / rate, errors, p99, slo * scale))
-    return Trial(rate, achieved, errors, p99, (*limits, *piling_up(run.samples)), blindness(run))
+    return Trial(rate, achieved, errors, p99, (*limits, *queue_growth(run.samples)), unusable_reason(run))
 
 
 def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterator[str]:
@@ -60,7 +60,7 @@ def complaints(achieved: float, errors: float, p99: float, slo: float) -> Iterat
         yield f"p99 {p99 * 1e3:.0f} ms, {slo * 1e3:g} ms allowed"
 
 
-def piling_up(samples: Samples) -> Iterator[str]:
+def queue_growth(samples: Samples) -> Iterator[str]:
     """Growth of requests in flight: by more than `MOST_GROWTH` of the arrivals, and to more than twice the initial
     level.
 
@@ -72,7 +72,7 @@ def piling_up(samples: Samples) -> Iterator[str]:
         yield f"requests in flight grow by {slope:.1f} per second"
 
 
-def blindness(run: Run) -> str:
+def unusable_reason(run: Run) -> str:
     """Reason why the run cannot be judged: the generator was late, or a process died; empty if it can."""
     if run.facts.lag_p99 > LAG_LIMIT:
         return f"the generator was {run.facts.lag_p99 * 1e3:.1f} ms late at p99"

@@ -19,7 +19,7 @@ from experiments.campaign.comparison import Interval, as_interval
 from experiments.campaign.estimates import logarithms, paired_student
 from experiments.campaign.results import Results, believable, load_results
 from experiments.campaign.run_summary import summarise_run
-from experiments.capacity.criteria import WATCHED, piling_up
+from experiments.capacity.criteria import WATCHED, queue_growth
 from experiments.errors import BadInputError
 from experiments.load.samples import Run
 
@@ -117,4 +117,4 @@ def answered_rate(run: Run) -> float:
 
 def bears(run: Run) -> bool:
     """Whether no queue grew and nearly all requests succeeded."""
-    return not any(piling_up(run.samples)) and float(run.samples.ok.mean()) >= statistics.ACHIEVED_LIMIT
+    return not any(queue_growth(run.samples)) and float(run.samples.ok.mean()) >= statistics.ACHIEVED_LIMIT

@@ -75,7 +75,7 @@ def load(
     steps = [at_rate(chosen, rate, duration) for rate in rates_in(rates, pooled(chosen))]
     directory = out or Path("results") / f"{chosen.name}-load-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     console = console_here()
-    was_stopped = conduct(steps, directory, simulated, console)
+    was_stopped = run_session(steps, directory, simulated, console)
     if is_curve(directory):
         present_curve(directory, console)
     return STOPPED if was_stopped else 0
@@ -97,7 +97,7 @@ def rate_in(part: str, whole: float) -> float:
     return float(part[:-1]) / 100 * whole if part.endswith("%") else float(part)
 
 
-def conduct(steps: Sequence[Scenario], directory: Path, is_simulated: bool, console: Console) -> bool:
+def run_session(steps: Sequence[Scenario], directory: Path, is_simulated: bool, console: Console) -> bool:
     """Run a campaign for each rate; returns whether it was interrupted. Raises `ExperimentError`."""
     command = shlex.join(["experiments", *sys.argv[1:]])
     for number, scenario in enumerate(steps, 1):

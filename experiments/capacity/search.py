@@ -46,7 +46,7 @@ def search(attempt: Callable[[float], Trial], first: float) -> Capacity:
         rate = following(bears, fails, first)
         if rate is None:
             break
-        trial = insisted(attempt, rate, trials)
+        trial = repeated_until_usable(attempt, rate, trials)
         if trial.blind:
             return Capacity(bears, fails, tuple(trials), f"at {rate:.4g}/s {trial.blind}")
         bears, fails = (rate, fails) if trial.passed else (bears, rate)
@@ -64,7 +64,7 @@ def following(bears: float, fails: float, first: float) -> float | None:
     return math.sqrt(bears * fails) if fails > bears * PRECISION else None
 
 
-def insisted(attempt: Callable[[float], Trial], rate: float, trials: list[Trial]) -> Trial:
+def repeated_until_usable(attempt: Callable[[float], Trial], rate: float, trials: list[Trial]) -> Trial:
     """Repeat a trial until it is usable, at most `AGAIN` times more."""
     for _ in range(AGAIN + 1):
         trials.append(attempt(rate))

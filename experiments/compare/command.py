@@ -23,7 +23,7 @@ from experiments.campaign.results import Results, load_results
 from experiments.campaign.verdict import show
 from experiments.compare.contrast import Contrast, contrasts
 from experiments.compare.revisions import Course, measure
-from experiments.compare.sides import Difference, Side, differences, must_be_alike, side
+from experiments.compare.sides import Difference, Side, differences, require_same_traffic, side
 from experiments.errors import BadInputError
 from experiments.report.text import plainly
 from experiments.sweep.reading import compare_catalogues
@@ -80,7 +80,7 @@ def compare(
     both = measured((first, second), **given) if rev else read((first, second), given)
     one, other = (side(name, results) for name, results in zip((first, second), both, strict=True))
     if not anyway:
-        must_be_alike(one, other)
+        require_same_traffic(one, other)
     found, unlike = contrasts(one, other), differences(one, other)
     console = console_here()
     present(console, one, other, found, unlike)

@@ -62,7 +62,7 @@ def side(name: str, results: Results) -> Side:
     return Side(name, results, tuple(summarise_run(run) for run in results.runs))
 
 
-def must_be_alike(one: Side, other: Side) -> None:
+def require_same_traffic(one: Side, other: Side) -> None:
     """Check that both ran the same traffic. Raises `BadInputError` that names the differences."""
     wrong = [found.what for found in differing(traffic_of(one.scenario), traffic_of(other.scenario))]
     if wrong:
@@ -107,7 +107,7 @@ def differences(one: Side, other: Side) -> list[Difference]:
     return [
         *differing(traffic_of(one.scenario), traffic_of(other.scenario)),
         *differing(policies_of(one), policies_of(other)),
-        *differing(surroundings(one), surroundings(other)),
+        *differing(environment(one), environment(other)),
     ]
 
 
@@ -119,7 +119,7 @@ def policies_of(given: Side) -> dict[str, Any]:
     }
 
 
-def surroundings(given: Side) -> dict[str, Any]:
+def environment(given: Side) -> dict[str, Any]:
     """World, machine, versions and size of a result set."""
     campaign = given.results.campaign
     worlds = dict.fromkeys(str(getattr(run.facts, "world", "measured")) for run in given.results.runs)

@@ -23,7 +23,7 @@ from experiments.campaign.progress import clock, in_ms
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.readings import Window
 from experiments.live.switchback import Findings, Plan, Switchback
-from experiments.live.unit import HttpUnit
+from experiments.live.unit import HttpBalancer
 from experiments.live.verdict import Verdict, conclude
 from experiments.terminal import (
     STOPPED,
@@ -119,7 +119,7 @@ def live(
         None if max_p99 is None else duration("--max-p99", max_p99),
         None if max_errors is None else percent("--max-errors", max_errors),
     )  # fmt: skip
-    return Sitting(plan, twins, console_here()).conduct(url, token, file)
+    return Session(plan, twins, console_here()).run_session(url, token, file)
 
 
 def policies_chosen(
@@ -169,7 +169,7 @@ def percent(option: str, text: str) -> float:
     return share
 
 
-class Sitting(LivePanel):
+class Session(LivePanel):
     """Terminal session of an evaluation, and its observer."""
 
     def __init__(self, plan: Plan, twins: tuple[str, str] | None, console: Console) -> None:
@@ -180,7 +180,7 @@ class Sitting(LivePanel):
         self._now_in = ""
         self._window: Window | None = None
 
-    def conduct(self, url: str, token: str | None, file: Path | None) -> int:
+    def run_session(self, url: str, token: str | None, file: Path | None) -> int:
         """Run the evaluation and print the result; returns the exit code. Raises `ExperimentError`."""
         self._console.print(
             f"{' and '.join(self._plan.policies)}, {self._plan.blocks} blocks of {self._plan.period:g} s each: "
@@ -209,7 +209,7 @@ class Sitting(LivePanel):
         return STOPPED if was_stopped else 0
 
     async def _run(self, url: str, token: str | None, findings: list[Findings]) -> None:
-        async with HttpUnit(url, token) as unit:
+        async with HttpBalancer(url, token) as unit:
             switchback = Switchback(unit, self._plan, self, time.monotonic, asyncio.sleep)
             findings.append(switchback.findings)
             await switchback.run()

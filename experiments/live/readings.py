@@ -34,7 +34,7 @@ class Reading:
     buckets: dict[str, Ints]
     shortest: float
     ratio: float
-    demoted: int = 0
+    fallback_picks: int = 0
 
     @classmethod
     def of(cls, told: dict[str, Any], at: float) -> Self:
@@ -49,7 +49,7 @@ class Reading:
             {each["id"]: np.asarray(each["buckets"], dtype=np.int64) for each in told["endpoints"]},
             float(told["shortest"]),
             float(told["ratio"]),
-            policy["demoted"],
+            policy["fallback_picks"],
         )
 
 
@@ -62,7 +62,7 @@ class Window:
     seconds: float
     requests: int
     errors: int
-    demoted: int
+    fallback_picks: int
     buckets: Ints
     shares: dict[str, float]
     shortest: float
@@ -118,7 +118,7 @@ def between(earlier: Reading, later: Reading) -> Window:
         later.at - earlier.at,
         requests,
         max(0, errors),
-        later.demoted - earlier.demoted,
+        later.fallback_picks - earlier.fallback_picks,
         buckets,
         {id_: int(counts.sum()) / whole if whole else 0.0 for id_, counts in grown.items()},
         later.shortest,

@@ -20,7 +20,7 @@ import numpy as np
 from experiments.errors import BadInputError, ExperimentError
 from experiments.live.rails import JUDGED, Rails, Watch
 from experiments.live.readings import Reading, Window, between
-from experiments.live.unit import LiveUnit
+from experiments.live.unit import LiveBalancer
 
 
 class RailBroken(ExperimentError):
@@ -29,13 +29,13 @@ class RailBroken(ExperimentError):
     exit_code = 1
 
 
-class SomebodyElse(ExperimentError):
+class PolicyChangedExternally(ExperimentError):
     """The policy in force is not the one that was set here."""
 
     exit_code = 3
 
 
-class NotRolledBack(ExperimentError):
+class RestoreFailed(ExperimentError):
     """The initial policy could not be restored; manual action is needed."""
 
     exit_code = 3
@@ -90,7 +90,7 @@ class Switchback:
 
     def __init__(
         self,
-        unit: LiveUnit,
+        unit: LiveBalancer,
         plan: Plan,
         observer: Observer,
         now: Callable[[], float],
@@ -166,7 +166,7 @@ class Switchback:
             raise BadInputError(f"URL: what it answers is no account of latencies: {error!r}") from None
         if self._expected and reading.policy != self._expected:
             self._is_ours = False
-            raise SomebodyElse(
+            raise PolicyChangedExternally(
                 f"somebody else has put '{reading.policy['name']}' in force; it was left as it is, and nothing "
                 "measured after it counts"
             )
@@ -189,7 +189,7 @@ class Switchback:
         try:
             await self._unit.use(initial)
         except ExperimentError as error:
-            raise NotRolledBack(
+            raise RestoreFailed(
                 f"'{initial['name']}' could not be put in force again, '{self._expected['name']}' still is: {error}"
             ) from None
         self.findings.is_restored = True

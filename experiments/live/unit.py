@@ -23,16 +23,16 @@ PAUSE = 0.5
 """Attempts per request, and base of the pause between them in seconds."""
 
 
-class UnitFailed(ExperimentError):
+class BalancerUnreachable(ExperimentError):
     """The balancer does not respond."""
 
     exit_code = 3
 
 
-class LiveUnit(Protocol):
+class LiveBalancer(Protocol):
     """Operations of a balancer that an evaluation needs.
 
-    All raise `BadInputError` for a rejected request, and `UnitFailed`.
+    All raise `BadInputError` for a rejected request, and `BalancerUnreachable`.
     """
 
     async def look(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class LiveUnit(Protocol):
         """Apply a policy."""
 
 
-class HttpUnit:
+class HttpBalancer:
     """The balancer at `url`, over HTTP or its control socket."""
 
     def __init__(
@@ -62,7 +62,7 @@ class HttpUnit:
             timeout=ClientTimeout(total=PATIENCE),
         )
 
-    async def __aenter__(self) -> HttpUnit:
+    async def __aenter__(self) -> HttpBalancer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -92,7 +92,7 @@ class HttpUnit:
                     problem = f"answers {answer.status}"
             except (ClientError, TimeoutError, OSError) as error:
                 problem = str(error) or type(error).__name__
-        raise UnitFailed(f"{self._url}{path}: {problem}")
+        raise BalancerUnreachable(f"{self._url}{path}: {problem}")
 
     @staticmethod
     async def _json(answer: Any) -> dict[str, Any]:

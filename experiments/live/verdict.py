@@ -31,7 +31,7 @@ class Row:
     p99: float
     mean: float
     error_share: float
-    demoted: int
+    fallback_picks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def row_of(label: str, windows: Sequence[Window]) -> Row:
         middle([window.quantile(0.99) for window in windows]),
         middle([window.mean for window in windows]),
         sum(window.errors for window in windows) / requests if requests else 0.0,
-        sum(window.demoted for window in windows),
+        sum(window.fallback_picks for window in windows),
     )
 
 

@@ -30,7 +30,7 @@ from experiments.record.reader import OK, Endpoint, Recording
 FEW = 30
 """Least successes of an endpoint to estimate its service times."""
 
-HINDERED = 0.1
+WAIT_LIMIT = 0.1
 """Wait as a fraction of a service time beyond which a request has waited for a slot. With c slots in use the first is
 free after 1 − 2^(−1/c) of a service time, at the median: a tenth finds up to six slots exactly, and somewhat too many
 of more.
@@ -146,7 +146,7 @@ def fit_worker(endpoint: Endpoint, rows: NDArray[Any]) -> WorkerFit | None:
     else:
         unloaded = ahead <= np.percentile(ahead, 25)
         service, waited = np.maximum(inside[unloaded], LEAST_SERVICE), inside
-    slots = unhindered(waited, ahead, float(service.mean()))
+    slots = estimated_slots(waited, ahead, float(service.mean()))
     return WorkerFit(endpoint, int(good.sum()), rtt, service, slots, is_reported)
 
 
@@ -156,7 +156,7 @@ def in_flight(begin: Floats, end: Floats) -> Ints:
     return np.asarray(begun - np.searchsorted(np.sort(end), begin, side="right"))
 
 
-def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
+def estimated_slots(waited: Floats, ahead: Ints, service: float) -> int:
     """Largest number in flight, itself included, with a median of `waited` near that of unhindered requests."""
     alone = float(np.median(waited[ahead <= ahead.min(initial=0)]))
     most = 1
@@ -165,7 +165,7 @@ def unhindered(waited: Floats, ahead: Ints, service: float) -> int:
     for others, there in zip(found.tolist(), np.split(waited[order], begins[1:]), strict=True):
         if others < 1 or len(there) < FEW:
             continue
-        if np.median(there) > alone + HINDERED * service:
+        if np.median(there) > alone + WAIT_LIMIT * service:
             break
         most = others + 1
     return most

@@ -18,12 +18,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from experiments.report.palette import FAINT, GRID, INK
+from experiments.report.palette import GRID, INK, NEGLIGIBLE_WEIGHT
 
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10.0,
-    "axes.edgecolor": FAINT,
+    "axes.edgecolor": NEGLIGIBLE_WEIGHT,
     "axes.labelcolor": INK,
     "axes.titlesize": 10.0,
     "axes.titlelocation": "left",
@@ -33,8 +33,8 @@ STYLE: Any = {
     "axes.grid": True,
     "grid.color": GRID,
     "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
+    "xtick.color": NEGLIGIBLE_WEIGHT,
+    "ytick.color": NEGLIGIBLE_WEIGHT,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "text.color": INK,

@@ -22,7 +22,7 @@ from experiments.campaign.statistics import quantiles, success_latency, throughp
 from experiments.load.samples import Ints
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
-from experiments.report.palette import FAINT, INK, INVALID, Competitor
+from experiments.report.palette import INK, INVALID, NEGLIGIBLE_WEIGHT, Competitor
 
 QUANTILE_MARKS = {50.0: "o", 75.0: "|", 90.0: "|", 95.0: "s", 99.0: "D", 99.9: "^", 100.0: "x"}
 ROW = 0.42
@@ -54,7 +54,7 @@ def latency_quantiles(field: Sequence[Competitor], sheet: Sheet) -> Figure:
 def mark_quantile(axes: Axes, one: Competitor, x: float, y: float, percent: float, few: bool) -> None:
     """Draw one quantile; hollow grey when fewer than 100 samples lie beyond it."""
     mark = QUANTILE_MARKS[percent]
-    edge = FAINT if few and mark not in "|x" else one.colour
+    edge = NEGLIGIBLE_WEIGHT if few and mark not in "|x" else one.colour
     face = "white" if few else one.colour
     size = 9 if mark == "|" else 7
     axes.plot(
@@ -70,7 +70,13 @@ def quantile_legend() -> list[Line2D]:
         for percent, name in names.items()
     ]
     hollow = Line2D(
-        [], [], linestyle="", marker="D", markerfacecolor="white", color=FAINT, label="few samples"
+        [],
+        [],
+        linestyle="",
+        marker="D",
+        markerfacecolor="white",
+        color=NEGLIGIBLE_WEIGHT,
+        label="few samples",
     )
     return [*solid, hollow]
 
@@ -79,7 +85,7 @@ def entry_rows(axes: Axes, field: Sequence[Competitor]) -> None:
     """Label the vertical axis with the entries, first on top."""
     axes.set_yticks(range(len(field)), [one.name.replace(" (", "\n(") for one in field])
     for tick, one in zip(axes.get_yticklabels(), field, strict=True):
-        tick.set_color(INK if one.is_valid else FAINT)
+        tick.set_color(INK if one.is_valid else NEGLIGIBLE_WEIGHT)
     axes.set_ylim(len(field) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)

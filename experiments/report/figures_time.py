@@ -22,11 +22,11 @@ from experiments.report import canvas
 from experiments.report.canvas import STYLE, Sheet
 from experiments.report.figures_workers import has_failures, label_left, multiples, outer_bottom, title
 from experiments.report.palette import (
-    FAINT,
     INK,
     INVALID,
     MOST_DRAWN,
     MOST_NAMED,
+    NEGLIGIBLE_WEIGHT,
     Competitor,
     place_handles,
     region_colours,
@@ -123,7 +123,7 @@ def shade_events(axes: Axes, scenario: Scenario, end: float) -> None:
             xytext=(2, 0),
             textcoords="offset points",
             fontsize=7,
-            color=FAINT,
+            color=NEGLIGIBLE_WEIGHT,
         )
 
 

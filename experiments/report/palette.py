@@ -17,7 +17,7 @@ from experiments.campaign.results import Results, believable
 from experiments.load.samples import Place, Run
 
 INK = "#222222"
-FAINT = "#8a8a8a"
+NEGLIGIBLE_WEIGHT = "#8a8a8a"
 GRID = "#e3e3e3"
 INVALID = "#a8a8a8"
 

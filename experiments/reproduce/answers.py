@@ -17,7 +17,7 @@ from experiments.reproduce.evaluation import (
     Calm,
     Crowd,
     Evaluation,
-    Lap,
+    PolicyRun,
     Setup,
     paired,
     spans_of,
@@ -129,7 +129,7 @@ def downsides(found: Evaluation) -> str:
     )
 
 
-def fastest(laps: Sequence[Lap], setup: Setup) -> str:
+def fastest(laps: Sequence[PolicyRun], setup: Setup) -> str:
     spans = spans_of(laps)
     order = sorted(spans, key=lambda label: spans[label])
     return (
@@ -149,7 +149,7 @@ def crowd_table(crowds: Sequence[Crowd], setup: Setup) -> Table:
     return table
 
 
-def policy_table(laps: Sequence[Lap], setup: Setup) -> Table:
+def policy_table(laps: Sequence[PolicyRun], setup: Setup) -> Table:
     """Table of the total seconds by policy: the source's five first."""
     blocks = max(lap.block for lap in laps) + 1
     table = Table(

@@ -49,7 +49,7 @@ async def worker(stack: AsyncExitStack, **options: object) -> Child:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitFile:
+class BalancerFile:
     """Configuration of a balancer: top-level keys, tables by name, and endpoints."""
 
     keys: Keys = field(default_factory=dict)
@@ -70,7 +70,7 @@ def lines(keys: Keys) -> str:
 
 
 async def unit(
-    name: str, file: UnitFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
+    name: str, file: BalancerFile, folder: Path, stack: AsyncExitStack, descriptors: int | None = None
 ) -> Child:
     """Start a balancer and wait until it is ready. Raises `FleetFailedError`.
 

@@ -14,8 +14,8 @@ from experiments.processes import Child
 from experiments.reproduce import crew
 from experiments.reproduce.asking import Line
 from experiments.reproduce.calls import all_of
-from experiments.reproduce.crew import UnitFile
-from experiments.reproduce.evaluation import PLACES, Crush, Evaluation, Setup
+from experiments.reproduce.crew import BalancerFile
+from experiments.reproduce.evaluation import PLACES, Evaluation, Overload, Setup
 from experiments.reproduce.evaluation_runs import six
 
 SPARE = 400
@@ -33,7 +33,7 @@ async def crushes(setup: Setup, folder: Path, found: Evaluation, limit: int) -> 
                 )
                 continue
             async with AsyncExitStack() as inner:
-                file = UnitFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints(workers))
+                file = BalancerFile({"seed": 1, "policy": "least-in-flight"}, {}, endpoints(workers))
                 name = f"crushed by {at_once}"
                 unit = await crew.unit(name, file, folder, inner, setup.descriptors)
                 found.crushes.append(await crush(unit, at_once, requests, setup.descriptors))
@@ -47,7 +47,7 @@ def endpoints(workers: list[Child]) -> list[dict[str, object]]:
     ]
 
 
-async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> Crush:
+async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> Overload:
     """Start all clients at once; each makes its share of the requests."""
     ended: list[float] = []
     failed = 0
@@ -64,7 +64,7 @@ async def crush(unit: Child, at_once: int, requests: int, descriptors: int) -> C
             line.close()
 
     await all_of(client(calls) for calls in shares(requests, at_once))
-    return Crush(at_once, requests, descriptors, failed, tuple(ended))
+    return Overload(at_once, requests, descriptors, failed, tuple(ended))
 
 
 def shares(requests: int, clients: int) -> list[int]:

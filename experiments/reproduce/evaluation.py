@@ -121,7 +121,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Crush:
+class Overload:
     """`at_once` clients in front of a balancer with `descriptors` open files. `ended` in measured seconds."""
 
     at_once: int
@@ -136,7 +136,7 @@ class Crush:
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class PolicyRun:
     """All requests with one policy in one block: total seconds and failures."""
 
     label: str
@@ -154,8 +154,8 @@ class Evaluation:
     crowds: list[Crowd] = field(default_factory=list)
     added: list[Added] = field(default_factory=list)
     load: Load | None = None
-    crushes: list[Crush] = field(default_factory=list)
-    laps: list[Lap] = field(default_factory=list)
+    crushes: list[Overload] = field(default_factory=list)
+    laps: list[PolicyRun] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
 
@@ -165,7 +165,7 @@ def paired(seconds: Sequence[float]) -> tuple[float, tuple[float, float]]:
     return median(millis), interval(millis)
 
 
-def spans_of(laps: Sequence[Lap]) -> dict[str, float]:
+def spans_of(laps: Sequence[PolicyRun]) -> dict[str, float]:
     """Median seconds over blocks by policy, in order of first appearance."""
     labels = dict.fromkeys(lap.label for lap in laps)
     return {label: median(lap.span for lap in laps if lap.label == label) for label in labels}

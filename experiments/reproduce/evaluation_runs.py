@@ -21,7 +21,7 @@ from experiments.reproduce import crew
 from experiments.reproduce.asking import Line
 from experiments.reproduce.caller import Target
 from experiments.reproduce.calls import all_of
-from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.crew import BalancerFile
 from experiments.reproduce.evaluation import (
     PATIENCE,
     PLACES,
@@ -126,7 +126,7 @@ async def added(setup: Setup, seed: int, folder: Path, found: Evaluation) -> Non
         targets = {"direct": Target(host, port)}
         for name, keeps in (("unit", True), ("fresh", False)):
             endpoint = {"id": "near", "address": f"http://{host}:{port}", "keep_alive": keeps}
-            unit = await crew.unit(name, UnitFile(endpoints=[endpoint]), folder, stack)
+            unit = await crew.unit(name, BalancerFile(endpoints=[endpoint]), folder, stack)
             targets[name] = Target(*unit.address)
         rng = Random(seed)
         for block in range(-1, setup.blocks):  # the first block is warm-up
@@ -146,7 +146,7 @@ async def bottleneck(setup: Setup, folder: Path, found: Evaluation) -> None:
         worker = await crew.started("worker", [*program("benchmarks.cost.worker"), str(port)], stack)
         await listening(worker, port)
         endpoint = {"id": "w", "address": f"http://127.0.0.1:{port}"}
-        unit = await crew.unit("alone", UnitFile(endpoints=[endpoint]), folder, stack)
+        unit = await crew.unit("alone", BalancerFile(endpoints=[endpoint]), folder, stack)
         await forward(unit, setup.forwarded // 4)
         before = cpu_of(unit.pid).total if is_known_here() else None
         samples = await forward(unit, setup.forwarded)

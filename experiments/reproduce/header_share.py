@@ -20,7 +20,7 @@ from experiments.errors import FleetFailedError
 from experiments.ports import free_ports
 from experiments.processes import Child, program
 from experiments.reproduce import crew
-from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.crew import BalancerFile
 from experiments.reproduce.header_sets import INTERNAL, SETS
 from experiments.reproduce.medians import interval
 
@@ -64,9 +64,7 @@ def shares_of(turns: list[Turn]) -> list[Share]:
     return found
 
 
-async def carry_out(
-    blocks: int, requests: int, seed: int, folder: Path, told: Callable[[Turn], None]
-) -> None:
+async def run_plan(blocks: int, requests: int, seed: int, folder: Path, told: Callable[[Turn], None]) -> None:
     """Measure both balancers with both kinds of clients in each block. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         port = next(free_ports(1))
@@ -99,7 +97,7 @@ async def listening(child: Child, port: int) -> None:
 async def unit_before(port: int, strips: bool, folder: Path, stack: AsyncExitStack) -> Child:
     endpoint = {"id": "w", "region": "here", "address": f"http://127.0.0.1:{port}"}
     tables = {"headers": {"internal": list(INTERNAL)}} if strips else {}
-    file = UnitFile(tables=tables, endpoints=[endpoint])
+    file = BalancerFile(tables=tables, endpoints=[endpoint])
     return await crew.unit("that strips" if strips else "that does not", file, folder, stack)
 
 

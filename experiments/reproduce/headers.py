@@ -18,9 +18,9 @@ from rich.text import Text
 from experiments.build import describe_build
 from experiments.cpu_time import is_known_here
 from experiments.reproduce.header_sets import INTERNAL, SETS, fields_of
-from experiments.reproduce.header_share import Share, Turn, carry_out, shares_of
+from experiments.reproduce.header_share import Share, Turn, run_plan, shares_of
 from experiments.reproduce.removal import Cost, Way, costs_of, least_of, turns
-from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
+from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,10 +39,10 @@ Examples:
 @with_choices
 def headers(choices: Choices) -> int:
     """Four ways of removing internal fields, and the share of a forwarded request's CPU time that ours takes."""
-    return conduct(HeadersSitting(choices.quick), choices)
+    return run_session(HeadersReproduction(choices.quick), choices)
 
 
-class HeadersSitting(Sitting):
+class HeadersReproduction(Session):
     """Session: collects the measurements and prints the results."""
 
     def __init__(self, is_quick: bool) -> None:
@@ -54,7 +54,7 @@ class HeadersSitting(Sitting):
     def introduction(self) -> str:
         return introduction()
 
-    async def carry_out(self, seed: int, folder: Path) -> None:
+    async def run_plan(self, seed: int, folder: Path) -> None:
         """Time the four ways in this process before other processes start; then two balancers."""
         self._ways += turns(10 if self._is_quick else 200, seed)
         if not is_known_here():
@@ -63,7 +63,7 @@ class HeadersSitting(Sitting):
             return
         self.status.update("asking two units in turns")
         blocks, requests = (6, 400) if self._is_quick else (40, 1600)
-        await carry_out(blocks, requests, seed, folder, self._turns.append)
+        await run_plan(blocks, requests, seed, folder, self._turns.append)
 
     def present(self) -> list[Verdict]:
         costs, shares = costs_of(self._ways), shares_of(self._turns)

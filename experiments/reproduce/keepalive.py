@@ -30,8 +30,8 @@ from experiments.reproduce.cells import (
     rows_of,
     saved_by,
 )
-from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
-from experiments.reproduce.visits import carry_out
+from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.visits import run_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,10 +52,10 @@ Examples:
 @with_choices
 def keepalive(choices: Choices) -> int:
     """HTTP/1.1 and 2, TLS 1.2 and 1.3, with keep-alive and without, over 15 ms one way."""
-    return conduct(KeepaliveSitting(QUICK if choices.quick else Setup()), choices)
+    return run_session(KeepaliveReproduction(QUICK if choices.quick else Setup()), choices)
 
 
-class KeepaliveSitting(Sitting):
+class KeepaliveReproduction(Session):
     """Session: collects the visits and prints the results."""
 
     def __init__(self, setup: Setup) -> None:
@@ -66,8 +66,8 @@ class KeepaliveSitting(Sitting):
     def introduction(self) -> str:
         return introduction(self._setup)
 
-    async def carry_out(self, seed: int, folder: Path) -> None:
-        await carry_out(self._setup, seed, folder, self._told)
+    async def run_plan(self, seed: int, folder: Path) -> None:
+        await run_plan(self._setup, seed, folder, self._told)
 
     def _told(self, visit: Visit) -> None:
         self._visits.append(visit)

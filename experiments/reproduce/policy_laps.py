@@ -13,7 +13,7 @@ from experiments.campaign.demand import Load
 from experiments.campaign.results import PlannedRun
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.trial import Interrupted, run_trial
-from experiments.reproduce.evaluation import SCENARIO, Evaluation, Lap, Setup
+from experiments.reproduce.evaluation import SCENARIO, Evaluation, PolicyRun, Setup
 
 WARM = 20
 """Warm-up requests to each worker before a lap, and as many through the balancer."""
@@ -40,4 +40,4 @@ async def laps(setup: Setup, seed: int, found: Evaluation, told: Callable[[str],
                 raise asyncio.CancelledError from None
             samples = run.samples
             span = samples.span / setup.policy_scale
-            found.laps.append(Lap(label, block, span, int((~samples.ok).sum())))
+            found.laps.append(PolicyRun(label, block, span, int((~samples.ok).sum())))

@@ -128,7 +128,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class ModeResult:
     """Calls in one mode, each instance once in `rest` seconds, with the balancer's counters."""
 
     mode: Mode
@@ -156,7 +156,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Detour:
+class RouteChange:
     """The round trip grew by the factor `times`; it was reported after `noticed` seconds (None: never) as `text`."""
 
     times: float
@@ -164,5 +164,5 @@ class Detour:
     text: str = ""
 
 
-def stay_of(stays: Sequence[Stay], mode: Mode) -> Stay | None:
+def stay_of(stays: Sequence[ModeResult], mode: Mode) -> ModeResult | None:
     return next((stay for stay in stays if stay.mode is mode), None)

@@ -20,7 +20,7 @@ from experiments.reproduce.crush import crushes, file_limit
 from experiments.reproduce.evaluation import PLACES, QUICK, Evaluation, Setup, paired, spans_of
 from experiments.reproduce.evaluation_runs import added, bottleneck, calm, crowds, machines, six
 from experiments.reproduce.policy_laps import laps
-from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
+from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,10 +37,10 @@ Examples:
 @with_choices
 def regions(choices: Choices) -> int:
     """A forwarding balancer before two workers in each of three regions: limits, latencies, added latency, policies."""
-    return conduct(RegionsSitting(QUICK if choices.quick else Setup()), choices)
+    return run_session(RegionsReproduction(QUICK if choices.quick else Setup()), choices)
 
 
-class RegionsSitting(Sitting):
+class RegionsReproduction(Session):
     """Session: collects the parts and prints the answers."""
 
     def __init__(self, setup: Setup) -> None:
@@ -51,7 +51,7 @@ class RegionsSitting(Sitting):
     def introduction(self) -> str:
         return introduction(self._setup)
 
-    async def carry_out(self, seed: int, folder: Path) -> None:
+    async def run_plan(self, seed: int, folder: Path) -> None:
         setup, found, told = self._setup, self._found, self.status.update
         limit = file_limit()
         async with AsyncExitStack() as stack:

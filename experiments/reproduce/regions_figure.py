@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
-from experiments.report.palette import FAINT, INK, policy_colour, worker_colours
+from experiments.report.palette import INK, NEGLIGIBLE_WEIGHT, policy_colour, worker_colours
 from experiments.reproduce.evaluation import FIVE, PATIENCE, PLACES, TRIPS, Evaluation, spans_of
 
 GOOD, BAD = "#0072B2", "#D55E00"
@@ -78,7 +78,7 @@ def draw_calm(axes: Axes, found: Evaluation) -> None:
     rest = np.array([max(0.0, 1e3 * one.platform) for one in rows])
     at = range(len(rows))
     for left, width, colour, label in (
-        (0 * way, way, FAINT, "way there and back"),
+        (0 * way, way, NEGLIGIBLE_WEIGHT, "way there and back"),
         (way, work, GOOD, "computation"),
         (way + work, rest, BAD, "rest"),
     ):
@@ -114,8 +114,10 @@ def draw_added(axes: Axes, found: Evaluation) -> None:
                 va="center",
                 fontsize=9,
             )
-    axes.axhspan(30, 35, color=FAINT, alpha=0.3, linewidth=0)
-    axes.annotate("source", (-0.45, 35), (0, 2), textcoords="offset points", color=FAINT, fontsize=8)
+    axes.axhspan(30, 35, color=NEGLIGIBLE_WEIGHT, alpha=0.3, linewidth=0)
+    axes.annotate(
+        "source", (-0.45, 35), (0, 2), textcoords="offset points", color=NEGLIGIBLE_WEIGHT, fontsize=8
+    )
     axes.set_xticks([0, 1], ["ours", "a connection\neach"])
     axes.set_xlim(-0.5, 1.8)
     axes.set_ylim(bottom=min(0.0, *ours, 0.0))

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from experiments.reproduce.calls import Made
 from experiments.reproduce.quantities import Quantities, quantities_of, table_of
-from experiments.reproduce.reuse_runs import BASELINE, OURS, QUICK, WAYS, Run, Setup, carry_out
-from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
+from experiments.reproduce.reuse_runs import BASELINE, OURS, QUICK, WAYS, Run, Setup, run_plan
+from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,10 +43,10 @@ Examples:
 @with_choices
 def reuse(choices: Choices) -> int:
     """Nine calls, 19 000 requests, to a third party by https: new connections, aiohttp, libcurl and our pool."""
-    return conduct(ReuseSitting(QUICK if choices.quick else Setup()), choices)
+    return run_session(ReuseReproduction(QUICK if choices.quick else Setup()), choices)
 
 
-class ReuseSitting(Sitting):
+class ReuseReproduction(Session):
     """Session: collects the runs and prints the results."""
 
     def __init__(self, setup: Setup) -> None:
@@ -57,8 +57,8 @@ class ReuseSitting(Sitting):
     def introduction(self) -> str:
         return introduction(self._setup)
 
-    async def carry_out(self, seed: int, folder: Path) -> None:
-        await carry_out(self._setup, seed, folder, self.status.update, self._runs.append)
+    async def run_plan(self, seed: int, folder: Path) -> None:
+        await run_plan(self._setup, seed, folder, self.status.update, self._runs.append)
         self._runs.sort(key=lambda run: WAYS.index(run.way))
 
     @property

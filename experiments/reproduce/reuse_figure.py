@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
-from experiments.report.palette import FAINT
+from experiments.report.palette import NEGLIGIBLE_WEIGHT
 from experiments.reproduce.quantities import Quantities
 
 COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#0072B2")
-THEIRS = (FAINT, "#222222")
+THEIRS = (NEGLIGIBLE_WEIGHT, "#222222")
 RANKS = (0.0, 50.0, 75.0, 95.0, 99.0, 99.9)
 
 

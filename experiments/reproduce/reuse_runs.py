@@ -16,7 +16,7 @@ from random import Random
 from experiments.processes import Child
 from experiments.reproduce import crew
 from experiments.reproduce.calls import EACH, Made, Users, all_of
-from experiments.reproduce.crew import Keys, UnitFile
+from experiments.reproduce.crew import BalancerFile, Keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ Told = Callable[[str], None]
 Crowd = tuple[Users, dict[str, int]]
 
 
-async def carry_out(setup: Setup, seed: int, folder: Path, told: Told, ended: Callable[[Run], None]) -> None:
+async def run_plan(setup: Setup, seed: int, folder: Path, told: Told, ended: Callable[[Run], None]) -> None:
     """Measure every available way. Raises `FleetFailedError`."""
     ways = [way for way in WAYS if not way.absence]
     crowds: dict[Way, Crowd] = {}
@@ -157,7 +157,7 @@ async def unit_for(
     return await crew.unit(f"{way.name}, {len(parties)}", file, folder, stack)
 
 
-def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> UnitFile:
+def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> BalancerFile:
     """Configuration of the balancer: a call goes to a random third party."""
     endpoints = [
         {
@@ -169,7 +169,7 @@ def file_of(way: Way, at_once: int, parties: Sequence[tuple[str, int]]) -> UnitF
         for number, (host, port) in enumerate(parties)
     ]
     tables: dict[str, Keys] = {"limits": {"in_flight": at_once}, "upstream_tls": {"verify": False}}
-    return UnitFile({"seed": 1, "policy": "random"}, tables, endpoints)
+    return BalancerFile({"seed": 1, "policy": "random"}, tables, endpoints)
 
 
 COUNTED = ("opened", "reused", "lost_idle", "died")

@@ -78,7 +78,7 @@ def with_choices(act: Callable[..., int]) -> Callable[..., int]:
     return chosen
 
 
-class Sitting(ABC):
+class Session(ABC):
     """Base class of a reproduction: measures, then presents what it has, complete or interrupted."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Sitting(ABC):
         """Text printed before measuring."""
 
     @abstractmethod
-    async def carry_out(self, seed: int, folder: Path) -> None:
+    async def run_plan(self, seed: int, folder: Path) -> None:
         """Measure, with files in `folder`. Raises `ExperimentError`."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Sitting(ABC):
         """Results for JSON."""
 
 
-def conduct(sitting: Sitting, choices: Choices) -> int:
+def run_session(sitting: Session, choices: Choices) -> int:
     """Measure, present and write; returns the exit code. Raises `ExperimentError`."""
     require_writable("--plots", choices.plots / "any")
     require_writable("--json", choices.file)
@@ -123,19 +123,19 @@ def conduct(sitting: Sitting, choices: Choices) -> int:
     return BOUND_MISSED if choices.check and any(one.is_met is False for one in verdicts) else 0
 
 
-def measured(sitting: Sitting, seed: int) -> bool:
+def measured(sitting: Session, seed: int) -> bool:
     """Measure; returns whether it was interrupted. Raises `ExperimentError`."""
     sitting.console.print(Text(sitting.introduction()))
     with tempfile.TemporaryDirectory(prefix="steelyard-") as name, sitting.status:
         try:
-            asyncio.run(interruptible(sitting.carry_out(seed, Path(name))))
+            asyncio.run(interruptible(sitting.run_plan(seed, Path(name))))
         except (asyncio.CancelledError, KeyboardInterrupt):
             print_stopped(sitting.console, "Nothing was left running.")
             return True
     return False
 
 
-def draw(sitting: Sitting, folder: Path) -> None:
+def draw(sitting: Session, folder: Path) -> None:
     """Write all figures as PNG. Raises `BadInputError` if a file cannot be written."""
     from experiments.report.canvas import to_png  # half a second of imports that `--help` does not need
 

@@ -29,13 +29,13 @@ from experiments.reproduce.provider import (
     TRIP,
     WARM_FAR,
     WITHOUT,
-    Detour,
+    ModeResult,
+    RouteChange,
     Setup,
-    Stay,
     stay_of,
 )
-from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
-from experiments.reproduce.third_party_runs import carry_out
+from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
+from experiments.reproduce.third_party_runs import run_plan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,23 +56,23 @@ Examples:
 @with_choices
 def third_party(choices: Choices) -> int:
     """Calls to providers: HTTP/2 and TLS 1.3, names in the background, heartbeats, and a route that is watched."""
-    return conduct(ThirdPartySitting(QUICK if choices.quick else Setup()), choices)
+    return run_session(ThirdPartyReproduction(QUICK if choices.quick else Setup()), choices)
 
 
-class ThirdPartySitting(Sitting):
+class ThirdPartyReproduction(Session):
     """Session: collects the results of all modes and prints them."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self._setup = setup
-        self._stays: list[Stay] = []
-        self._detour: Detour | None = None
+        self._stays: list[ModeResult] = []
+        self._detour: RouteChange | None = None
 
     def introduction(self) -> str:
         return introduction(self._setup)
 
-    async def carry_out(self, seed: int, folder: Path) -> None:
-        self._detour = await carry_out(self._setup, seed, folder, self.status.update, self._stays)
+    async def run_plan(self, seed: int, folder: Path) -> None:
+        self._detour = await run_plan(self._setup, seed, folder, self.status.update, self._stays)
 
     def present(self) -> list[Verdict]:
         if not self._stays:
@@ -95,7 +95,7 @@ class ThirdPartySitting(Sitting):
         }
 
 
-def summary(stay: Stay) -> dict[str, Any]:
+def summary(stay: ModeResult) -> dict[str, Any]:
     """Summary of a mode for JSON, without single calls."""
     return {
         "group": stay.mode.group,
@@ -118,7 +118,7 @@ def introduction(setup: Setup) -> str:
     )
 
 
-def table_of(stays: Sequence[Stay]) -> Table:
+def table_of(stays: Sequence[ModeResult]) -> Table:
     """Table with a row for each mode."""
     table = Table(title="ms; connecting: TCP and TLS, of each call on average")
     heads = ("", "mode", "calls", "failed", "p50", "p95", "p99", "opened", "cold", "connecting", "heartbeats")
@@ -132,7 +132,7 @@ def table_of(stays: Sequence[Stay]) -> Table:
     return table
 
 
-def findings(stays: Sequence[Stay], detour: Detour | None) -> list[str]:
+def findings(stays: Sequence[ModeResult], detour: RouteChange | None) -> list[str]:
     """Findings printed besides the bounds."""
     found = []
     old, new, beats = (stay_of(stays, mode) for mode in (OLD_A, NEW_A, BEATS))
@@ -150,7 +150,7 @@ def findings(stays: Sequence[Stay], detour: Detour | None) -> list[str]:
     return found
 
 
-def cost_of(beats: Stay) -> str:
+def cost_of(beats: ModeResult) -> str:
     """Cost of heartbeats in requests."""
     number = beats.account.heartbeats
     return (
@@ -160,7 +160,7 @@ def cost_of(beats: Stay) -> str:
     )
 
 
-def verdicts(stays: Sequence[Stay], detour: Detour | None) -> list[Verdict]:
+def verdicts(stays: Sequence[ModeResult], detour: RouteChange | None) -> list[Verdict]:
     """Verdicts on the bounds, as far as they were measured."""
     found = []
     old, new = stay_of(stays, OLD_A), stay_of(stays, NEW_A)

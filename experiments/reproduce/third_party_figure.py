@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from experiments.report import canvas
 from experiments.report.canvas import STYLE, WIDE
-from experiments.report.palette import FAINT
-from experiments.reproduce.provider import BEATS, MODES, WITHOUT, Stay
+from experiments.report.palette import NEGLIGIBLE_WEIGHT
+from experiments.reproduce.provider import BEATS, MODES, WITHOUT, ModeResult
 from experiments.reproduce.reuse_figure import nines
 
 COLOURS = ("#D55E00", "#E69F00", "#0072B2", "#009E73")
@@ -23,7 +23,7 @@ SOURCE = {WITHOUT: (400, 600), BEATS: (150, 300)}
 
 
 @mpl.rc_context(STYLE)
-def third_party_figure(stays: Sequence[Stay]) -> Figure:
+def third_party_figure(stays: Sequence[ModeResult]) -> Figure:
     """Figure with a panel for each group that was measured."""
     groups = [group for group in TITLES if any(stay.mode.group == group for stay in stays)]
     figure, panels = canvas.blank(WIDE, 4.4, 1, len(groups))
@@ -37,7 +37,7 @@ def third_party_figure(stays: Sequence[Stay]) -> Figure:
     return figure
 
 
-def draw_group(axes: Axes, stays: Sequence[Stay]) -> None:
+def draw_group(axes: Axes, stays: Sequence[ModeResult]) -> None:
     """Latency percentiles of one group in milliseconds."""
     colours = COLOURS if len(stays) > 2 else COLOURS[::2]
     for stay, colour in zip(stays, colours, strict=False):
@@ -48,7 +48,7 @@ def draw_group(axes: Axes, stays: Sequence[Stay]) -> None:
             at = nines(np.array([50.0, 99.0]))
             axes.plot(at, SOURCE[stay.mode], "o", color=colour, markersize=7, markerfacecolor="none")
     if any(stay.mode in SOURCE for stay in stays):
-        axes.plot([], [], "o", color=FAINT, markerfacecolor="none", label="source, p50 and p99")
+        axes.plot([], [], "o", color=NEGLIGIBLE_WEIGHT, markerfacecolor="none", label="source, p50 and p99")
     axes.set_xticks(nines(np.array(RANKS)), [f"{rank:g}" for rank in RANKS])
     axes.set_ylim(bottom=0)
     axes.set_xlabel("per cent of the calls")

@@ -21,7 +21,7 @@ from experiments.processes import Child
 from experiments.reproduce import crew
 from experiments.reproduce.asking import Line
 from experiments.reproduce.calls import Made, all_of
-from experiments.reproduce.crew import Keys, UnitFile
+from experiments.reproduce.crew import BalancerFile, Keys
 from experiments.reproduce.name_server import name_server
 from experiments.reproduce.provider import (
     DETOUR,
@@ -29,11 +29,11 @@ from experiments.reproduce.provider import (
     PHASES,
     TRIP,
     Account,
-    Detour,
     Mode,
+    ModeResult,
     Party,
+    RouteChange,
     Setup,
-    Stay,
 )
 
 NAME = "provider.test"
@@ -52,12 +52,12 @@ class Place:
     unit: Child
 
 
-async def carry_out(
-    setup: Setup, seed: int, folder: Path, told: Callable[[str], None], stays: list[Stay]
-) -> Detour:
+async def run_plan(
+    setup: Setup, seed: int, folder: Path, told: Callable[[str], None], stays: list[ModeResult]
+) -> RouteChange:
     """Run all phases and the route change in parallel. Raises `FleetFailedError`."""
     told(f"a route becomes {DETOUR} times as long")
-    watching = asyncio.ensure_future(detoured(setup, seed, folder))
+    watching = asyncio.ensure_future(route_changed(setup, seed, folder))
     try:
         for groups in PHASES:
             modes = [mode for mode in setup.modes if mode.group in groups]
@@ -71,7 +71,7 @@ async def carry_out(
 
 async def phase(
     modes: Sequence[Mode], setup: Setup, seed: int, folder: Path, told: Callable[[str], None]
-) -> list[Stay]:
+) -> list[ModeResult]:
     """Run these modes in parallel. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         names = ", ".join(f"{mode.group} {mode.name}" for mode in modes)
@@ -116,7 +116,7 @@ async def unit_for(
     return await crew.unit(f"{mode.group} {mode.name}".replace("/", "-"), file, folder, stack)
 
 
-def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> UnitFile:
+def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> BalancerFile:
     """Configuration of the balancer. Calls go to random endpoints. Each instance has its own hostname, so that no
     instance uses a DNS result that another has waited for.
     """
@@ -131,7 +131,7 @@ def file_of(mode: Mode, party: tuple[str, int], port: int, instances: int) -> Un
         tables["names"] = names_keys(port, mode.forgotten)
     if mode.pool:
         tables["pool"] = mode.pool
-    return UnitFile({"seed": 1, "policy": "random"}, tables, endpoints)
+    return BalancerFile({"seed": 1, "policy": "random"}, tables, endpoints)
 
 
 def names_keys(port: int, is_forgotten: bool) -> Keys:
@@ -154,7 +154,7 @@ async def settled(place: Place) -> None:
     raise FleetFailedError(f"{place.unit.name} had not warmed its connections within {WARM_WITHIN:g} s")
 
 
-async def stay(place: Place, setup: Setup, seed: int) -> Stay:
+async def stay(place: Place, setup: Setup, seed: int) -> ModeResult:
     """Make all calls of one mode. Raises `FleetFailedError`."""
     before = account_of(await crew.balancer_status(place.unit))
     made: list[Made] = []
@@ -171,7 +171,7 @@ async def stay(place: Place, setup: Setup, seed: int) -> Stay:
     seconds = time.monotonic() - began_at
     account = account_of(await crew.balancer_status(place.unit)).since(before)
     rest = setup.rests.get(place.mode.group, setup.gap)
-    return Stay(place.mode, tuple(made), seconds, rest, account)
+    return ModeResult(place.mode, tuple(made), seconds, rest, account)
 
 
 def instants(group: str, setup: Setup, rng: Random) -> Iterator[float]:
@@ -194,7 +194,7 @@ def account_of(status: dict[str, Any]) -> Account:
     return Account(opened, cold, died, heartbeats, handshakes)
 
 
-async def detoured(setup: Setup, seed: int, folder: Path) -> Detour:
+async def route_changed(setup: Setup, seed: int, folder: Path) -> RouteChange:
     """Restart a provider with a longer round trip, and measure how long the balancer takes to report it."""
     async with AsyncExitStack() as stack:
         port = next(lasting_ports(1))
@@ -207,13 +207,13 @@ async def detoured(setup: Setup, seed: int, folder: Path) -> Detour:
                 "pool": {"warm": 2},
                 "watch": {"lasting": setup.lasting},
             }
-            unit = await crew.unit("watching", UnitFile({}, tables, [endpoint]), folder, stack)
-            await until_usual(unit)
+            unit = await crew.unit("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
+            await wait_for_baseline(unit)
         await crew.ready("detour", party_argv(far, seed, port), stack)
         return await noticing(unit, setup.patience)
 
 
-async def until_usual(unit: Child) -> None:
+async def wait_for_baseline(unit: Child) -> None:
     """Wait until the balancer knows the usual handshake time. Raises `FleetFailedError`."""
     for _ in range(round(2 * WARM_WITHIN / LOOK)):
         endpoint = (await crew.balancer_status(unit))["endpoints"][0]
@@ -223,11 +223,11 @@ async def until_usual(unit: Child) -> None:
     raise FleetFailedError(f"{unit.name} has not learned what is usual{unit.tail}")
 
 
-async def noticing(unit: Child, patience: float) -> Detour:
+async def noticing(unit: Child, patience: float) -> RouteChange:
     began_at = time.monotonic()
     while (passed := time.monotonic() - began_at) < patience + 1:
         for event in (await crew.balancer_status(unit))["events"]:
             if event["what"].endswith("_departed"):
-                return Detour(DETOUR, passed, event["text"])
+                return RouteChange(DETOUR, passed, event["text"])
         await asyncio.sleep(LOOK)
-    return Detour(DETOUR, None)
+    return RouteChange(DETOUR, None)

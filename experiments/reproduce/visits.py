@@ -19,12 +19,12 @@ from experiments.errors import FleetFailedError
 from experiments.reproduce import crew
 from experiments.reproduce.caller import Connection, Target, client_context
 from experiments.reproduce.cells import CELLS, UNIT, Cell, Setup, Visit
-from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.crew import BalancerFile
 
 NAP = 0.002
 
 
-async def carry_out(setup: Setup, seed: int, folder: Path, told: Callable[[Visit], None]) -> None:
+async def run_plan(setup: Setup, seed: int, folder: Path, told: Callable[[Visit], None]) -> None:
     """Visit every cell `setup.visits` times. Raises `FleetFailedError`."""
     async with AsyncExitStack() as stack:
         far = await targets_of(setup, folder, stack)
@@ -67,7 +67,7 @@ async def worker(setup: Setup, tls: str, http: str, most: int | None, stack: Asy
 async def unit_before(target: Target, folder: Path, stack: AsyncExitStack) -> Target:
     """Start the balancer on the client's side of the link, in front of one worker."""
     endpoint = {"id": "far", "region": "far", "address": f"https://{target.authority}"}
-    file = UnitFile(tables={"upstream_tls": {"verify": False}}, endpoints=[endpoint])
+    file = BalancerFile(tables={"upstream_tls": {"verify": False}}, endpoints=[endpoint])
     return Target(*(await crew.unit("unit", file, folder, stack)).address)
 
 

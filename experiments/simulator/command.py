@@ -30,8 +30,8 @@ def simulate(scenario: str, policies: str | None, out: Path | None, **options: A
     Beside the registry's policies there are oracles, which use information that no balancer has: oracle-least-work,
     oracle-least-work-of-two, oracle-central-queue and oracle-static-split.
     """
-    from experiments.simulator.session import conduct
+    from experiments.simulator.session import run_session
 
     chosen = chosen_scenario(scenario, policies, options)
     command = shlex.join(["experiments", *sys.argv[1:]])
-    return conduct(chosen, command, out or default_directory(chosen))
+    return run_session(chosen, command, out or default_directory(chosen))

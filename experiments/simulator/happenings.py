@@ -17,7 +17,7 @@ from experiments.simulator.worker import Worker
 from policies.health.active_checks import Verdict
 from policies.routing.endpoint_state import EndpointState
 
-LOOK_EVERY = 2.0
+PROBE_WINDOW_EVERY = 2.0
 """Seconds between checks of an unreachable endpoint, as in the balancer."""
 
 
@@ -34,7 +34,7 @@ class Tick(Event):
         router = self._unit.router
         router.tick()
         self._count += 1
-        if self._count % int(LOOK_EVERY) == 0 and router.fitness.census.out[None]:
+        if self._count % int(PROBE_WINDOW_EVERY) == 0 and router.fitness.census.out[None]:
             for state in router.states:
                 if state.record.is_unreachable and not self._workers[state.id].is_down:
                     router.readmit(state.id)

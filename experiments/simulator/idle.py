@@ -11,9 +11,9 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from balancer.upstream.idle_timeout import REST, IdleTimeout, IdleTimeoutRules
+from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout, IdleTimeoutRules
 
-JUDGED_EVERY: Final = 1.0
+ESTIMATE_INTERVAL: Final = 1.0
 """Seconds between two updates of the idle-timeout estimate."""
 
 NONE: Final = -inf
@@ -33,7 +33,7 @@ class Idle:
         self.margin = 0.0
         self.limit = 0.0
         self._since: list[float] = []
-        self._lookout = NONE
+        self._probe_since = NONE
         self._looked_at = self._judged_at = now
         self._go_by()
 
@@ -49,50 +49,50 @@ class Idle:
     def clear(self) -> None:
         """Drop all connections without updating the estimate, because the worker has ended."""
         self._since.clear()
-        self._lookout = NONE
+        self._probe_since = NONE
 
-    def is_warm(self, now: float) -> bool:
+    def has_idle(self, now: float) -> bool:
         """Whether a usable idle connection exists."""
         since = self._since
         if not since:
             return False
-        if now - since[-1] < REST:
+        if now - since[-1] < MIN_IDLE_AGE:
             return True
         self._look(now)
         return bool(since) and now - since[-1] <= self.limit
 
     def lease(self, now: float) -> bool:
         """Take the newest connection if it is usable; returns whether one was taken."""
-        if not self.is_warm(now):
+        if not self.has_idle(now):
             return False
         age = now - self._since.pop()
-        if age >= REST:
-            self.horizon.stood(age - REST)
+        if age >= MIN_IDLE_AGE:
+            self.horizon.stood(age - MIN_IDLE_AGE)
         return True
 
     def _look(self, now: float) -> None:
         """Sweep, as the pool does periodically."""
-        if now - self._looked_at < REST:
+        if now - self._looked_at < MIN_IDLE_AGE:
             return
         self._looked_at = now
         self._end_lookout(now)
         if self.keeps <= self.limit:
             self._end_closed(now)
         self._expire(now)
-        if now - self._judged_at >= JUDGED_EVERY:
+        if now - self._judged_at >= ESTIMATE_INTERVAL:
             self._judged_at = now
             self.horizon.judge(now)
             self._go_by()
 
     def _end_lookout(self, now: float) -> None:
         """End the idle-timeout probe when it has reached the maximum age or the worker has closed it."""
-        if self._lookout == NONE or now - self._lookout < min(self.longest, self.keeps):
+        if self._probe_since == NONE or now - self._probe_since < min(self.longest, self.keeps):
             return
-        self._lookout = NONE
+        self._probe_since = NONE
         if self.keeps < self.longest:
-            self.horizon.closed(max(0.0, self.keeps - REST))
+            self.horizon.closed(max(0.0, self.keeps - MIN_IDLE_AGE))
         else:
-            self.horizon.stood(self.longest - REST)
+            self.horizon.stood(self.longest - MIN_IDLE_AGE)
 
     def _end_closed(self, now: float) -> None:
         """Remove connections that the worker closed before the estimate. Simultaneous closes count once."""
@@ -100,17 +100,17 @@ class Idle:
         while first < len(since) and now - since[first] >= self.keeps:
             first += 1
         if first:
-            self.horizon.closed(max(0.0, self.keeps - REST))
+            self.horizon.closed(max(0.0, self.keeps - MIN_IDLE_AGE))
             del since[:first]
 
     def _expire(self, now: float) -> None:
         """Remove connections older than the limit, keeping one as an idle-timeout probe."""
         since, first = self._since, 0
         while first < len(since) and now - since[first] > self.limit:
-            if self._lookout == NONE:
-                self._lookout = since[first]
+            if self._probe_since == NONE:
+                self._probe_since = since[first]
             else:
-                self.horizon.stood(max(0.0, self.limit - REST))
+                self.horizon.stood(max(0.0, self.limit - MIN_IDLE_AGE))
             first += 1
         if first:
             del since[:first]

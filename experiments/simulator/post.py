@@ -75,9 +75,9 @@ class WorkerConnections:
         self.state.connections = self if self.is_linked else None
 
     @property
-    def is_warm(self) -> bool:
+    def has_idle(self) -> bool:
         """Whether a request sent now finds an idle connection; read by policies."""
-        return self._idle.is_warm(self.unit.clock.at)
+        return self._idle.has_idle(self.unit.clock.at)
 
     @property
     def connect_time(self) -> float:

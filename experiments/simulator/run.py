@@ -96,7 +96,7 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
         "policy": {
             "name": simulation.model.policy["name"],
             "routed": sum(router.routed for router in routers),
-            "demoted": sum(router.demoted for router in routers),
+            "fallback_picks": sum(router.fallback_picks for router in routers),
             "last_fault": next((router.last_fault for router in routers if router.last_fault), None),
         },
         "requests": sum(unit.requests for unit in units),
@@ -113,8 +113,8 @@ def balancer_status(simulation: Simulation) -> dict[str, Any]:
 def faults(simulation: Simulation, samples: Samples) -> tuple[str, ...]:
     """Reasons why the run is invalid: fallback picks by another policy."""
     routers = [unit.router for unit in simulation.fleet.units]
-    demoted = sum(router.demoted for router in routers)
-    if not demoted and bool(np.isfinite(samples.ended_at).all()):
+    fallback_picks = sum(router.fallback_picks for router in routers)
+    if not fallback_picks and bool(np.isfinite(samples.ended_at).all()):
         return ()
     fault = next((router.last_fault for router in routers if router.last_fault), None)
-    return (f"the policy failed {demoted} times and was stood in for: {fault}",)
+    return (f"the policy failed {fallback_picks} times and was stood in for: {fault}",)

@@ -21,7 +21,7 @@ from experiments.simulator.run import simulate
 from experiments.terminal import console_here
 
 
-def conduct(scenario: Scenario, command: str, directory: Path) -> int:
+def run_session(scenario: Scenario, command: str, directory: Path) -> int:
     """Simulate the scenario into `directory`; returns the exit code. Raises `ExperimentError`."""
     console = console_here()
     campaign = blocks.prepare(scenario, command, directory, world="simulated")

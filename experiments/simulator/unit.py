@@ -320,7 +320,7 @@ class SimulatedBalancer:
     # --- wait queue
 
     def _wait(self, number: int, facts: RequestFacts, is_fresh: bool, now: float) -> None:
-        if not self.router.has_fit or self._waiting >= self._rules.queue:
+        if not self.router.has_eligible or self._waiting >= self._rules.queue:
             self._client.ended(number, 1, UNAVAILABLE, -1, facts.attempt, now)
             return
         waiting = Waiting(self, number, facts, is_fresh)

@@ -51,7 +51,7 @@ def sweep(
 ) -> int:
     """Simulate every cell of GRID, a TOML file, that its catalogue does not contain yet."""
     from experiments.simulator.run import simulate
-    from experiments.sweep.driver import Sitting, conduct
+    from experiments.sweep.driver import Session, run_session
     from experiments.terminal import console_here
 
     if workers is not None and scheduler is not None:
@@ -59,14 +59,14 @@ def sweep(
     chosen, console = load_grid(grid), console_here()
     if dry_run:
         return count(chosen, console)
-    sitting = Sitting(
+    sitting = Session(
         command=shlex.join(["experiments", *sys.argv[1:]]),
         out=out or default_catalogue(chosen),
         scheduler=scheduler,
         workers=workers,
         keep_samples=keep_samples,
     )
-    return conduct(chosen, sitting, simulate, console)
+    return run_session(chosen, sitting, simulate, console)
 
 
 def default_catalogue(grid: Grid) -> Path:

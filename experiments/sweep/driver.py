@@ -28,7 +28,7 @@ FAILED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sitting:
+class Session:
     """Options of one execution of a sweep; none of them changes a result."""
 
     command: str
@@ -38,7 +38,7 @@ class Sitting:
     keep_samples: bool = False
 
 
-def conduct(grid: Grid, sitting: Sitting, simulate: Simulate, console: Console) -> int:
+def run_session(grid: Grid, sitting: Session, simulate: Simulate, console: Console) -> int:
     """Compute the missing cells; returns the exit code. Raises `ExperimentError`."""
     dask()
     code = version_of(simulate)
@@ -64,7 +64,7 @@ def missing_of(cells: list[Cell], catalogue: Catalogue, keep_samples: bool) -> l
 
 
 async def carried_out(
-    missing: list[Cell], catalogue: Catalogue, sitting: Sitting, simulate: Simulate, progress: Progress
+    missing: list[Cell], catalogue: Catalogue, sitting: Session, simulate: Simulate, progress: Progress
 ) -> None:
     """Compute cells and store each in the catalogue before the next outcome is handled."""
     if not missing:

@@ -224,7 +224,7 @@ def matrix(
 ) -> int:
     """Sweep every scenario × every policy, and draw how far each is from the best."""
     from experiments.simulator.run import simulate
-    from experiments.sweep.driver import FAILED, Sitting, conduct
+    from experiments.sweep.driver import FAILED, Session, run_session
     from experiments.terminal import console_here
 
     name = "matrix-quick" if quick else "matrix"
@@ -239,8 +239,8 @@ def matrix(
     }
     file = out or Path("results") / f"{name}.sqlite"
     command = shlex.join(["experiments", *sys.argv[1:]])
-    sitting = Sitting(command=command, out=file, workers=workers, scheduler=scheduler)
-    code = conduct(checked_grid(raw, "matrix"), sitting, simulate, console_here())
+    sitting = Session(command=command, out=file, workers=workers, scheduler=scheduler)
+    code = run_session(checked_grid(raw, "matrix"), sitting, simulate, console_here())
     return write_report(file) or code if code in (0, FAILED) else code
 
 

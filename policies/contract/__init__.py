@@ -8,15 +8,15 @@ the policy.
 
 from policies.contract.broken import ContractBroken
 from policies.contract.rules import (
-    Told,
-    bears_a_slow_start,
+    RecoverySignal,
+    avoids_failing,
+    avoids_starvation,
     ends_with_failures,
     repeats_itself,
+    respects_slow_start,
     returns_in_time,
     share_after_return,
-    shuns_failures,
     spares_a_cold_endpoint,
-    starves_nobody,
     stays_within_the_set,
 )
 from policies.contract.spread import (
@@ -39,12 +39,12 @@ RULES = (
     stays_within_the_set,
     repeats_itself,
     begins_anywhere,
-    starves_nobody,
+    avoids_starvation,
     spares_a_cold_endpoint,
-    shuns_failures,
+    avoids_failing,
     ends_with_failures,
     returns_in_time,
-    bears_a_slow_start,
+    respects_slow_start,
 )
 
 
@@ -60,9 +60,10 @@ __all__ = [
     "Answer",
     "ContractBroken",
     "ManualClock",
-    "Told",
+    "RecoverySignal",
     "Trial",
-    "bears_a_slow_start",
+    "avoids_failing",
+    "avoids_starvation",
     "begins_anywhere",
     "begins_by_weight",
     "check",
@@ -76,12 +77,11 @@ __all__ = [
     "keeps_the_fullest_low",
     "most_first",
     "repeats_itself",
+    "respects_slow_start",
     "respects_weights",
     "returns_in_time",
     "share_after_return",
-    "shuns_failures",
     "spares_a_cold_endpoint",
-    "starves_nobody",
     "stays_within_the_set",
     "steady",
     "weight_error",

@@ -7,7 +7,7 @@ class ContractBroken(AssertionError):
     """A policy violates a rule of the contract."""
 
 
-def demand(kept: bool, otherwise: str) -> None:
+def require(kept: bool, otherwise: str) -> None:
     """Raise ContractBroken with the message `otherwise` unless `kept`."""
     if not kept:
         raise ContractBroken(otherwise)

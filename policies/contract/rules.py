@@ -9,7 +9,7 @@ from collections import Counter
 from enum import Enum
 from random import Random
 
-from policies.contract.broken import demand
+from policies.contract.broken import require
 from policies.contract.trial import REGION, Answer, Trial, endpoints
 from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
@@ -25,7 +25,10 @@ def stays_within_the_set(make: PolicyMaker) -> None:
     for _ in range(300):
         trial.router.set_healthy(f"{REGION}-{rng.randrange(1, 6)}", rng.random() < 0.5)
         trial.open_loop(100, 0.1)
-    demand(trial.router.demoted == 0, f"demoted {trial.router.demoted} times: {trial.router.last_fault}")
+    require(
+        trial.router.fallback_picks == 0,
+        f"fallback picks: {trial.router.fallback_picks}, last fault: {trial.router.last_fault}",
+    )
 
 
 def repeats_itself(make: PolicyMaker) -> None:
@@ -33,10 +36,10 @@ def repeats_itself(make: PolicyMaker) -> None:
     one, other = (Trial(make, endpoints(1, 2, 3)) for _ in range(2))
     for trial in (one, other):
         trial.closed_loop(10, 10)
-    demand(one.log == other.log, "the same seed gave two different runs")
+    require(one.log == other.log, "the same seed gave two different runs")
 
 
-def starves_nobody(make: PolicyMaker) -> None:
+def avoids_starvation(make: PolicyMaker) -> None:
     """An endpoint that was twenty times slower for 30 s has a third of its fair share again 30 s later."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
@@ -45,7 +48,7 @@ def starves_nobody(make: PolicyMaker) -> None:
     trial = Trial(make, endpoints(*[1] * 4), answer)
     trial.open_loop(40, 90)
     share = trial.picked(since=60)[f"{REGION}-0"] / trial.picked(since=60).total()
-    demand(share >= 0.25 / 3, f"an endpoint that had recovered got {share:.1%} of the requests")
+    require(share >= 0.25 / 3, f"an endpoint that had recovered got {share:.1%} of the requests")
 
 
 def spares_a_cold_endpoint(make: PolicyMaker) -> None:
@@ -55,7 +58,7 @@ def spares_a_cold_endpoint(make: PolicyMaker) -> None:
     trial.router.replace(endpoints(*[1] * 5))
     picked = Counter(trial.send().id for _ in range(20))
     cold = picked[f"{REGION}-4"]
-    demand(cold <= 12, f"a cold endpoint got {cold} of the next 20 requests")
+    require(cold <= 12, f"a cold endpoint got {cold} of the next 20 requests")
 
 
 def ends_with_failures(make: PolicyMaker) -> None:
@@ -70,21 +73,21 @@ def ends_with_failures(make: PolicyMaker) -> None:
     trial.closed_loop(12, 60)
     failed = trial.picked(since=1) - trial.picked(since=20)
     share = failed[f"{REGION}-0"] / failed.total()
-    demand(share <= 0.005, f"an endpoint that fails every request and is ejected got {share:.2%} of them")
+    require(share <= 0.005, f"an endpoint that fails every request and is ejected got {share:.2%} of them")
     again = trial.picked(since=40)
     share = again[f"{REGION}-0"] / again.total()
-    demand(share >= 1 / 18, f"an endpoint that is back from its ejection got {share:.1%} of the requests")
+    require(share >= 1 / 18, f"an endpoint that is back from its ejection got {share:.1%} of the requests")
 
 
 def returns_in_time(make: PolicyMaker) -> None:
     """An endpoint that failed every request for 3 s has at least a third of its fair share within three seconds of its
     recovery, whether a check, the end of an ejection or only its requests show it."""
-    for told in Told:
+    for told in RecoverySignal:
         share = share_after_return(make, told)
-        demand(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")
+        require(share >= 1 / 18, f"an endpoint that is well by {told.value} got {share:.1%} of the requests")
 
 
-class Told(Enum):
+class RecoverySignal(Enum):
     """How the recovery of an endpoint is detected."""
 
     BY_A_CHECK = "a check"
@@ -92,16 +95,16 @@ class Told(Enum):
     BY_NOBODY = "nothing but requests"
 
 
-def share_after_return(make: PolicyMaker, told: Told) -> float:
+def share_after_return(make: PolicyMaker, told: RecoverySignal) -> float:
     """Return the share that one of six gets in the third second after its recovery: after the check passes again, the
     ejection ends, or its requests succeed."""
-    rules = EjectionRules(failures=2, time=2.0) if told is Told.BY_ITS_TIME else None
+    rules = EjectionRules(failures=2, time=2.0) if told is RecoverySignal.BY_ITS_TIME else None
     trial = Trial(
         make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Health(Random(4), ejection=rules)
     )
     state = trial.router.find(f"{REGION}-0")
     trial.open_loop(500, 10.5)
-    trial.router.set_healthy(state.id, told is not Told.BY_A_CHECK)
+    trial.router.set_healthy(state.id, told is not RecoverySignal.BY_A_CHECK)
     trial.open_loop(500, 2.5)
     trial.router.set_healthy(state.id, True)
     well_at = max(trial.clock.time, state.record.until or 0.0)
@@ -120,7 +123,7 @@ def _failing_from_10_to_13() -> Answer:
     return answer
 
 
-def bears_a_slow_start(make: PolicyMaker) -> None:
+def respects_slow_start(make: PolicyMaker) -> None:
     """A new endpoint gets little more than its slow-start part of a fair share, and its full share in the end."""
     trial = Trial(make, endpoints(*[1] * 4), fitness=Health(Random(4), slow_start=SlowStart(window=20.0)))
     trial.closed_loop(24, 10)
@@ -128,15 +131,15 @@ def bears_a_slow_start(make: PolicyMaker) -> None:
     trial.closed_loop(0, 30)
     first = trial.picked(since=10) - trial.picked(since=14)
     share = first[f"{REGION}-4"] / first.total()
-    demand(
+    require(
         share <= 0.1, f"a new endpoint got {share:.1%} of the requests in the first fifth of its slow start"
     )
     later = trial.picked(since=32)
     share = later[f"{REGION}-4"] / later.total()
-    demand(share >= 0.2 / 3, f"a new endpoint got {share:.1%} of the requests after its slow start")
+    require(share >= 0.2 / 3, f"a new endpoint got {share:.1%} of the requests after its slow start")
 
 
-def shuns_failures(make: PolicyMaker) -> None:
+def avoids_failing(make: PolicyMaker) -> None:
     """An endpoint that fails within 5 ms gets at most a little over its fair share, however idle it looks."""
 
     def answer(state: EndpointState, now: float) -> tuple[float, OutcomeKind]:
@@ -145,4 +148,4 @@ def shuns_failures(make: PolicyMaker) -> None:
     trial = Trial(make, endpoints(*[1] * 6), answer)
     trial.closed_loop(24, 10)
     share = trial.picked()[f"{REGION}-0"] / trial.picked().total()
-    demand(share <= 0.2, f"an endpoint that fails every request got {share:.1%} of them")
+    require(share <= 0.2, f"an endpoint that fails every request got {share:.1%} of them")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from policies.contract.broken import demand
+from policies.contract.broken import require
 from policies.contract.trial import REGION, ManualClock, Trial, endpoints
 from policies.policy import PolicyMaker
 from policies.routing.facts import RequestFacts
@@ -27,7 +27,7 @@ def begins_anywhere(make: PolicyMaker) -> None:
     """
     for name, earlier in (("started", 0), ("told of a newcomer", 5)):
         share = most_first(make, [1.0] * 6, earlier)
-        demand(
+        require(
             share <= 0.35,
             f"{share:.0%} of the balancers that were {name} at once went to the same endpoint first",
         )
@@ -37,7 +37,7 @@ def begins_by_weight(make: PolicyMaker) -> None:
     """As `begins_anywhere`, with an endpoint three times as heavy as the others: it is first for some, not for all."""
     for name, earlier in (("started", 0), ("told of a newcomer", 5)):
         share = most_first(make, [1.0, 1.0, 3.0, 1.0, 1.0, 1.0], earlier)
-        demand(
+        require(
             share <= 0.6,
             f"{share:.0%} of the balancers that were {name} at once went to the same endpoint first",
         )
@@ -63,7 +63,7 @@ def most_first(make: PolicyMaker, weights: list[float], earlier: int) -> float:
 def evens_out(make: PolicyMaker, most: float) -> None:
     """The busiest of equals gets no more than `most` times its fair share."""
     found = imbalance(make)
-    demand(found <= most, f"one of six equals got {found:.3f} times its fair share, {most:g} is allowed")
+    require(found <= most, f"one of six equals got {found:.3f} times its fair share, {most:g} is allowed")
 
 
 def imbalance(make: PolicyMaker) -> float:
@@ -77,7 +77,7 @@ def imbalance(make: PolicyMaker) -> float:
 def respects_weights(make: PolicyMaker, within: float) -> None:
     """Shares differ from the weights by at most `within`."""
     found = weight_error(make)
-    demand(found <= within, f"a share is {found:.3f} from what weights 1 : 2 : 3 say, {within:g} is allowed")
+    require(found <= within, f"a share is {found:.3f} from what weights 1 : 2 : 3 say, {within:g} is allowed")
 
 
 def weight_error(make: PolicyMaker) -> float:
@@ -91,7 +91,7 @@ def weight_error(make: PolicyMaker) -> float:
 def finds_the_idle(make: PolicyMaker, least: float) -> None:
     """The idle one of two endpoints gets at least this share."""
     found = idle_share(make)
-    demand(found >= least, f"the idle one of two got {found:.1%} of the requests, {least:.0%} is expected")
+    require(found >= least, f"the idle one of two got {found:.1%} of the requests, {least:.0%} is expected")
 
 
 def idle_share(make: PolicyMaker) -> float:
@@ -107,7 +107,7 @@ def idle_share(make: PolicyMaker) -> float:
 def keeps_the_fullest_low(make: PolicyMaker, most: float) -> None:
     """The fullest of a hundred endpoints holds no more than `most` of a thousand requests."""
     found = fullest(make)
-    demand(found <= most, f"the fullest of 100 holds {found:.1f} of 1000 requests, {most:g} is expected")
+    require(found <= most, f"the fullest of 100 holds {found:.1f} of 1000 requests, {most:g} is expected")
 
 
 def fullest(make: PolicyMaker) -> float:

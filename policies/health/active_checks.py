@@ -61,7 +61,7 @@ class Verdict:
         self.due_at = now + self._interval()
         return has_changed
 
-    def hasten(self, now: float) -> None:
+    def check_soon(self, now: float) -> None:
         """Schedule the next check early, because another mechanism reports a change of the endpoint."""
         self.due_at = min(self.due_at, now + self._jittered(self.rules.fast_interval))
 

@@ -26,12 +26,12 @@ def allowance(size: int) -> int:
     return size // 2
 
 
-def region_allowance(size: int) -> int:
+def max_ejected_in_region(size: int) -> int:
     """Return how many endpoints of a region of `size` may be ejected: at least one, if the pool's limit allows it."""
     return max(1, size // 2)
 
 
-class Census:
+class HealthCounts:
     """Counts of endpoints and of unhealthy ones, per region, and in all under None.
 
     Only endpoints in ready state count.
@@ -74,14 +74,14 @@ class Census:
 
     def region_can_spare(self, state: EndpointState) -> bool:
         """Whether the region may lose one more endpoint."""
-        return self.out[state.region] < region_allowance(self.size[state.region])
+        return self.out[state.region] < max_ejected_in_region(self.size[state.region])
 
-    def is_overdrawn(self, region: Region) -> bool:
+    def exceeds_limit(self, region: Region) -> bool:
         """Whether more are out than may be ejected, of all or of `region`."""
         out, size = self.out, self.size
-        return out[None] > allowance(size[None]) or out[region] > region_allowance(size[region])
+        return out[None] > allowance(size[None]) or out[region] > max_ejected_in_region(size[region])
 
-    def fit_share(self, region: Region | None) -> float:
+    def healthy_share(self, region: Region | None) -> float:
         """Return the healthy share of a region, or of all under None; 1 if it is empty."""
         size = self.size[region]
         return 1 - self.out[region] / size if size else 1.0

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from policies.health.ejection_limit import Census, LastSuccesses, allowance, region_allowance
+from policies.health.ejection_limit import HealthCounts, LastSuccesses, allowance, max_ejected_in_region
 from policies.health.latency_outliers import slow_ones
-from policies.health.outlier_detection import Cause, Ejection, EjectionRules, give_back
+from policies.health.outlier_detection import Cause, Ejection, EjectionRules, end_ejection
 from policies.health.panic import Panic, is_wanted
 from policies.health.slow_start import SlowStart
 from policies.routing.facts import AdminState, Outcome
@@ -38,7 +38,7 @@ class Health:
         self.ejection = Ejection(ejection or NEVER, rng)
         self.panic = panic if panic is not None else Panic(share=0.0)
         self.slow_start = slow_start if slow_start is not None else SlowStart()
-        self.census = Census()
+        self.census = HealthCounts()
         self._states: Sequence[EndpointState] = ()
         self._last_successes = LastSuccesses()
 
@@ -51,15 +51,15 @@ class Health:
     def judge(
         self, states: Sequence[EndpointState], now: float, routed: int, *, keeps_to_regions: bool, warms: bool
     ) -> None:
-        """Update `is_sound` and `is_fit` of all endpoints.
+        """Update `is_sound` and `is_eligible` of all endpoints.
 
         `warms`: an endpoint that took no requests before and does now begins a slow start.
         """
         self._states = states
-        self._look_who_returned(states, now, warms)
-        self.census = Census(states)
-        if self._keep_within_allowance(states, now):
-            self._look_who_returned(states, now, warms)
+        self._update_health(states, now, warms)
+        self.census = HealthCounts(states)
+        if self._enforce_ejection_limit(states, now):
+            self._update_health(states, now, warms)
         self.panic.judge(self.census, keeps_to_regions, routed)
         self.panic.admit(states)
         if self.slow_start:
@@ -80,48 +80,48 @@ class Health:
     ) -> bool:
         """Like `judge`, if only `state` was added, updated or removed; `states` are all present ones.
 
-        Returns whether `is_fit` of others may have changed. O(regions), unless there is panic or more are ejected than
-        may be now; O(n) for the first slow start.
+        Returns whether `is_eligible` of others may have changed. O(regions), unless there is panic or more are
+        ejected than may be now; O(n) for the first slow start.
         """
         self._states = states
         was_panic, was_sound = bool(self.panic), state.is_sound
         is_returning = False
-        state.is_sound = is_wanted(state) and state.is_well
+        state.is_sound = is_wanted(state) and state.passes_health
         if state.is_member:
             self.census.add(state)
-        if state.is_sound and not (was_sound or state.is_fit):
+        if state.is_sound and not (was_sound or state.is_eligible):
             self.slow_start.begin_alone(state, states, now)
-        if self.census.is_overdrawn(state.region) and self._keep_within_allowance(states, now):
+        if self.census.exceeds_limit(state.region) and self._enforce_ejection_limit(states, now):
             is_returning = True
-            self._look_who_returned(states, now, warms=True)
+            self._update_health(states, now, warms=True)
         self.panic.judge(self.census, keeps_to_regions, routed)
-        state.is_fit = state.is_sound
+        state.is_eligible = state.is_sound
         if was_panic or self.panic or is_returning:
             self.panic.admit(states)
             return True
         return False
 
-    def reconsider(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
+    def reevaluate(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
         """Like `judge`, if only the health of `state` has changed; return whether others may have changed.
 
         O(regions) unless there is panic or a slow start."""
         was_panic = bool(self.panic)
-        self._look_who_returned((state,), now, warms=True)
+        self._update_health((state,), now, warms=True)
         self.panic.judge(self.census, keeps_to_regions, routed)
-        state.is_fit = state.is_sound
+        state.is_eligible = state.is_sound
         if was_panic or self.panic:
             self.panic.admit(self._states)
         if self.slow_start:
             self.slow_start.advance(self._states, now)
         return was_panic or bool(self.panic) or bool(self.slow_start)
 
-    def _look_who_returned(self, states: Sequence[EndpointState], now: float, warms: bool) -> None:
+    def _update_health(self, states: Sequence[EndpointState], now: float, warms: bool) -> None:
         for state in states:
             was_sound = state.is_sound
-            state.is_sound = is_wanted(state) and state.is_well
+            state.is_sound = is_wanted(state) and state.passes_health
             if state.is_sound is not was_sound:
                 self.census.flip(state)
-            if warms and state.is_sound and not (was_sound or state.is_fit):  # a panic keeps it warm
+            if warms and state.is_sound and not (was_sound or state.is_eligible):  # a panic keeps it warm
                 self.slow_start.begin(state, now)
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:
@@ -133,7 +133,7 @@ class Health:
 
     def tick(self, states: Sequence[EndpointState], now: float) -> bool:
         """Run periodic work, about once a second; return whether an endpoint was ejected or has returned."""
-        has_changed = self._give_back(states, now)
+        has_changed = self._end_due_ejections(states, now)
         rules = self.ejection.rules
         if rules.success_rate or rules.failures:
             self._last_successes.look(states, now)
@@ -150,29 +150,29 @@ class Health:
         """Note a successful connection; return whether this ended an ejection for failed connections."""
         if not state.record.is_unreachable:
             return False
-        give_back(state, now)
+        end_ejection(state, now)
         return True
 
-    def _give_back(self, states: Sequence[EndpointState], now: float) -> bool:
+    def _end_due_ejections(self, states: Sequence[EndpointState], now: float) -> bool:
         due = [state for state in states if state.record.until is not None and state.record.until <= now]
         for state in due:
-            give_back(state, now)
+            end_ejection(state, now)
         return bool(due)
 
     def _eject(self, state: EndpointState, cause: Cause, now: float) -> bool:
         """Eject `state` unless the limits forbid it; return whether it was ejected."""
         census = self.census
-        is_a_fact = cause is Cause.UNREACHABLE or (
+        is_certain = cause is Cause.UNREACHABLE or (
             cause is Cause.FAILURES and self._last_successes.is_lost(state.region, now)
         )
-        if not census.can_spare(state) or not (is_a_fact or census.region_can_spare(state)):
+        if not census.can_spare(state) or not (is_certain or census.region_can_spare(state)):
             return False
-        self.ejection.eject(state, cause, now, is_a_fact=is_a_fact)
+        self.ejection.eject(state, cause, now, is_certain=is_certain)
         state.is_sound = False
         census.flip(state)
         return True
 
-    def _keep_within_allowance(self, states: Sequence[EndpointState], now: float) -> bool:
+    def _enforce_ejection_limit(self, states: Sequence[EndpointState], now: float) -> bool:
         """Return ejected endpoints to the pool, soonest due first, where a smaller pool allows fewer ejections."""
         out = [
             state for state in states if state.record.until is not None and state.standing is AdminState.UP
@@ -182,10 +182,10 @@ class Health:
         sizes = self.census.size
         returning = surplus(out, allowance(sizes[None]))
         for region in {state.region for state in out}:
-            members = [state for state in out if state.region == region and not state.record.is_a_fact]
-            returning |= surplus(members, region_allowance(sizes[region]))
+            members = [state for state in out if state.region == region and not state.record.is_certain]
+            returning |= surplus(members, max_ejected_in_region(sizes[region]))
         for state in returning:
-            give_back(state, now)
+            end_ejection(state, now)
         return bool(returning)
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 JITTER = 0.1
 """Relative jitter by which an ejection may be shorter, so that endpoints ejected together do not return together."""
 
-GRAINS = 6
+WINDOW_STEPS = 6
 """Steps in which the window of the success rate moves on."""
 
 PEERS_FAIL = 0.5
 """Success rate of the other endpoints below which consecutive failures do not count."""
 
 FULL = 503
-FULL_FOR = 1.0
+OVERLOADED_FOR = 1.0
 """Seconds without a success until status 503 counts. A worker whose queue is full rejects many in a row between two
 that it takes; to eject it leaves more to the others, which are as full. A broken worker rejects for longer."""
 
@@ -67,7 +67,7 @@ class Record:
 
     `until` is the end of the ejection, None unless it is ejected now; `cause` the reason of the last ejection; `count`
     the number of ejections. `rate` is (successes, requests) of the window. The present consecutive failures began at
-    `failing_since`. `is_a_fact`: the endpoint is unreachable or its region lost.
+    `failing_since`. `is_certain`: the endpoint is unreachable or its region lost.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Record:
         "cause",
         "count",
         "failing_since",
-        "is_a_fact",
+        "is_certain",
         "is_returned",
         "rate",
         "slow_for",
@@ -91,7 +91,7 @@ class Record:
         self.until: float | None = None
         self.cause: Cause | None = None
         self.count = self.times = 0
-        self.is_a_fact = False
+        self.is_certain = False
         self.is_returned = False  # it was ejected before, and has returned
         self.rate = (0, 0)
         self.slow_for = 0  # ticks
@@ -131,7 +131,7 @@ class Record:
         seconds = min(rules.longest, rules.time * self.times)
         self.until = now + seconds * (1 - JITTER * rng.random())
 
-    def give_back(self, ok: int, now: float) -> None:
+    def end_ejection(self, ok: int, now: float) -> None:
         """End the ejection and reset all counts; the endpoint is on trial."""
         self.until = None
         self.is_returned = True
@@ -144,7 +144,7 @@ class Record:
     def measure(self, ok: int, failed: int, now: float, window: float) -> None:
         """Take a snapshot of the totals; `rate` then covers the last `window` seconds, or up to one step more."""
         snapshots = self._snapshots
-        if not snapshots or now - snapshots[-1][0] >= window / GRAINS:
+        if not snapshots or now - snapshots[-1][0] >= window / WINDOW_STEPS:
             snapshots.append((now, ok, failed))
         while len(snapshots) > 1 and snapshots[1][0] <= now - window:
             snapshots.popleft()
@@ -171,7 +171,7 @@ class Ejection:
             return None
         if outcome.kind is OutcomeKind.REFUSED:
             return Cause.UNREACHABLE
-        if outcome.status == FULL and outcome.ended_at - record.failing_since < FULL_FOR:
+        if outcome.status == FULL and outcome.ended_at - record.failing_since < OVERLOADED_FOR:
             return None
         return Cause.FAILURES if self._others(record) >= PEERS_FAIL else None
 
@@ -198,13 +198,13 @@ class Ejection:
         successes, requests = self._successes - successes, self._requests - requests
         return successes / requests if requests >= self.rules.requests else 1.0
 
-    def eject(self, state: EndpointState, cause: Cause, now: float, *, is_a_fact: bool) -> None:
+    def eject(self, state: EndpointState, cause: Cause, now: float, *, is_certain: bool) -> None:
         """Eject `state` by the present rules, without a check of the limits."""
         state.record.eject(cause, now, self.rules, self._rng)
-        state.record.is_a_fact = is_a_fact
+        state.record.is_certain = is_certain
 
 
-def give_back(state: EndpointState, now: float) -> None:
+def end_ejection(state: EndpointState, now: float) -> None:
     """End the ejection of the endpoint."""
-    state.record.give_back(state.successes, now)
+    state.record.end_ejection(state.successes, now)
     state.returned()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from policies.routing.facts import AdminState, Region
 
 if TYPE_CHECKING:
-    from policies.health.ejection_limit import Census
+    from policies.health.ejection_limit import HealthCounts
     from policies.routing.endpoint_state import EndpointState
 
 
@@ -42,12 +42,12 @@ class Panic:
         """Return how many of the `routed` requests so far were routed in panic."""
         return self._requests + (routed - self._routed_before if self._routed_before is not None else 0)
 
-    def judge(self, census: Census, keeps_to_regions: bool, routed: int) -> None:
+    def judge(self, census: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
         """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
-        self.is_everywhere = census.fit_share(None) < self.share
+        self.is_everywhere = census.healthy_share(None) < self.share
         ill = (region for region in census.size if region is not None) if keeps_to_regions else ()
-        self.regions = frozenset(region for region in ill if 0 < census.fit_share(region) < self.share)
+        self.regions = frozenset(region for region in ill if 0 < census.healthy_share(region) < self.share)
         self.times += len(self.regions - were) + (self.is_everywhere and not was_everywhere)
         self._count(routed)
 
@@ -56,13 +56,15 @@ class Panic:
         self._routed_before = routed if self else None
 
     def admit(self, states: Sequence[EndpointState]) -> None:
-        """Update `is_fit` of all endpoints: healthy, or admitted by the panic."""
+        """Update `is_eligible` of all endpoints: healthy, or admitted by the panic."""
         for state in states:
             is_admitted = self.is_everywhere or state.region in self.regions
-            state.is_fit = state.is_sound or (is_admitted and is_wanted(state) and not is_unreachable(state))
-        if self.is_everywhere and not any(state.is_fit for state in states):
+            state.is_eligible = state.is_sound or (
+                is_admitted and is_wanted(state) and not is_unreachable(state)
+            )
+        if self.is_everywhere and not any(state.is_eligible for state in states):
             for state in states:
-                state.is_fit = is_wanted(state)
+                state.is_eligible = is_wanted(state)
 
 
 def is_wanted(state: EndpointState) -> bool:

@@ -63,7 +63,7 @@ class SlowStart:
 
     def _usual(self, states: Iterable[EndpointState]) -> float:
         """Return the requests in flight per unit of weight at warm endpoints; `inf` if there are none."""
-        warm = [state for state in states if state.is_fit and state not in self._since]
+        warm = [state for state in states if state.is_eligible and state not in self._since]
         weight = sum(state.weight for state in warm)
         return sum(state.in_flight for state in warm) / weight if weight else inf
 

@@ -12,8 +12,8 @@ from hashlib import blake2b
 from random import Random
 from typing import Final
 
-from policies.insight.combined_hooks import take_on
-from policies.insight.explanation import Around
+from policies.insight.combined_hooks import combine_hooks
+from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
@@ -47,7 +47,7 @@ class Arm:
             self.latency.record(outcome.ended_at - picked_at)
 
 
-class Canary(Around):
+class Canary(WrappingPolicy):
     """`live` picks, except for a `share` (0..1) of the requests, for which `candidate` does.
 
     With `by_key` requests with the same key, or without a key the same path, always use the same policy; else it is
@@ -70,14 +70,14 @@ class Canary(Around):
         self.keeps_to_regions = bool(getattr(live[1], "keeps_to_regions", False))
         self._random = rng.random
         self._last: Arm | None = None
-        take_on(self, (live[1], candidate[1]))
+        combine_hooks(self, (live[1], candidate[1]))
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
         """Both arms, the live one first."""
         return self.live, self.candidate
 
-    def inside(self) -> Iterable[Policy]:
+    def inner_policies(self) -> Iterable[Policy]:
         """Return the live policy and the candidate."""
         return (arm.policy for arm in self.arms)
 

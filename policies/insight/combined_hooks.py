@@ -19,7 +19,7 @@ ASKED = "probes"
 """The hook that returns the endpoints to probe."""
 
 
-def take_on(chorus: object, policies: Sequence[Policy]) -> None:
+def combine_hooks(chorus: object, policies: Sequence[Policy]) -> None:
     """Give `chorus` every hook that one of `policies` has."""
     for name in TOLD:
         hooks = hooks_of(policies, name)
@@ -27,7 +27,7 @@ def take_on(chorus: object, policies: Sequence[Policy]) -> None:
             setattr(chorus, name, hooks[0] if len(hooks) == 1 else _all(hooks))
     asked = hooks_of(policies, ASKED)
     if asked:
-        setattr(chorus, ASKED, asked[0] if len(asked) == 1 else _whom(asked))
+        setattr(chorus, ASKED, asked[0] if len(asked) == 1 else _concatenate(asked))
 
 
 def hooks_of(policies: Sequence[Policy], name: str) -> list[Callable[..., Any]]:
@@ -43,7 +43,7 @@ def _all(hooks: Sequence[Callable[..., None]]) -> Callable[..., None]:
     return tell
 
 
-def _whom(
+def _concatenate(
     hooks: Sequence[Callable[[float], Sequence[EndpointState]]],
 ) -> Callable[[float], list[EndpointState]]:
     def ask(now: float) -> list[EndpointState]:

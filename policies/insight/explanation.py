@@ -33,13 +33,13 @@ PANIC: Final = "panic"
 LOOK: Final = "look"
 """Reason: a trial of an endpoint that has failed lately, without its failure penalty."""
 
-RAISED: Final = "demoted-raised"
+RAISED: Final = "fallback-raised"
 """Reason: the policy raised an error. The fallback's reasons follow."""
 
-NOT_ON_OFFER: Final = "demoted-not-on-offer"
+NOT_SELECTABLE: Final = "fallback-not-on-offer"
 """Reason: the policy picked an endpoint that was not selectable. The fallback's reasons follow."""
 
-TOO_SLOW: Final = "demoted-too-slow"
+TOO_SLOW: Final = "fallback-too-slow"
 """Reason: the policy exceeded its time budget. The fallback's reasons follow."""
 
 Candidate = EndpointState | str
@@ -144,26 +144,26 @@ class Trace:
         last.picked = state
         if not last.steps:
             self.note(PICKED, (state,))
-        if state.is_fit and not state.is_sound and PANIC not in last.reasons:
+        if state.is_eligible and not state.is_sound and PANIC not in last.reasons:
             self.note(PANIC, (state,))
-        if is_look(state, now) and LOOK not in last.reasons:
+        if is_trial(state, now) and LOOK not in last.reasons:
             self.note(LOOK, (state,))
 
 
-def is_look(state: EndpointState, now: float) -> bool:
+def is_trial(state: EndpointState, now: float) -> bool:
     """Whether one more request would be a trial of an endpoint that has failed lately."""
     latency = state.latency
     is_remembered = latency.failures > 0.0 and now - latency.measured_at < FORGET_AFTER
     return is_remembered and state.blame(now) == 0.0
 
 
-def pass_on(policy: object, trace: Trace | None) -> None:
+def set_trace(policy: object, trace: Trace | None) -> None:
     """Set the trace of a policy, if it supports explanations."""
     if hasattr(policy, "trace"):
         policy.trace = trace
 
 
-class Around(ABC):
+class WrappingPolicy(ABC):
     """Base of policies that wrap others: inner policies share its trace."""
 
     _trace: Trace | None = None
@@ -176,11 +176,11 @@ class Around(ABC):
     @trace.setter
     def trace(self, trace: Trace | None) -> None:
         self._trace = trace
-        for policy in self.inside():
-            pass_on(policy, trace)
+        for policy in self.inner_policies():
+            set_trace(policy, trace)
 
     @abstractmethod
-    def inside(self) -> Iterable[object]:
+    def inner_policies(self) -> Iterable[object]:
         """Return the inner policies whose reasons belong in the explanation."""
 
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
-from policies.insight.combined_hooks import hooks_of, take_on
-from policies.insight.explanation import Around
+from policies.insight.combined_hooks import combine_hooks, hooks_of
+from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
 from policies.routing.facts import RequestFacts
 
-TOO_OFTEN = 100
+FAULT_LIMIT = 100
 """Faults after which a shadow is no longer called: it would cost time and give no information."""
 
 
@@ -37,7 +37,7 @@ class Shadow:
     @property
     def is_asked(self) -> bool:
         """Whether it is still called: it has not failed too often."""
-        return self.faults < TOO_OFTEN
+        return self.faults < FAULT_LIMIT
 
     def see(self, live: EndpointState, facts: RequestFacts, available: Available, now: float) -> None:
         """Let the shadow pick for a request for which the live policy has picked `live`."""
@@ -74,7 +74,7 @@ class Shadow:
         return sum(abs(self.picks[name] - self.beside[name]) for name in names) / 2 / max(1, self.seen)
 
 
-class Shadowed(Around):
+class Shadowed(WrappingPolicy):
     """Policy that delegates to `live` and lets `shadows` pick for comparison."""
 
     def __init__(self, live: Policy, shadows: Sequence[Shadow]) -> None:
@@ -82,9 +82,9 @@ class Shadowed(Around):
         self.shadows = tuple(shadows)
         self.keeps_to_regions = bool(getattr(live, "keeps_to_regions", False))
         guarded = [Guarded(shadow) for shadow in shadows]
-        take_on(self, (live, *guarded))
+        combine_hooks(self, (live, *guarded))
 
-    def inside(self) -> Iterable[Policy]:
+    def inner_policies(self) -> Iterable[Policy]:
         """Return the live policy only: shadows add no reasons to an explanation."""
         return (self.live,)
 

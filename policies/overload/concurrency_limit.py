@@ -13,9 +13,9 @@ nothing about it. With c slots it settles near tolerance · c + headroom, so tha
 Two things differ from Netflix. There `long` is a slow mean of everything: under a lasting flood such a mean learns the
 queue that the limit itself allows, takes it for normal, and the limit runs away (simulated, 8 slots at 1.5 times their
 capacity: from 20 to 100 within 20 minutes, and on). Here it learns from windows in which the limit was not in use, and
-from probe windows: every `LOOK_EVERY` seconds of full use the limit is halved for one window, so that the queue drains,
-and what is sent then shows the latency without it (simulated, the same: 13–18). And until g first falls below 1 the
-limit grows by half per window, as TCP slow start: at 0.8 per second a hundred would take two minutes.
+from probe windows: every `PROBE_WINDOW_EVERY` seconds of full use the limit is halved for one window, so that the queue
+drains, and what is sent then shows the latency without it (simulated, the same: 13–18). And until g first falls below
+1 the limit grows by half per window, as TCP slow start: at 0.8 per second a hundred would take two minutes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LEAST_GRADIENT: Final = 0.5
 HEADROOM: Final = 4.0
 START_GROWTH: Final = 1.5
 
-LOOK_EVERY: Final = 30.0
+PROBE_WINDOW_EVERY: Final = 30.0
 """Seconds of full use between two probe windows: at most a thirtieth of the time is spent below the limit."""
 
 USUAL_WEIGHT: Final = 0.2
@@ -67,11 +67,11 @@ class Concurrency:
         "_count",
         "_ends_at",
         "_estimate",
-        "_has_risen_enough",
-        "_is_looking",
+        "_is_probe_window",
         "_looked_at",
         "_peak",
         "_rules",
+        "_slow_start_is_over",
         "_sum",
         "limit",
         "long",
@@ -83,7 +83,7 @@ class Concurrency:
         self._estimate = float(rules.initial)
         self.limit = rules.initial
         self.long = self.short = inf
-        self._has_risen_enough = self._is_looking = False
+        self._slow_start_is_over = self._is_probe_window = False
         self._looked_at = -inf
         self._ends_at = inf
         self._sum = 0.0
@@ -108,7 +108,7 @@ class Concurrency:
 
     def record(self, latency: float, ahead: int, now: float) -> bool:
         """Record a `latency` in seconds of a request sent behind `ahead` others; return as `learn` does."""
-        if self._is_looking and ahead >= self.limit:
+        if self._is_probe_window and ahead >= self.limit:
             return False  # sent before the probe window began: it has waited in the queue
         if not self._count and self._ends_at == inf:
             self._ends_at = now + WINDOW  # the first responses alone would be the fastest
@@ -125,25 +125,27 @@ class Concurrency:
         is_first = self.short == inf
         self.short = self._sum / self._count
         is_in_use = self._peak >= self.limit
-        if self._is_looking or is_first or not is_in_use:
+        if self._is_probe_window or is_first or not is_in_use:
             self._learn_usual()
-        if self._is_looking or not is_in_use:
+        if self._is_probe_window or not is_in_use:
             self._looked_at = now
-        if is_in_use and not self._is_looking:
+        if is_in_use and not self._is_probe_window:
             self._adjust()
-        self._is_looking = is_in_use and not self._is_looking and now - self._looked_at >= LOOK_EVERY
+        self._is_probe_window = (
+            is_in_use and not self._is_probe_window and now - self._looked_at >= PROBE_WINDOW_EVERY
+        )
         self._open_window(now)
 
     def _learn_usual(self) -> None:
-        weight = LOOK_WEIGHT if self._is_looking else USUAL_WEIGHT
+        weight = LOOK_WEIGHT if self._is_probe_window else USUAL_WEIGHT
         self.long = self.short if self.long == inf else self.long + weight * (self.short - self.long)
 
     def _adjust(self) -> None:
         rules, estimate = self._rules, self._estimate
         gradient = max(LEAST_GRADIENT, min(1.0, rules.tolerance * self.long / self.short))
         if gradient < 1.0:
-            self._has_risen_enough = True
-        if self._has_risen_enough:
+            self._slow_start_is_over = True
+        if self._slow_start_is_over:
             wanted = gradient * estimate + max(HEADROOM, sqrt(estimate))
             estimate += SMOOTHING * (wanted - estimate)
         else:
@@ -151,7 +153,7 @@ class Concurrency:
         self._estimate = max(float(rules.minimum), min(float(rules.maximum), estimate))
 
     def _open_window(self, now: float) -> None:
-        limit = self._estimate / 2 if self._is_looking else self._estimate
+        limit = self._estimate / 2 if self._is_probe_window else self._estimate
         self.limit = max(self._rules.minimum, int(limit))
         self._ends_at = now + max(WINDOW, 2.0 * self.short)
         self._sum = 0.0

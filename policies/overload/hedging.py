@@ -51,7 +51,7 @@ FORGET_AFTER: Final = 60.0
 """Seconds without requests after which an endpoint no longer counts in the median."""
 
 
-class Waits:
+class HedgeDelays:
     """Hedge delays of a region's endpoints: the `quantile` of the latency of each, in seconds."""
 
     __slots__ = ("_by_id", "_judged_at", "_renewed_at", "usual")
@@ -97,7 +97,7 @@ class Hedging:
         self._most = most
         self._tokens = 1.0
         self._late = Ewma(SLOW_TAU)
-        self._by_region: dict[Region, Waits] = {}
+        self._by_region: dict[Region, HedgeDelays] = {}
         self.denied = self.withheld = 0
 
     def follow(self, other: Hedging) -> None:
@@ -124,7 +124,7 @@ class Hedging:
         """Record the seconds to the first byte of a request; None if it exceeded the hedge delay."""
         waits = self._by_region.get(state.region)
         if waits is None:
-            waits = self._by_region[state.region] = Waits()
+            waits = self._by_region[state.region] = HedgeDelays()
         wait = waits.of(state.id)
         wait *= self._raise if latency is None or latency > wait else self._lower
         waits.learn(state.id, min(max(wait, self._least), self._most), now)

@@ -11,7 +11,7 @@ total of the requests, which is counted anyway, is noted about once a second.
 
 from __future__ import annotations
 
-SLICES = 10
+WINDOW_SLICES = 10
 """Slices of a window; it moves on by one slice at a time."""
 
 
@@ -26,9 +26,9 @@ class RetryBudget:
     def __init__(self, share: float = 0.2, per_second: float = 10.0, window: float = 10.0) -> None:
         self._share = share
         self._reserve = per_second * window
-        self._slice = window / SLICES
-        self._totals = [0] * SLICES  # total of requests at the start of each slice
-        self._spent = [0] * SLICES
+        self._slice = window / WINDOW_SLICES
+        self._totals = [0] * WINDOW_SLICES  # total of requests at the start of each slice
+        self._spent = [0] * WINDOW_SLICES
         self._spent_in_all = 0
         self._at: int | None = None  # number of the last slice, counted from the clock's zero
         self.denied = 0
@@ -40,8 +40,10 @@ class RetryBudget:
     def note(self, requests: int, now: float) -> None:
         """Note the total of `requests` so far. O(1): a new slice replaces the oldest one."""
         number = int(now / self._slice)
-        first = number - SLICES + 1 if self._at is None else max(self._at + 1, number - SLICES + 1)
-        for place in (slice_number % SLICES for slice_number in range(first, number + 1)):
+        first = (
+            number - WINDOW_SLICES + 1 if self._at is None else max(self._at + 1, number - WINDOW_SLICES + 1)
+        )
+        for place in (slice_number % WINDOW_SLICES for slice_number in range(first, number + 1)):
             self._spent_in_all -= self._spent[place]
             self._spent[place] = 0
             self._totals[place] = requests
@@ -53,10 +55,10 @@ class RetryBudget:
         if self._balance(requests) < 1.0:
             self.denied += 1
             return False
-        self._spent[(self._at or 0) % SLICES] += 1
+        self._spent[(self._at or 0) % WINDOW_SLICES] += 1
         self._spent_in_all += 1
         return True
 
     def _balance(self, requests: int) -> float:
-        oldest = self._totals[((self._at or 0) + 1) % SLICES]
+        oldest = self._totals[((self._at or 0) + 1) % WINDOW_SLICES]
         return self._reserve + self._share * (requests - oldest) - self._spent_in_all

@@ -125,7 +125,7 @@ class WaitQueue(Generic[Waiter]):
         self.limit = limit
         self.is_adaptive = is_adaptive
         self.pace = RateMeter()
-        self._rows: list[Lane[Waiter]] = [Lane() for _ in range(levels)]
+        self._lanes: list[Lane[Waiter]] = [Lane() for _ in range(levels)]
         self._waiting = 0
         self._slow_since = inf
 
@@ -134,11 +134,11 @@ class WaitQueue(Generic[Waiter]):
 
     def waiting(self, level: int) -> int:
         """Return the number of tickets waiting in one lane."""
-        return self._rows[level].waiting
+        return self._lanes[level].waiting
 
     def ahead(self, level: int) -> int:
         """Return how many tickets would normally be served before one that joins a level now."""
-        return sum(row.waiting for row in self._rows[: level + 1])
+        return sum(row.waiting for row in self._lanes[: level + 1])
 
     def join(self, waiter: Waiter, level: int, now: float, deadline: float) -> Ticket[Waiter]:
         """Append a ticket to a lane. Raises WaitQueueFull."""
@@ -147,24 +147,24 @@ class WaitQueue(Generic[Waiter]):
         if not self._waiting:
             self.pace.begin(now)
             self._slow_since = inf
-        level = min(level, len(self._rows) - 1)  # there may have been more lanes when the level was assigned
+        level = min(level, len(self._lanes) - 1)  # there may have been more lanes when the level was assigned
         place = Ticket(waiter, level, now, deadline)
-        self._rows[level].add(place)
+        self._lanes[level].add(place)
         self._waiting += 1
         return place
 
-    def divide(self, levels: int) -> None:
+    def set_levels(self, levels: int) -> None:
         """Change the number of lanes; tickets below the new lowest level are merged into it."""
-        rows = self._rows
-        self._rows = rows[:levels] + [Lane() for _ in range(levels - len(rows))]
-        self._rows[-1].merge(rows[levels:])
-        for level, row in enumerate(self._rows):
+        rows = self._lanes
+        self._lanes = rows[:levels] + [Lane() for _ in range(levels - len(rows))]
+        self._lanes[-1].merge(rows[levels:])
+        for level, row in enumerate(self._lanes):
             row.number(level)
 
     def leave(self, place: Ticket[Waiter]) -> None:
         """Cancel a ticket; no effect if it was served or cancelled before."""
         if place.waits:
-            self._rows[place.level].remove(place)
+            self._lanes[place.level].remove(place)
             self._waiting -= 1
 
     def take(self, now: float) -> Ticket[Waiter] | None:
@@ -181,22 +181,22 @@ class WaitQueue(Generic[Waiter]):
 
     def last_below(self, level: int) -> Ticket[Waiter] | None:
         """Return the ticket to evict in favour of `level`: the newest of the lowest lane below it."""
-        for row in reversed(self._rows[level + 1 :]):
+        for row in reversed(self._lanes[level + 1 :]):
             if row.waiting:
                 return row.newest()
         return None
 
     def clear(self) -> None:
         """Cancel all tickets of all lanes."""
-        for level in range(len(self._rows)):
-            while (place := self._rows[level].newest()) is not None:
+        for level in range(len(self._lanes)):
+            while (place := self._lanes[level].newest()) is not None:
                 self.leave(place)
 
     # --- measurements
 
     def oldest_wait(self, now: float) -> float:
         """Return the seconds that the oldest ticket has waited; 0 if none waits."""
-        fronts = [place for row in self._rows if (place := row.oldest()) is not None]
+        fronts = [place for row in self._lanes if (place := row.oldest()) is not None]
         return now - min(place.joined_at for place in fronts) if fronts else 0.0
 
     def is_standing(self, now: float) -> bool:
@@ -216,7 +216,7 @@ class WaitQueue(Generic[Waiter]):
 
     def _row(self) -> Lane[Waiter] | None:
         """Return the lane to serve next."""
-        rows = [row for row in self._rows if row.waiting]
+        rows = [row for row in self._lanes if row.waiting]
         if len(rows) < 2:
             return rows[0] if rows else None
         first = rows[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from policies.insight.explanation import Trace, pass_on
+from policies.insight.explanation import Trace, set_trace
 from policies.policy import Policy
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
@@ -21,14 +21,14 @@ Pick = Callable[[RequestFacts, Available, float], EndpointState]
 class ActivePolicy:
     """A policy with its hooks, and the `fallback`.
 
-    `demoted` counts the fallback picks, `last_fault` describes the policy's last fault. `trace` records explanations,
-    if set. `pick`, `observe`, `probes` and the other hooks must be read again after `install` and `explain`; all but
-    `pick` are None where the policy has no such hook.
+    `fallback_picks` counts the fallback picks, `last_fault` describes the policy's last fault. `trace` records
+    explanations, if set. `pick`, `observe`, `probes` and the other hooks must be read again after `install` and
+    `explain`; all but `pick` are None where the policy has no such hook.
     """
 
     def __init__(self, policy: Policy, fallback: Policy) -> None:
         self._fallback = fallback
-        self.demoted = 0
+        self.fallback_picks = 0
         self.last_fault: str | None = None
         self.trace: Trace | None = None
         self.install(policy)
@@ -47,19 +47,19 @@ class ActivePolicy:
         """Record explanations in `trace` from now on; None records none."""
         self.trace = trace
         for policy in (self.policy, self._fallback):
-            pass_on(policy, trace)
-        self.pick: Pick = self.policy.pick if trace is None else self._pick_and_tell
+            set_trace(policy, trace)
+        self.pick: Pick = self.policy.pick if trace is None else self._pick_and_trace
 
-    def _pick_and_tell(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
+    def _pick_and_trace(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         trace = self.trace
         assert trace is not None
         trace.begin(facts, len(available), now)
         state = self.policy.pick(facts, available, now)
-        if state.is_listed:
+        if state.is_selectable:
             trace.end(state, now)
         return state
 
-    def announce(self, states: Sequence[EndpointState], now: float) -> None:
+    def notify_members(self, states: Sequence[EndpointState], now: float) -> None:
         """Call the policy's `members_changed`: endpoints or weights have changed, or the policy is new."""
         members_changed = getattr(self.policy, "members_changed", None)
         if members_changed is not None:
@@ -72,11 +72,11 @@ class ActivePolicy:
         except Exception as fault:
             self._note(f"raised {fault!r} in {getattr(hook, '__name__', hook)}")
 
-    def demote(
+    def fallback_pick(
         self, facts: RequestFacts, available: Available, now: float, reason: str, fault: str
     ) -> EndpointState:
         """Return a fallback pick, and count and record the `fault` that made it necessary."""
-        self.demoted += 1
+        self.fallback_picks += 1
         self._note(fault)
         trace = self.trace
         if trace is not None:

@@ -13,7 +13,7 @@ from math import log
 from typing import Protocol
 
 from policies import hashing
-from policies.insight.explanation import Around
+from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
 from policies.routing.available import Available
 from policies.routing.endpoint_state import EndpointState
@@ -50,7 +50,7 @@ class StickyCounts:
     moved: int = 0
 
 
-class Sticky(Around):
+class Sticky(WrappingPolicy):
     """A policy that prefers the endpoints that `placement` gives for the request's key."""
 
     def __init__(self, inner: Policy, placement: Placement, counts: StickyCounts | None = None) -> None:
@@ -61,7 +61,7 @@ class Sticky(Around):
             if hasattr(inner, hook):
                 setattr(self, hook, getattr(inner, hook))
 
-    def inside(self) -> Iterable[Policy]:
+    def inner_policies(self) -> Iterable[Policy]:
         """Return the inner policy, whose reasons follow."""
         return (self.inner,)
 
@@ -70,7 +70,7 @@ class Sticky(Around):
         if facts.key is not None:
             order = self._placement.of(facts.key)
             for state in order:
-                if state.is_listed and state.id not in facts.tried:
+                if state.is_selectable and state.id not in facts.tried:
                     self.counts.kept += state is order[0]
                     self.counts.moved += state is not order[0]
                     if self._trace is not None:

@@ -41,7 +41,7 @@ class EndpointSet:
         self.on_members: Callable[[], None] | None = None
         self.on_member: Callable[[EndpointState], None] | None = None
 
-    def _announce(self) -> None:
+    def _notify_members(self) -> None:
         """Notify the policy of the current endpoints."""
         raise NotImplementedError
 
@@ -85,8 +85,8 @@ class EndpointSet:
             self._states = [*self._states, state]
         else:
             self.fitness.withdraw(state)
-            if state.is_listed and state.region != endpoint.region:
-                state.is_listed = False
+            if state.is_selectable and state.region != endpoint.region:
+                state.is_selectable = False
                 self._available.leave(state)
             state.adopt(endpoint, state.order)
         self._member_changed(state)
@@ -132,14 +132,14 @@ class EndpointSet:
         for state in self._by_id.values():
             state.is_member = state.id in wanted
             state.is_sound = state.is_sound and state.is_member
-            state.is_fit = state.is_fit and state.is_member
+            state.is_eligible = state.is_eligible and state.is_member
         self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
         self._states = list(self._by_id.values())
         self._next_order = len(self._states)
         self._norms.states = self._states
         if self.on_members is not None:
             self.on_members()
-        self._weigh_up(warms=warms)
+        self._evaluate_all(warms=warms)
         self._relist()
 
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
@@ -152,11 +152,11 @@ class EndpointSet:
     def _relist(self) -> None:
         was_empty = not self._available
         for state in self._available:
-            state.is_listed = False
+            state.is_selectable = False
         self._available = Available(state for state in self._by_id.values() if state.available)
         for state in self._available:
-            state.is_listed = True
-        self._announce()
+            state.is_selectable = True
+        self._notify_members()
         if was_empty and self._available and self.on_available is not None:
             self.on_available()
 
@@ -172,7 +172,7 @@ class EndpointSet:
         state.is_reachable = is_healthy or is_reachable
         self._reconsider(state)
 
-    def set_standing(self, endpoint_id: str, standing: AdminState) -> None:
+    def set_admin_state(self, endpoint_id: str, standing: AdminState) -> None:
         """Set the admin state.
 
         An endpoint that is not ready gets no new requests; those in flight finish. Raises UnknownEndpoint.
@@ -184,7 +184,7 @@ class EndpointSet:
 
     def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
         """Set the admin state to ready or drain. Raises UnknownEndpoint."""
-        self.set_standing(endpoint_id, AdminState.UP if is_enabled else AdminState.DRAINING)
+        self.set_admin_state(endpoint_id, AdminState.UP if is_enabled else AdminState.DRAINING)
 
     def readmit(self, endpoint_id: str) -> None:
         """Re-admit an endpoint ejected for failed connections, after one has succeeded. Raises UnknownEndpoint."""
@@ -192,12 +192,12 @@ class EndpointSet:
         if self.fitness.readmit(state, self._now()):
             self._reconsider(state)
 
-    def use_fitness(self, fitness: Health) -> None:
+    def apply_health(self, fitness: Health) -> None:
         """Apply the rules of `fitness` from now on; what is known of the endpoints stays."""
         self.fitness.follow(fitness)
         self._judge()
 
-    def use_concurrency(self, rules: ConcurrencyRules | None) -> None:
+    def apply_concurrency(self, rules: ConcurrencyRules | None) -> None:
         """Apply the rules of adaptive concurrency limits; None turns them off. A change resets all limits."""
         if rules == self._concurrency:
             return
@@ -213,22 +213,22 @@ class EndpointSet:
     def _reconsider(self, state: EndpointState) -> None:
         """Evaluate `state` after a change, and all others if theirs may change with it."""
         keeps = self.keeps_to_regions
-        if self.fitness.reconsider(state, self._now(), self.routed, keeps_to_regions=keeps):
-            self._tell_all()
+        if self.fitness.reevaluate(state, self._now(), self.routed, keeps_to_regions=keeps):
+            self._refresh_and_notify()
         else:
             self._refresh(state)
 
     def _judge(self) -> None:
         """Evaluate the health of all endpoints."""
-        self._weigh_up(warms=True)
-        self._tell_all()
+        self._evaluate_all(warms=True)
+        self._refresh_and_notify()
 
-    def _tell_all(self) -> None:
+    def _refresh_and_notify(self) -> None:
         self._refresh_all()
         if self.fitness.slow_start:
-            self._announce()
+            self._notify_members()
 
-    def _weigh_up(self, *, warms: bool) -> None:
+    def _evaluate_all(self, *, warms: bool) -> None:
         keeps = self.keeps_to_regions
         self.fitness.judge(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
 
@@ -236,13 +236,13 @@ class EndpointSet:
         """Update the list of available endpoints for all states, then call `on_available`, which may route at once."""
         was_empty = not self._available
         for state in self._by_id.values():
-            self._enlist(state)
+            self._update_listing(state)
         if was_empty and self._available and self.on_available is not None:
             self.on_available()
 
     def _refresh(self, state: EndpointState) -> None:
         """Update the list of available endpoints for `state`."""
-        has_come = self._enlist(state) and state.is_listed
+        has_come = self._update_listing(state) and state.is_selectable
         if has_come and len(self._available) == 1 and self.on_available is not None:
             self.on_available()
 
@@ -252,15 +252,15 @@ class EndpointSet:
         A lower one may unlist the endpoint here; `settle` lists it after a higher one.
         """
         state.limit_found()
-        if state.is_listed and state.is_full:
+        if state.is_selectable and state.is_full:
             self._refresh(state)
 
-    def _enlist(self, state: EndpointState) -> bool:
+    def _update_listing(self, state: EndpointState) -> bool:
         """List or unlist `state` if its availability has changed; return whether it had."""
         is_available = state.available
-        if is_available == state.is_listed:
+        if is_available == state.is_selectable:
             return False
-        state.is_listed = is_available
+        state.is_selectable = is_available
         if is_available:
             self._available.enter(state)
         else:

@@ -33,7 +33,7 @@ _UP: Final = AdminState.UP
 _SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
 """Outcomes that carry no information about the endpoint's health."""
 
-LOOK_AFTER: Final = 1.0
+TRIAL_AFTER: Final = 1.0
 """Seconds after its last failure at which an endpoint is tried again. A recovered endpoint is to have its share within
 3 s: one passes until the trial, another is left for the responses by which the number of trial requests doubles."""
 
@@ -42,7 +42,7 @@ class Connections(Protocol):
     """State of the upstream connections to one endpoint, reported by the connection pool."""
 
     @property
-    def is_warm(self) -> bool:
+    def has_idle(self) -> bool:
         """Whether a request sent now finds an open connection with room for it."""
         ...
 
@@ -61,9 +61,9 @@ class EndpointState:
 
     `standing` is the admin state, `healthy` the result of active checks, `is_reachable` whether these got an answer,
     `record` the state of outlier detection. `is_sound` (healthy): all of these are good, and it is still configured
-    (`is_member`). `is_fit` (eligible): it may be used, possibly because a panic ignores its health. `is_listed`: it is
-    in the router's list of available states. `busy_since` is when it last went from idle to busy with requests of this
-    process, `failures` the number of requests it has failed since the start.
+    (`is_member`). `is_eligible` (eligible): it may be used, possibly because a panic ignores its health.
+    `is_selectable`: it is in the router's list of available states. `busy_since` is when it last went from idle to
+    busy with requests of this process, `failures` the number of requests it has failed since the start.
 
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
@@ -87,10 +87,10 @@ class EndpointState:
         "histogram",
         "id",
         "in_flight",
-        "is_fit",
-        "is_listed",
+        "is_eligible",
         "is_member",
         "is_reachable",
+        "is_selectable",
         "is_sound",
         "latency",
         "limit",
@@ -124,7 +124,7 @@ class EndpointState:
         self.told: memoryview[int] | None = None
         self.standing = AdminState.UP
         self.healthy = self.is_reachable = self.is_member = True
-        self.is_sound = self.is_fit = self.is_listed = False  # until the router has evaluated it
+        self.is_sound = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
         self.record = Record()
         self.share = 1.0
         self.busy_since = 0.0
@@ -169,7 +169,7 @@ class EndpointState:
                 self.concurrency = self.concurrency.fresh()
             self.record = Record()
             self.healthy = self.is_reachable = True
-            self.is_sound = self.is_fit = False
+            self.is_sound = self.is_eligible = False
         self._copy(endpoint)
         self.order = order
 
@@ -201,7 +201,7 @@ class EndpointState:
         self.in_flight += believed - self.elsewhere
         self.elsewhere = believed
 
-    def stand_alone(self) -> None:
+    def stop_sharing(self) -> None:
         """Stop sharing in-flight counts with sibling processes."""
         self.told = None
         self.in_flight -= self.elsewhere
@@ -225,7 +225,7 @@ class EndpointState:
         return self.record.until is not None
 
     @property
-    def is_well(self) -> bool:
+    def passes_health(self) -> bool:
         """Whether active checks pass and it is not ejected."""
         return self.healthy and self.record.until is None
 
@@ -238,7 +238,7 @@ class EndpointState:
     @property
     def available(self) -> bool:
         """Whether it can take a request now: eligible and not full."""
-        return self.is_fit and not self.is_full
+        return self.is_eligible and not self.is_full
 
     def count(self, outcome: Outcome, ahead: int) -> None:
         """Record the outcome of a request that was sent behind `ahead` others.
@@ -255,9 +255,9 @@ class EndpointState:
             self.latency.record(first - sent_at, ahead, ended_at)
             self.histogram.record(ended_at - sent_at)
         elif kind not in _SILENT:
-            self._charge(outcome)
+            self._record_failure(outcome)
 
-    def _charge(self, outcome: Outcome) -> None:
+    def _record_failure(self, outcome: Outcome) -> None:
         """Record a failure, which costs as much as the slowest successes, however fast it came."""
         self.failures += 1
         self._before_look = self.in_flight_here - self.successes
@@ -281,7 +281,7 @@ class EndpointState:
         if not latency.failures or now - latency.measured_at >= FORGET_AFTER:
             return 0.0
         is_trusted = self.in_flight_here <= self.successes + self._before_look
-        return 0.0 if is_trusted and now - latency.failed_at >= LOOK_AFTER else latency.failure_share
+        return 0.0 if is_trusted and now - latency.failed_at >= TRIAL_AFTER else latency.failure_share
 
     def predicted_latency(self, now: float, wait_price: float = 1.0) -> float:
         """Return the seconds that one more request, sent now, is expected to cost; always finite.
@@ -300,9 +300,9 @@ class EndpointState:
                 silence = now - (measured_at if measured_at > busy_since else busy_since)
             seconds = latency.predict(self.in_flight, silence, wait_price)
             return seconds + latency.charge * self.blame(now) if latency.failures else seconds
-        return self._benefit_of_the_doubt(now)
+        return self._unmeasured_latency(now)
 
-    def _benefit_of_the_doubt(self, now: float) -> float:
+    def _unmeasured_latency(self, now: float) -> float:
         latency = self.latency
         cost = latency.charge * self.blame(now)
         hope = min(latency.floor, self.norms.latency(self.region, now))

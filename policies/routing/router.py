@@ -13,7 +13,7 @@ from typing import Final
 
 from policies.errors import AlreadySettled, NoEndpointAvailable
 from policies.health.health import Health
-from policies.insight.explanation import NOT_ON_OFFER, RAISED, TOO_SLOW, Trace
+from policies.insight.explanation import NOT_SELECTABLE, RAISED, TOO_SLOW, Trace
 from policies.least_in_flight import LeastInFlight
 from policies.overload.concurrency_limit import ConcurrencyRules
 from policies.policy import Policy
@@ -30,16 +30,16 @@ TIME_BUDGET = 0.005
 """Seconds that a pick may take. A pick holds up every request of the process; 5 ms is two hundred forwarded requests.
 """
 
-NEWS_QUICK: Final = 0.001
+NOTIFY_FAST: Final = 0.001
 """Seconds that a `members_changed` call may take for it to be made before every pick."""
 
-NEWS_APART: Final = 10.0
+NOTIFY_SPACING: Final = 10.0
 """Multiple of the duration of a slower `members_changed` call that must pass before the next one: while endpoints are
 added one by one, a table that takes 70 ms to fill takes a tenth of the time. `tick` makes the call in any case. Until
 then a policy with a table of its own sends new endpoints no requests, and removed endpoints are not selectable."""
 
 
-def _nowhere(now: float) -> None:
+def _no_sync(now: float) -> None:
     """Default `look`: does nothing, as there are no sibling processes."""
 
 
@@ -67,14 +67,14 @@ class Router(EndpointSet):
         fitness: Health | None = None,
     ) -> None:
         super().__init__(clock.now, fitness if fitness is not None else Health(rng), concurrency)
-        self._in_force = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng))
+        self._active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng))
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
         self._limit = inf if in_flight_limit is None else in_flight_limit
         self.in_flight = 0
         self._next_news_at = -inf
         self.look_at = inf
-        self.look: Callable[[float], None] = _nowhere
+        self.look: Callable[[float], None] = _no_sync
         self.on_probe: Callable[[EndpointState], None] | None = None
         self._take_hooks()
         self._replace(endpoints, warms=False)
@@ -92,22 +92,22 @@ class Router(EndpointSet):
         if not available or self.in_flight >= self._limit:
             raise NoEndpointAvailable(self.states)
         if self._has_news:
-            self._tell_news()
+            self._notify_changes()
         now = self._now()
         if now >= self.look_at:
             self.look(now)
         try:
             state = self._pick(facts, available, now)
-            is_sound = state.is_listed and (not facts.tried or state in available)
+            is_sound = state.is_selectable and (not facts.tried or state in available)
         except Exception as error:
-            state = self._demote(facts, available, now, RAISED, f"raised {error!r}")
+            state = self._fallback_pick(facts, available, now, RAISED, f"raised {error!r}")
         else:
             if not is_sound:
                 fault = f"picked {state!r}, which was not on offer"
-                state = self._demote(facts, available, now, NOT_ON_OFFER, fault)
+                state = self._fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
             elif self._is_timed and self._now() - now > self._time_budget:
                 fault = f"took over {self._time_budget * 1e3:g} ms"
-                state = self._demote(facts, available, now, TOO_SLOW, fault)
+                state = self._fallback_pick(facts, available, now, TOO_SLOW, fault)
         ahead = state.in_flight
         state.in_flight = ahead + 1
         if ahead == state.elsewhere:
@@ -120,7 +120,7 @@ class Router(EndpointSet):
         self.routed += 1
         self.in_flight += 1
         if self._probes is not None and self.on_probe is not None:
-            self._in_force.call(self._probe, now)
+            self._active.call(self._probe, now)
         return Assignment(state, facts, ahead, now)
 
     def settle(self, assignment: Assignment, outcome: Outcome) -> None:
@@ -136,12 +136,12 @@ class Router(EndpointSet):
         self.in_flight -= 1
         state.count(outcome, assignment.in_flight_at_send)
         if self._observe is not None:
-            self._in_force.call(self._observe, state, outcome, outcome.ended_at)
+            self._active.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
         if outcome.kind is not _OK and self.fitness.failed(state, outcome):
             self._reconsider(state)
-        if not state.is_listed:
+        if not state.is_selectable:
             self._refresh(state)  # last: `on_available` may route at once
         if was_full and self.has_room and self.on_available is not None:
             self.on_available()
@@ -150,8 +150,8 @@ class Router(EndpointSet):
         """Report to the policy that a probe of `state` was answered, `latency` seconds after it was sent.
 
         Failed probes are not reported."""
-        if self._in_force.observe_probe is not None and state.is_member:
-            self._in_force.call(self._in_force.observe_probe, state, load, latency, now)
+        if self._active.observe_probe is not None and state.is_member:
+            self._active.call(self._active.observe_probe, state, load, latency, now)
 
     def _probe(self, now: float) -> None:
         if self._probes is not None and self.on_probe is not None:
@@ -169,9 +169,9 @@ class Router(EndpointSet):
         return self._limit
 
     @property
-    def has_fit(self) -> bool:
+    def has_eligible(self) -> bool:
         """Whether waiting may help: some endpoint is eligible, even if full."""
-        return any(state.is_fit for state in self._by_id.values())
+        return any(state.is_eligible for state in self._by_id.values())
 
     def tick(self) -> None:
         """Run periodic work: ejections, slow starts and the policy's `tick`. Call about once a second."""
@@ -181,11 +181,11 @@ class Router(EndpointSet):
             self._judge()
         elif fitness.slow_start:
             fitness.slow_start.advance(self.states, now)
-            self._tell_all()
+            self._refresh_and_notify()
         if self._has_news:
-            self._announce()
-        if self._in_force.tick is not None:
-            self._in_force.call(self._in_force.tick, now)
+            self._notify_members()
+        if self._active.tick is not None:
+            self._active.call(self._active.tick, now)
 
     def limit(self, in_flight: int | None) -> None:
         """Set the limit on requests in flight; None removes it."""
@@ -199,52 +199,52 @@ class Router(EndpointSet):
     @property
     def policy(self) -> Policy:
         """The active policy, without the fallback."""
-        return self._in_force.policy
+        return self._active.policy
 
     def set_policy(self, policy: Policy) -> None:
         """Make `policy` the active one from the next request on; requests in flight are settled under it."""
-        self._in_force.install(policy)
+        self._active.install(policy)
         self._take_hooks()
-        self._announce()
+        self._notify_members()
         self._judge()
 
     def explain(self, trace: Trace | None) -> None:
         """Record the explanation of each pick in `trace`, from the next one on; None stops recording."""
-        self._in_force.explain(trace)
-        self._pick = self._in_force.pick
+        self._active.explain(trace)
+        self._pick = self._active.pick
 
     @property
     def trace(self) -> Trace | None:
         """The trace that explanations are recorded in, or None."""
-        return self._in_force.trace
+        return self._active.trace
 
     @property
-    def demoted(self) -> int:
+    def fallback_picks(self) -> int:
         """Number of fallback picks: the policy raised, took too long or picked an endpoint not selectable."""
-        return self._in_force.demoted
+        return self._active.fallback_picks
 
     @property
     def last_fault(self) -> str | None:
         """Description of the policy's last fault."""
-        return self._in_force.last_fault
+        return self._active.last_fault
 
     def _take_hooks(self) -> None:
-        in_force = self._in_force
+        in_force = self._active
         self._pick = in_force.pick
         self._observe = in_force.observe
         self._probes = in_force.probes
-        self._demote = in_force.demote
+        self._fallback_pick = in_force.fallback_pick
         self.keeps_to_regions = in_force.keeps_to_regions
 
-    def _announce(self) -> None:
+    def _notify_members(self) -> None:
         """Notify the policy of the current endpoints."""
         self._has_news = False
         began_at = self._now()
-        self._in_force.announce(list(self._states), began_at)
+        self._active.notify_members(list(self._states), began_at)
         taken = self._now() - began_at
-        self._next_news_at = began_at + NEWS_APART * taken if taken > NEWS_QUICK else -inf
+        self._next_news_at = began_at + NOTIFY_SPACING * taken if taken > NOTIFY_FAST else -inf
 
-    def _tell_news(self) -> None:
+    def _notify_changes(self) -> None:
         """Notify the policy of changes before a pick; after a slow notification several changes are batched."""
         if self._now() >= self._next_news_at:
-            self._announce()
+            self._notify_members()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from math import exp
 
-from policies.stats.load import FAINT, WindowedMinimum
+from policies.stats.load import NEGLIGIBLE_WEIGHT, WindowedMinimum
 from policies.stats.shared_latency import NOTHING, SharedLatency
 
 TAU = 3.0
@@ -130,7 +130,7 @@ class LatencyModel:
         self._successes *= keep
         self._latency *= keep
         self._ahead *= keep
-        self.failures = self.failures * keep if self.failures > FAINT else 0.0
+        self.failures = self.failures * keep if self.failures > NEGLIGIBLE_WEIGHT else 0.0
         if self._others is not None:
             self._others = self._others.faded(keep)
 
@@ -140,7 +140,7 @@ class LatencyModel:
         successes = self._successes - others.successes
         failures = max(0.0, self.failures - others.failures)
         floor, pace = self._floor.own(), self._pace.own()
-        if successes < FAINT:  # rounding error of a subtraction that should give zero
+        if successes < NEGLIGIBLE_WEIGHT:  # rounding error of a subtraction that should give zero
             return SharedLatency(0.0, 0.0, 0.0, failures, floor, pace, self.measured_at)
         latency, ahead = self._latency - others.latency, self._ahead - others.ahead
         return SharedLatency(successes, latency, max(0.0, ahead), failures, floor, pace, self.measured_at)
@@ -159,7 +159,7 @@ class LatencyModel:
         self._latency = own.latency + others.latency
         self._ahead = own.ahead + others.ahead
         failures = own.failures + others.failures
-        self.failures = failures if failures > FAINT else 0.0
+        self.failures = failures if failures > NEGLIGIBLE_WEIGHT else 0.0
         self._floor.elsewhere, self._pace.elsewhere = others.floor, others.pace
 
     def record_failure(self, charge: float, now: float) -> None:

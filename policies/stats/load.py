@@ -37,7 +37,7 @@ class Ewma:
 
     def read(self, now: float | None = None) -> float | None:
         """Return the mean; None before the first sample, or once all samples by `now` weigh less than FAINT of one."""
-        if not self._weight or (now is not None and self.weight(now) < FAINT):
+        if not self._weight or (now is not None and self.weight(now) < NEGLIGIBLE_WEIGHT):
             return None
         return self._sum / self._weight
 
@@ -46,7 +46,7 @@ class Ewma:
         return self._weight * exp(min(0.0, (self._at - now) / self.tau))
 
 
-FAINT = 0.01
+NEGLIGIBLE_WEIGHT = 0.01
 """Weight below which a mean counts as unknown: a hundredth of a sample, so one sample is forgotten after 4.6 tau."""
 
 

@@ -221,11 +221,11 @@ async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Down: no checks. Draining: it is still checked."""
     worker = await stage.worker(response())
     await stage.serve(worker, await stage.worker(response()), checks=PATH)
-    stage.proxy.router.set_standing("w0", AdminState.DOWN)
+    stage.proxy.router.set_admin_state("w0", AdminState.DOWN)
     stage.advance(0.0)
     await check(stage)
     assert worker.connections == []
-    stage.proxy.router.set_standing("w0", AdminState.DRAINING)
+    stage.proxy.router.set_admin_state("w0", AdminState.DRAINING)
     await check(stage)
     assert len(worker.requests) == 1
 
@@ -331,8 +331,8 @@ async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
         slow_start={"window": 20},
     )  # fmt: skip
     stage.advance(0.0)
-    stage.proxy.router.set_standing("w1", AdminState.DRAINING)
-    stage.proxy.router.set_standing("w1", AdminState.UP)
+    stage.proxy.router.set_admin_state("w1", AdminState.DRAINING)
+    stage.proxy.router.set_admin_state("w1", AdminState.UP)
     await check(stage, 3.0)
     for _ in range(5):
         await stage.ask(get())

@@ -162,7 +162,7 @@ async def test_put_policy(stage: Stage) -> None:
         assert (answer.status, told["name"], told["options"]) == (200, name, options)
         assert (await stage.ask(get())).status == 200
         shown = json.loads((await stage.ask(local(b"/-/policy"))).body)
-        assert (shown["name"], shown["demoted"]) == (name, 0)
+        assert (shown["name"], shown["fallback_picks"]) == (name, 0)
     assert (await status(stage))["policy"]["name"] == "least-in-flight"
 
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from balancer.__main__ import cli
 from balancer.admin.application import CLIENT_LIMIT
 from balancer.admin.socket_path import found_socket, made_directory
-from balancer.admin.sockets import bind_unix, open_control
+from balancer.admin.sockets import bind_unix, open_admin_sockets
 from balancer.config.control import AdminConfig
 from balancer.config.load import ConfigError, Settings
 from balancer.downstream.networks import unmapped
@@ -91,7 +91,7 @@ def test_a_directory_that_others_may_enter_is_not_used(runtime: Path, mode: int)
         planted.bind(str(runtime / "8080.sock"))
         assert found_socket("http://127.0.0.1:8080") is None
     problems: list[str] = []
-    assert open_control(AdminConfig(), 8081, problems.append).unix is None
+    assert open_admin_sockets(AdminConfig(), 8081, problems.append).unix is None
     (problem,) = problems
     assert (
         problem.startswith(f"control.socket: cannot listen on {runtime / '8081.sock'}: ") or "0700" in problem
@@ -125,21 +125,21 @@ def test_a_path_that_is_configured_must_be_usable(tmp_path: Path) -> None:
     with pytest.raises(
         ListenFailed, match=r"control\.socket: cannot listen on .*: No such file or directory"
     ):
-        open_control(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
+        open_admin_sockets(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
             ListenFailed, match=r"control\.listen: cannot use 127\.0\.0\.1:\d+: Address already in use"
         ):
-            open_control(AdminConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
+            open_admin_sockets(AdminConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
 
 
 def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
     """One that has put its own in the place of ours."""
     path = tmp_path / "s"
-    first = open_control(AdminConfig(socket=str(path)), 8080, silent)
+    first = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
     path.unlink()
-    second = open_control(AdminConfig(socket=str(path)), 8080, silent)
+    second = open_admin_sockets(AdminConfig(socket=str(path)), 8080, silent)
     first.remove()
     assert path.is_socket()
     second.remove()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from balancer.config.discovery import is_server, split_server
-from balancer.membership.dns_source import WatchedName, endpoint_id
+from balancer.membership.dns_source import DnsSource, endpoint_id
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.name_server import SERVFAIL, NameServer
@@ -31,14 +31,14 @@ def dns(names: NameServer, **keys: Any) -> dict[str, Any]:
     return {"name": NAME, "servers": [f"127.0.0.1:{names.port}"], "timeout": 2.0, **keys}
 
 
-def only(stage: Stage) -> WatchedName:
+def only(stage: Stage) -> DnsSource:
     (source,) = stage.proxy.discovery.sources
-    assert isinstance(source, WatchedName)
+    assert isinstance(source, DnsSource)
     return source
 
 
 def known(stage: Stage) -> list[str]:
-    return list(stage.proxy.roster.members)
+    return list(stage.proxy.registry.members)
 
 
 async def looked(stage: Stage, seconds: float) -> None:

@@ -37,7 +37,7 @@ def write(path: Path, text: str) -> None:
 
 
 def known(stage: Stage) -> list[str]:
-    return list(stage.proxy.roster.members)
+    return list(stage.proxy.registry.members)
 
 
 def looked(stage: Stage, times: int = 1) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from balancer.admin.metrics import metrics_text
-from balancer.admin.status import unit_status
+from balancer.admin.status import proxy_status
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.exchange import Exchange
 from balancer.exchange.hedged_attempts import HedgeRace
@@ -333,7 +333,7 @@ async def test_it_is_reported(stage: Stage, hedged: Hedged) -> None:
     """In status and metrics."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    told = unit_status(stage.proxy)["hedging"]
+    told = proxy_status(stage.proxy)["hedging"]
     late_after = told.pop("late_after")
     assert late_after == {"r": pytest.approx(1.1, rel=0.01)}
     assert told == {"hedged": 1, "won": 1, "denied": 0, "withheld": 0, "losers": 1}

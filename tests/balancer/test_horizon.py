@@ -8,8 +8,8 @@ import pytest
 
 from balancer.upstream.idle_timeout import (
     CLASSES,
-    REST,
-    TRUSTED,
+    DEFAULT_IDLE_TIMEOUT,
+    MIN_IDLE_AGE,
     IdleTimeout,
     IdleTimeoutRules,
     beginning,
@@ -19,13 +19,13 @@ from balancer.upstream.idle_timeout import (
 NOW = 1000.0
 
 
-def horizon() -> IdleTimeout:
+def idle_timeout() -> IdleTimeout:
     return IdleTimeout(IdleTimeoutRules(), NOW)
 
 
-def judged(horizon: IdleTimeout, now: float = NOW) -> tuple[float, float]:
-    horizon.judge(now)
-    return horizon.age, horizon.strict_age
+def judged(idle_timeout: IdleTimeout, now: float = NOW) -> tuple[float, float]:
+    idle_timeout.judge(now)
+    return idle_timeout.age, idle_timeout.strict_age
 
 
 def test_classes_hold_their_ages() -> None:
@@ -40,15 +40,15 @@ def test_classes_hold_their_ages() -> None:
 
 def test_nothing_is_known_at_first() -> None:
     """An unknown worker is trusted for as long as the shortest of the usual times allows."""
-    known = horizon()
-    assert judged(known) == (TRUSTED, TRUSTED)
+    known = idle_timeout()
+    assert judged(known) == (DEFAULT_IDLE_TIMEOUT, DEFAULT_IDLE_TIMEOUT)
     assert not known.is_learned
 
 
 @pytest.mark.parametrize("kept", [0.5, 2.0, 4.0, 5.0, 60.0, 75.0])
 def test_one_close_by_a_timer(kept: float) -> None:
     """It is enough: the horizon is a class's width before it at most, longer or shorter than was assumed."""
-    known = horizon()
+    known = idle_timeout()
     known.closed(kept * 1.0001)
     age, strict = judged(known)
     assert age == strict
@@ -58,10 +58,10 @@ def test_one_close_by_a_timer(kept: float) -> None:
 
 def test_what_stood_is_no_evidence_of_a_close() -> None:
     """Leases before a timer's time make nothing shorter, and those beyond what is assumed make it longer."""
-    known = horizon()
+    known = idle_timeout()
     for _ in range(1000):
         known.stood(1.0)
-    assert judged(known) == (TRUSTED, TRUSTED)
+    assert judged(known) == (DEFAULT_IDLE_TIMEOUT, DEFAULT_IDLE_TIMEOUT)
     known.stood(20.0)
     age, strict = judged(known)
     assert age == strict
@@ -71,7 +71,7 @@ def test_what_stood_is_no_evidence_of_a_close() -> None:
 def test_censored_ends_count_as_at_risk() -> None:
     """Kaplan and Meier: of 300 that came to 2 s two were closed there, which is less than 1 % and more than 0.1 %; half
     of the others were leased at once, and the timer closes the rest at 8 s."""
-    known = horizon()
+    known = idle_timeout()
     for _ in range(2):
         known.closed(2.01)
     for _ in range(149):
@@ -84,28 +84,28 @@ def test_censored_ends_count_as_at_risk() -> None:
 
 def test_young_leases_are_at_risk_too() -> None:
     """A close at once among thousands of leases at once is no rule; among none it is."""
-    known = horizon()
+    known = idle_timeout()
     known.stood_young(5000)
     known.closed(0.1)
-    assert judged(known) == (TRUSTED, TRUSTED)
-    known = horizon()
+    assert judged(known) == (DEFAULT_IDLE_TIMEOUT, DEFAULT_IDLE_TIMEOUT)
+    known = idle_timeout()
     known.closed(0.1)
-    assert judged(known) == (REST, 0.0)
+    assert judged(known) == (MIN_IDLE_AGE, 0.0)
 
 
 def test_random_closes_do_not_stop_reuse() -> None:
     """Ages drawn evenly up to 2 s: what may be repeated is leased until half are gone, what may not next to never."""
-    drawn, known = Random(3), horizon()
+    drawn, known = Random(3), idle_timeout()
     for _ in range(1000):
         known.closed(drawn.uniform(0.0, 2.0))
     age, strict = judged(known)
     assert age == pytest.approx(1.0, rel=0.1)
-    assert strict < REST
+    assert strict < MIN_IDLE_AGE
 
 
 def test_an_announcement() -> None:
     """It is believed at once, and never exceeded; closes well before it are believed more."""
-    known = horizon()
+    known = idle_timeout()
     known.announce(15.0)
     assert judged(known) == (15.0, 15.0)
     assert known.is_learned
@@ -118,7 +118,7 @@ def test_an_announcement() -> None:
 
 def test_a_close_as_announced_says_nothing_new() -> None:
     """An age is known to a class and a period of the sweep: no reason to use less than the worker allows."""
-    known = horizon()
+    known = idle_timeout()
     known.announce(4.0)
     for at in (3.76, 3.9, 3.99):
         known.closed(at)
@@ -127,7 +127,7 @@ def test_a_close_as_announced_says_nothing_new() -> None:
 
 def test_evidence_fades() -> None:
     """A worker that kept them for 2 s keeps them for 20 s now: seen within the hour, not within a minute."""
-    known = horizon()
+    known = idle_timeout()
     for _ in range(20):
         known.closed(2.01)
     assert judged(known)[0] <= 2.0
@@ -141,8 +141,8 @@ def test_evidence_fades() -> None:
 
 def test_old_evidence_alone_is_forgotten() -> None:
     """With nothing new worth half an end, it is as at first."""
-    known = horizon()
+    known = idle_timeout()
     known.closed(10.0)
-    assert judged(known)[0] > TRUSTED
+    assert judged(known)[0] > DEFAULT_IDLE_TIMEOUT
     known.stood(0.1)
-    assert judged(known, NOW + 3600.0) == (TRUSTED, TRUSTED)
+    assert judged(known, NOW + 3600.0) == (DEFAULT_IDLE_TIMEOUT, DEFAULT_IDLE_TIMEOUT)

@@ -168,7 +168,7 @@ async def test_who_cannot_be_reached_costs_nothing(stage: Stage) -> None:
     assert (await stage.ask(get())).status == 200
     await settled(stage)
     assert counts(stage) == (2, 1, 0, 1, 0)
-    assert stage.state("w1").is_well
+    assert stage.state("w1").passes_health
 
 
 async def test_a_connection_that_was_closed_meanwhile_is_replaced(stage: Stage) -> None:

@@ -63,14 +63,14 @@ def cold(far: Far) -> float:
 
 
 @pytest.mark.parametrize(
-    ("says", "horizon"), [(b"", 3.5), (b"Keep-Alive: timeout=4\r\n", 3.9)], ids=["observed", "announced"]
+    ("says", "idle_timeout"), [(b"", 3.5), (b"Keep-Alive: timeout=4\r\n", 3.9)], ids=["observed", "announced"]
 )
-def test_without_warmth_theory_s_share_waits(says: bytes, horizon: float) -> None:
+def test_without_warmth_theory_s_share_waits(says: bytes, idle_timeout: float) -> None:
     """What is learned is a little less than 4 s, never more, and nobody meets a closing; longer gaps cost a connection,
     and so do requests that come while another is under way."""
     far = run(timer, get(), says=says)
-    learned = [pool.rested.limit for pool in pools(far)]
-    assert horizon <= min(learned) <= max(learned) <= KEPT - far.trip + 1e-6
+    learned = [pool.idle_connections.limit for pool in pools(far)]
+    assert idle_timeout <= min(learned) <= max(learned) <= KEPT - far.trip + 1e-6
     expected = exp(-RATE * min(learned)) + RATE * (far.trip + far.service)
     assert cold(far) == pytest.approx(expected, abs=0.04)
     assert (far.failed, total(far, "died"), total(far, "opened")) == (0, 0, total(far, "cold"))
@@ -103,7 +103,7 @@ def test_a_worker_that_closes_at_random() -> None:
     drawn = Random(7)
     far = run(lambda: drawn.uniform(0, 2), get(), retries=2)
     assert far.failed == 0
-    assert min(pool.rested.limit for pool in pools(far)) > 0.25
+    assert min(pool.idle_connections.limit for pool in pools(far)) > 0.25
     assert total(far, "reused") > 0.1 * NUMBER
     far = run(lambda: drawn.uniform(0.2, 2), post(b"once"), retries=0)
     assert far.failed == 0

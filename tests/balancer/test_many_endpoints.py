@@ -15,22 +15,22 @@ from tests.steps import growth
 
 def add(proxy: Proxy, number: int) -> None:
     for at in range(number):
-        proxy.roster.add(EndpointConfig(id=f"e{at}", address=f"http://192.0.2.{at % 200}:{at + 1}"))
+        proxy.registry.add(EndpointConfig(id=f"e{at}", address=f"http://192.0.2.{at % 200}:{at + 1}"))
 
 
 def weigh(proxy: Proxy, number: int) -> None:
     for at in range(number):
-        proxy.roster.change(f"e{at}", weight=2.0)
+        proxy.registry.change(f"e{at}", weight=2.0)
 
 
 def drain(proxy: Proxy, number: int) -> None:
     for at in range(0, number, 4):
-        proxy.roster.change(f"e{at}", state=AdminState.DRAINING)
+        proxy.registry.change(f"e{at}", state=AdminState.DRAINING)
 
 
 def remove(proxy: Proxy, number: int) -> None:
     for at in range(number):
-        proxy.roster.remove(f"e{at}")
+        proxy.registry.remove(f"e{at}")
 
 
 COMMANDS = (add, weigh, drain, remove)
@@ -52,13 +52,13 @@ def test_each_is_there_and_gone() -> None:
     """In the router, the pools, the routes and the names that are looked up; two share a name."""
     proxy = Wireless().proxy
     for id_, host in (("a", "one.test"), ("b", "one.test"), ("c", "two.test")):
-        proxy.roster.add(EndpointConfig(id=id_, address=f"http://{host}:80"))
+        proxy.registry.add(EndpointConfig(id=id_, address=f"http://{host}:80"))
     routes = proxy.pools.routes
-    assert [*proxy.pools.by_id] == [*routes.by_id] == [*proxy.roster.members] == ["w0", "a", "b", "c"]
+    assert [*proxy.pools.by_id] == [*routes.by_id] == [*proxy.registry.members] == ["w0", "a", "b", "c"]
     assert [*routes.names.known] == ["one.test", "two.test"]
-    proxy.roster.remove("a")
-    proxy.roster.remove("c")
-    assert [*proxy.pools.by_id] == [*routes.by_id] == [*proxy.roster.members] == ["w0", "b"]
+    proxy.registry.remove("a")
+    proxy.registry.remove("c")
+    assert [*proxy.pools.by_id] == [*routes.by_id] == [*proxy.registry.members] == ["w0", "b"]
     assert [state.id for state in proxy.router.states] == ["w0", "b"]
     assert [*routes.names.known] == ["one.test"]
 
@@ -66,12 +66,12 @@ def test_each_is_there_and_gone() -> None:
 def test_a_removed_one_leaves_its_id_to_discovery() -> None:
     """Where a source of discovery names it as well, that one takes its place, with the weight that was ordered."""
     proxy = Wireless().proxy
-    proxy.roster.add(EndpointConfig(id="a", address="http://192.0.2.1:80"))
-    proxy.roster.replace("file", [EndpointConfig(id="a", address="http://192.0.2.2:80")])
-    proxy.roster.change("a", weight=3.0)
+    proxy.registry.add(EndpointConfig(id="a", address="http://192.0.2.1:80"))
+    proxy.registry.replace("file", [EndpointConfig(id="a", address="http://192.0.2.2:80")])
+    proxy.registry.change("a", weight=3.0)
     state = proxy.router.find("a")
-    proxy.roster.remove("a")
-    assert proxy.roster.member("a").source == "file"
+    proxy.registry.remove("a")
+    assert proxy.registry.member("a").source == "file"
     assert (state.endpoint.address, state.weight) == ("http://192.0.2.2:80", 3.0)
     assert proxy.pools.by_id["a"].endpoint.address == "http://192.0.2.2:80"
     assert proxy.pools.routes.by_id["a"].host == "192.0.2.2"
@@ -83,15 +83,15 @@ def test_a_table_tls_and_keep_alive_go_with_their_endpoint() -> None:
     proxy = Wireless().proxy
     own = {"id": "a", "address": "https://192.0.2.1:443", "tls": {"verify": False}, "keep_alive": False}
     for _ in range(2):
-        proxy.roster.add(EndpointConfig.model_validate(own))
+        proxy.registry.add(EndpointConfig.model_validate(own))
         met = proxy.pools.tls.of(proxy.router.find("a").endpoint)
         assert met is not None
         assert not met.config.verify
         assert not proxy.pools.by_id["a"].keeps_alive
-        proxy.roster.remove("a")
-        proxy.roster.add(EndpointConfig(id="a", address="https://192.0.2.1:443"))
+        proxy.registry.remove("a")
+        proxy.registry.add(EndpointConfig(id="a", address="https://192.0.2.1:443"))
         met = proxy.pools.tls.of(proxy.router.find("a").endpoint)
         assert met is not None
         assert met.config.verify
         assert proxy.pools.by_id["a"].keeps_alive
-        proxy.roster.remove("a")
+        proxy.registry.remove("a")

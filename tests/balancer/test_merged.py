@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from balancer.admin.merge import merged, merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
 from balancer.admin.policy_report import summary
-from balancer.admin.status import latency_status, process_status, unit_status
+from balancer.admin.status import latency_status, process_status, proxy_status
 from policies.stats.load import Histogram
 from tests.balancer.conftest import Stage, get, response
 
@@ -69,7 +69,7 @@ async def test_the_status_of_two(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     for _ in range(3):
         await stage.ask(get())
-    one, alone = process_status(stage.proxy), unit_status(stage.proxy)
+    one, alone = process_status(stage.proxy), proxy_status(stage.proxy)
     whole = merged_status([one, process_status(stage.proxy)], 4, 99)
     assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
     assert whole["endpoints"][0]["outcomes"]["ok"] == 6

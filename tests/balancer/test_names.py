@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from balancer.upstream.lookup import DnsLook, SystemLook, is_literal
+from balancer.upstream.lookup import DnsLookup, SystemLookup, is_literal
 from balancer.upstream.names import AT_ONCE, Names, NamesPlan
 from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.resolver import Addresses, LookupFailed
@@ -197,8 +197,8 @@ async def server() -> AsyncIterator[NameServer]:
     server.stop()
 
 
-def look(server: NameServer, timeout: float = 2.0) -> DnsLook:
-    return DnsLook((f"127.0.0.1:{server.port}",), timeout)
+def look(server: NameServer, timeout: float = 2.0) -> DnsLookup:
+    return DnsLookup((f"127.0.0.1:{server.port}",), timeout)
 
 
 async def test_the_dns_says_for_how_long(server: NameServer) -> None:
@@ -229,7 +229,7 @@ async def test_what_a_name_server_may_do_wrong(server: NameServer) -> None:
 
 async def test_this_machine_knows_itself() -> None:
     """By its hosts file; its answer holds for as long as we say."""
-    found = await SystemLook(ttl=7.0, timeout=5.0)("localhost")
+    found = await SystemLookup(ttl=7.0, timeout=5.0)("localhost")
     assert found.ttl == 7.0
     assert set(found.hosts) <= {"127.0.0.1", "::1"}
 
@@ -237,7 +237,7 @@ async def test_this_machine_knows_itself() -> None:
 async def test_a_name_that_none_can_have() -> None:
     """A label has 63 letters at most: nobody else is asked."""
     with pytest.raises(LookupFailed, match=r"^x{70}\.test: "):
-        await SystemLook(ttl=7.0, timeout=5.0)("x" * 70 + ".test")
+        await SystemLookup(ttl=7.0, timeout=5.0)("x" * 70 + ".test")
 
 
 # --- the whole unit

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from balancer.admin.status import unit_status
+from balancer.admin.status import proxy_status
 from balancer.upstream.backoff import FAILURES
 from policies.routing.facts import AdminState
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
@@ -44,7 +44,7 @@ async def test_a_connection_serves_so_many_requests(stage: Stage) -> None:
     assert all(9 <= number <= 10 for number in served[:-1]), served
     assert sum(served) == 30
     counts = stage.pool().counts
-    assert (counts.closed_by_us, counts.closed) == (len(served) - (stage.pool().idle == 1),) * 2
+    assert (counts.closed_by_balancer, counts.closed) == (len(served) - (stage.pool().idle == 1),) * 2
 
 
 async def test_one_request_each_and_one_ahead(stage: Stage) -> None:
@@ -88,16 +88,16 @@ async def test_what_is_announced_is_believed(stage: Stage) -> None:
     await stage.ask(get())
     assert len(worker.connections) == 1
     sweeps(stage, 11)
-    assert (stage.pool().idle, stage.pool().rested.lookout is not None) == (1, True)
+    assert (stage.pool().idle, stage.pool().idle_connections.idle_probe is not None) == (1, True)
     await stage.ask(get())
     assert len(worker.connections) == 2
-    told = unit_status(stage.proxy)["endpoints"][0]["connections"]
+    told = proxy_status(stage.proxy)["endpoints"][0]["connections"]
     assert (told["learned"], told["cold"], told["reused"]) == (True, 2, 1)
-    assert 9 < told["horizon"] <= 10
-    lookout, newer = told["each"]
-    assert (lookout["requests"], lookout["age"], lookout["idle"]) == (2, 19, 11)
+    assert 9 < told["idle_timeout"] <= 10
+    idle_probe, newer = told["each"]
+    assert (idle_probe["requests"], idle_probe["age"], idle_probe["idle"]) == (2, 19, 11)
     assert (newer["requests"], newer["age"], newer["idle"]) == (1, 0, 0)
-    assert lookout["name"] == f"127.0.0.1:{worker.connections[0].peer_port}" != newer["name"]
+    assert idle_probe["name"] == f"127.0.0.1:{worker.connections[0].peer_port}" != newer["name"]
 
 
 async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
@@ -105,10 +105,10 @@ async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
     await stage.serve(await stage.worker(answering(KEPT)))
     await stage.ask(get())
     sweeps(stage, 2)
-    learned = stage.pool().horizon
+    learned = stage.pool().idle_timeout
     await stage.reload(pool={"idle": 7})
-    assert stage.pool().horizon is learned
-    assert (learned.age, stage.pool().rested.limit) == (10, 7)
+    assert stage.pool().idle_timeout is learned
+    assert (learned.age, stage.pool().idle_connections.limit) == (10, 7)
     sweeps(stage, 6)
     assert stage.pool().idle == 0
 
@@ -125,7 +125,7 @@ async def test_a_lookout_tells_of_a_longer_time(stage: Stage) -> None:
     sweeps(stage, 11)
     await stage.ask(get())
     sweeps(stage, 15)
-    assert stage.pool().rested.limit > 15
+    assert stage.pool().idle_connections.limit > 15
     opened = len(worker.connections)
     await stage.ask(get())
     assert len(worker.connections) == opened
@@ -154,7 +154,7 @@ async def test_who_closed(stage: Stage) -> None:
         await stage.eventually(lambda: not stage.pool().idle)
     await stage.ask(get())
     stage.advance(5)
-    assert (counts.closed_by_worker, counts.closed_by_error, counts.closed_by_us) == (1, 1, 1)
+    assert (counts.closed_by_worker, counts.closed_by_error, counts.closed_by_balancer) == (1, 1, 1)
     assert (counts.lost_idle, sum(counts.lost_ages), counts.died) == (2, 2, 0)
     go[2].set()
 
@@ -179,7 +179,7 @@ async def test_dead_in_the_race(stage: Stage) -> None:
     counts = stage.pool().counts
     assert (counts.died, counts.closed_by_worker, counts.lost_idle) == (1, 1, 0)
     sweeps(stage, 1.25)
-    assert stage.pool().horizon.age < 2
+    assert stage.pool().idle_timeout.age < 2
 
 
 async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
@@ -223,12 +223,12 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
 async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Its idle connections are closed, and none is opened ahead until it is up again."""
     await stage.serve(await stage.worker(answering()), await stage.worker(answering()), pool={"warm": 1})
-    stage.proxy.roster.change("w0", state=AdminState.DOWN)
+    stage.proxy.registry.change("w0", state=AdminState.DOWN)
     for _ in range(4):
         stage.advance(0.25)
         await stage.turn()
     assert (stage.pool("w0").counts.opened, stage.pool("w1").counts.opened) == (0, 1)
-    stage.proxy.roster.change("w0", state=AdminState.UP)
+    stage.proxy.registry.change("w0", state=AdminState.UP)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool("w0").idle == 1)
 
@@ -337,7 +337,7 @@ def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
         stage.dialling = "accept"
         asked(stage, 1)
         asked(stage, 5)
-        assert (pool.leased, pool.backoff.is_in_trouble) == (6, False)
+        assert (pool.leased, pool.backoff.is_backing_off) == (6, False)
         stage.leave()
         assert not stage.left_behind()
 

@@ -83,7 +83,7 @@ def test_accounts_add_up() -> None:
     counts = PoolCounts()
     for by in (WORKER, WORKER, US, ERROR):
         counts.count_closed(by)
-    assert (counts.closed, counts.closed_by_worker, counts.closed_by_us, counts.closed_by_error) == (
+    assert (counts.closed, counts.closed_by_worker, counts.closed_by_balancer, counts.closed_by_error) == (
         4,
         2,
         1,

@@ -21,7 +21,7 @@ from balancer.errors import UpstreamError
 from balancer.probe.advice import advice
 from balancer.probe.connection import head_in
 from balancer.probe.findings import Findings, Http2Findings, KeepAliveFindings, Phases, Timing
-from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_rungs, limit_of, rungs
+from balancer.probe.idle_limit import Ending, IdleLimit, Trial, finer_idle_steps, idle_steps, limit_of
 from balancer.probe.survey import Bounds, Survey
 from balancer.probe.target import BadTarget, target_of
 from balancer.tls.contexts import UpstreamTls
@@ -68,9 +68,9 @@ def loaded(text: str, folder: Path) -> dict[str, Any]:
 
 
 def test_rungs_double_up_to_the_limit() -> None:
-    assert rungs(5.0) == [0.5, 1.0, 2.0, 4.0, 5.0]
-    assert rungs(0.5) == [0.5]
-    assert len(rungs(75.0)) == 9
+    assert idle_steps(5.0) == [0.5, 1.0, 2.0, 4.0, 5.0]
+    assert idle_steps(0.5) == [0.5]
+    assert len(idle_steps(75.0)) == 9
 
 
 def trials(**idles: list[float]) -> list[Trial]:
@@ -97,10 +97,10 @@ def test_what_trials_come_to(given: list[Trial], found: IdleLimit) -> None:
 def test_what_is_safe_and_what_is_random() -> None:
     assert (IdleLimit(8, 8).safe, IdleLimit(8, 2, 5.0, 5.1).safe) == (8, 5.0)
     silent = IdleLimit(8, 2, 4, 8, is_silent=True)
-    assert (silent.safe, silent.is_random, finer_rungs(silent)) == (2, False, [2.5, 3.0, 3.5])
+    assert (silent.safe, silent.is_random, finer_idle_steps(silent)) == (2, False, [2.5, 3.0, 3.5])
     assert IdleLimit(8, 2, 3.0, 6.0).is_random
     assert not IdleLimit(8, 2, 5.0, 5.1).is_random
-    assert finer_rungs(IdleLimit(8, 2, 5.0, 5.1)) == []
+    assert finer_idle_steps(IdleLimit(8, 2, 5.0, 5.1)) == []
 
 
 # --- servers
@@ -195,7 +195,7 @@ async def test_a_server_that_closes_after_a_second(stage: Stage, tmp_path: Path)
 
 async def test_the_wait_ends_with_the_last_connection(stage: Stage) -> None:
     """All close when the server says so, hours before the limit."""
-    idle = len(rungs(3600.0))
+    idle = len(idle_steps(3600.0))
     go = asyncio.Event()
 
     async def script(wire: Wire) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from balancer.config.record import RecordConfig
 from balancer.errors import LogFailed
-from balancer.recording.recorder import About, Recorder
+from balancer.recording.recorder import Recorder, RecordingMetadata
 from tests.balancer.conftest import Message, Stage, get, post, response
 from tests.balancer.test_log_lines import entry
 
@@ -193,7 +193,7 @@ async def test_a_path_that_cannot_be_written_ends_the_start(stage: Stage, tmp_pa
 
 
 def recorder(path: Path, limit: int = 1 << 20, queue: int = 10_000) -> Recorder:
-    about = About(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: entry.client.address)
+    about = RecordingMetadata(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: entry.client.address)
     return Recorder(str(path), about, salt=b"salt", limit=limit, queue=queue)
 
 
@@ -224,7 +224,9 @@ def test_a_new_file_is_the_owner_s_alone(tmp_path: Path) -> None:
 def test_a_full_queue_drops(tmp_path: Path) -> None:
     one = recorder(tmp_path / "r", queue=3)
     held = threading.Event()
-    one._about = About(1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: (held.wait(20), b"")[1])
+    one._about = RecordingMetadata(
+        1000.0, 0.0, {}, lambda endpoint: 0.1, lambda entry: (held.wait(20), b"")[1]
+    )
     for _ in range(10):
         one.add(entry())
     assert one.counts.dropped >= 6  # three wait; one may be in the thread's hands

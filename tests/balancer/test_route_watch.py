@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from balancer.upstream.connect_phases import Phases
-from balancer.upstream.route_watch import MOST_EVENTS, RouteWatch, Watched, WatchPlan, network_of
+from balancer.upstream.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
 from policies.routing.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_control import local, status
@@ -24,7 +24,9 @@ class Watching:
         self.said: list[str] = []
         self.watch = RouteWatch(WatchPlan(is_enabled), self.clock.now, self.said.append)
         regions = {"e0": "emea", "e1": "emea", "u0": "us"}
-        self.by_id = {id_: Watched(Endpoint(id_, "http://x", region)) for id_, region in regions.items()}
+        self.by_id = {
+            id_: RouteBaselines(Endpoint(id_, "http://x", region)) for id_, region in regions.items()
+        }
         self.watch.follow(self.by_id.values())
 
     def connect(self, trips: dict[str, float], times: int, tls: float = 0.0) -> None:
@@ -156,7 +158,7 @@ def test_who_is_not_asked_is_called_upon() -> None:
         assert pools.routes.watch.connects == 6
         assert pools.open_connections == 0
         for pool in pools.by_id.values():
-            pool.route.watched.looked_at = wireless.loop.now()
+            pool.route.watched.connected_at = wireless.loop.now()
         for _ in range(39):
             wireless.advance(0.25)
         assert len(wireless.workers) == 6
@@ -171,7 +173,7 @@ def address_of(peer: Peer) -> str:
 def test_who_is_down_is_left_alone() -> None:
     """The operator has said so: nobody connects, even where it has got another address, until it is up again."""
     with Wireless(2, watch=(("every", 10.0),)) as wireless:
-        roster, pools = wireless.proxy.roster, wireless.proxy.pools
+        registry, pools = wireless.proxy.registry, wireless.proxy.pools
 
         def pass_time() -> list[str]:
             before = len(wireless.workers)
@@ -179,12 +181,12 @@ def test_who_is_down_is_left_alone() -> None:
                 wireless.advance(0.25)
             return [address_of(peer) for peer in wireless.workers[before:]]
 
-        roster.change("w0", state=AdminState.DOWN)
+        registry.change("w0", state=AdminState.DOWN)
         assert len(pass_time()) == 2
         moved, other = (pool.endpoint for pool in pools.by_id.values())
         pools.replace([replace(moved, address="http://192.0.2.77:80"), other])
         assert "192.0.2.77" not in pass_time()
-        roster.change("w0", state=AdminState.UP)
+        registry.change("w0", state=AdminState.UP)
         assert "192.0.2.77" in pass_time()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hyperframe.frame import GoAwayFrame
 
-from balancer.admin.status import unit_status
+from balancer.admin.status import proxy_status
 from balancer.errors import ConnectFailed
 from balancer.http2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
@@ -91,7 +91,7 @@ async def test_one_connect_at_a_time_in_trouble() -> None:
     pool.wait(lessee)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert (opened, pool.backoff.is_in_trouble, pool.counts.spared) == (FAILURES, True, 21 - FAILURES)
+    assert (opened, pool.backoff.is_backing_off, pool.counts.spared) == (FAILURES, True, 21 - FAILURES)
     assert len(lessee.heard) == 21
     pool.open(Waiting(pool), is_trial=True)
     await asyncio.sleep(0)
@@ -116,11 +116,11 @@ async def test_what_the_status_says(stage: Stage) -> None:
     assert (one["streams"], one["requests"], one["idle"]) == (5, 5, None)
     assert one["name"].startswith("127.0.0.1:")
     assert set(one["setup"]) == {"namelookup", "connect", "appconnect"}
-    assert (told["opened"], told["horizon"], told["learned"]) == (1, 30.0, False)
+    assert (told["opened"], told["idle_timeout"], told["learned"]) == (1, 30.0, False)
     assert 1 <= told["cold"] <= 5
     gate.set()
     await asyncio.gather(*asking)
-    (one,) = unit_status(stage.proxy)["endpoints"][0]["connections"]["each"]
+    (one,) = proxy_status(stage.proxy)["endpoints"][0]["connections"]["each"]
     assert (one["streams"], one["idle"]) == (0, 0)
 
 
@@ -147,7 +147,7 @@ async def test_who_closed(stage: Stage) -> None:
     stage.advance(6.0)
     await stage.eventually(lambda: not stage.pool().idle)
     counts = stage.pool().counts
-    assert (counts.closed_by_worker, counts.closed_by_error, counts.closed_by_us) == (2, 1, 1)
+    assert (counts.closed_by_worker, counts.closed_by_error, counts.closed_by_balancer) == (2, 1, 1)
     assert (counts.lost_idle, sum(counts.lost_ages)) == (2, 2)
 
 
@@ -171,7 +171,7 @@ async def test_so_many_requests_on_a_connection(stage: Stage) -> None:
         assert (await stage.ask(get())).body == b"hello"
     counts = stage.pool().counts
     assert 3 <= counts.opened <= 4
-    await stage.eventually(lambda: counts.closed_by_us >= counts.opened - 1)
+    await stage.eventually(lambda: counts.closed_by_balancer >= counts.opened - 1)
 
 
 async def test_one_is_kept_warm(stage: Stage) -> None:
@@ -185,11 +185,11 @@ async def test_one_is_kept_warm(stage: Stage) -> None:
     await stage.ask(get())
     counts = stage.pool().counts
     assert (counts.opened, counts.cold, len(plays)) == (1, 0, 1)
-    stage.proxy.roster.change("w0", state=AdminState.DOWN)
+    stage.proxy.registry.change("w0", state=AdminState.DOWN)
     await stage.eventually(lambda: not stage.pool().standing)
     stage.advance(0.25)
     assert stage.pool().opening == 0
-    stage.proxy.roster.change("w0", state=AdminState.UP)
+    stage.proxy.registry.change("w0", state=AdminState.UP)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
 

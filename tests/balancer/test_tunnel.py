@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from balancer.admin.metrics import metrics_text
-from balancer.admin.status import unit_status
+from balancer.admin.status import proxy_status
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
 
 MIB = 1 << 20
@@ -598,7 +598,7 @@ async def test_tunnels_are_shown(stage: Stage, party: Party) -> None:
     client, worker = await party.meet(early=b"abc")
     await worker.exactly(3)
     for is_open in (1, 0):
-        status = unit_status(stage.proxy)["tunnels"]
+        status = proxy_status(stage.proxy)["tunnels"]
         assert status == {"open": is_open, "opened": 1, "bytes_in": 3, "bytes_out": 5}
         text = metrics_text(stage.proxy)[0].decode()
         assert f"steelyard_tunnels {is_open}.0" in text

@@ -32,7 +32,7 @@ def test_equals_are_rarely_ranked_and_the_old_interval_ranked_them_too_often() -
     """100 campaigns of queues. With an A/A pair Student's keeps 5 %; with none to hide behind the percentile
     bootstrap is beyond it by more than chance, and Student's is not."""
     done = list(many(run_queues, scenario_of(8, 150, 4), None, range(100), 1))
-    assert outcome(done, 8, "student", None).is_honest
+    assert outcome(done, 8, "student", None).holds_level
     bare = [without_twin(campaign) for campaign in done]
     assert outcome(bare, 8, "percentile", None).false.interval[0] > 0.05
     assert outcome(bare, 8, "student", None).false.interval[0] < 0.05
@@ -50,8 +50,8 @@ def test_ten_percent_is_found_in_four_campaigns_of_five() -> None:
     done = list(many(partial(weather, 0.07), scenario_of(12, 1, 3), 1.10, range(120), 1))
     found = outcome(done, 12, "student", 1.10)
     assert found.spread == pytest.approx(0.07, rel=0.1)
-    assert found.is_honest
-    assert found.is_sharp
+    assert found.holds_level
+    assert found.has_power
     assert found.wrong is not None
     assert found.wrong.value <= 0.05
 
@@ -60,8 +60,8 @@ def test_too_much_noise_for_the_blocks_is_not_found_and_not_claimed() -> None:
     """The bound on what is found can be missed, and what is missing is no false verdict."""
     done = list(many(partial(weather, 0.30), scenario_of(8, 1, 4), 1.10, range(60), 1))
     found = outcome(done, 8, "student", 1.10)
-    assert found.is_honest
-    assert found.is_sharp is False
+    assert found.holds_level
+    assert found.has_power is False
 
 
 def test_a_stretched_run_has_stretched_percentiles() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.cost.cases import CASES
 from benchmarks.cost.offer import parsed
-from benchmarks.cost.open_load import WARM_UP, Offer, Report, report_of, run
+from benchmarks.cost.open_load import WARM_UP, OpenLoad, Report, report_of, run
 from benchmarks.cost.plan import Plan, Run
 from benchmarks.cost.sitting import place_in_words
 from benchmarks.cost.tail import Capacity, capacities_in_words, judged
@@ -24,7 +24,7 @@ from experiments.load.samples import Kind
 from experiments.ports import free_ports
 
 RUN = Run("half", "nginx", 0, 0)
-OFFER = Offer(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)
+OFFER = OpenLoad(port=1, path="/", rate=500.0, seconds=0.2, connections=4, seed=1)
 
 
 def test_latency_counts_from_the_scheduled_instant() -> None:
@@ -145,7 +145,7 @@ def test_every_request_of_the_schedule_is_sent_and_answered(worker_port: int, sp
     assert 0.0 <= found.busy <= 1.0 or not spins
 
 
-def run_when_ready(offer: Offer) -> Report:
+def run_when_ready(offer: OpenLoad) -> Report:
     """The run, once somebody listens; the test's own time limit ends the trying."""
     while True:
         try:

@@ -18,13 +18,13 @@ from rich.console import Console
 
 from benchmarks.__main__ import cli
 from benchmarks.fidelity import sitting
-from benchmarks.fidelity.agreement import Agreement, Chapter, chapter_of
+from benchmarks.fidelity.agreement import Agreement, ScenarioResult, scenario_result_of
 from benchmarks.fidelity.page import write_page
 from benchmarks.fidelity.sitting import (
     AGAIN,
     MEASURED,
     SIMULATED,
-    Sitting,
+    Session,
     measure,
     missing,
     otherwise,
@@ -95,14 +95,14 @@ def write_world(scenario: Scenario, directory: Path, world: World, change: Chang
 
 def both(
     scenario: Scenario, folder: Path, measured: Change = unchanged, simulated: Change = unchanged
-) -> Chapter:
+) -> ScenarioResult:
     """A chapter from files of both worlds."""
     write_world(scenario, folder / MEASURED, "measured", measured)
     write_world(scenario, folder / SIMULATED, "simulated", simulated)
-    return chapter_of(load_results(folder / MEASURED), load_results(folder / SIMULATED))
+    return scenario_result_of(load_results(folder / MEASURED), load_results(folder / SIMULATED))
 
 
-def found(chapter: Chapter, label: str) -> dict[str, Agreement]:
+def found(chapter: ScenarioResult, label: str) -> dict[str, Agreement]:
     (row,) = (row for row in chapter.rows if row.label == label)
     return {one.quantity: one for one in row.agreements}
 
@@ -226,7 +226,7 @@ def test_a_directory_of_other_numbers_is_refused(scenario: Scenario, tmp_path: P
     write_world(scenario, tmp_path, "measured")
     other = scenario.model_copy(update={"slo": 9.0})
     with pytest.raises(BadInputError, match="holds runs of other numbers"):
-        measure(other, Sitting((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
+        measure(other, Session((other,), tmp_path, ""), tmp_path, Console(file=io.StringIO()))
 
 
 def test_simulating_again_forgets_what_was_simulated_before(scenario: Scenario, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_what_chance_does_is_told_beside_a_miss(scenario: Scenario, tmp_path: Pa
     both(scenario, folder, simulated=lambda label, block: {"factor": 1.2})
     write_world(scenario, folder / AGAIN, "simulated", lambda label, block: {"factor": 1.2 * 1.08})
     (chapter,) = write_page(tmp_path)
-    assert found(chapter, "random")["mean"].luck == pytest.approx(0.08)
+    assert found(chapter, "random")["mean"].simulation_noise == pytest.approx(0.08)
     assert found(chapter, "random")["mean"].is_met is False
     lines = [line for _, line in lines_of([chapter])]
     assert any("random: mean +20.0 % [+20, +20], by chance ± 8.0 %" in line for line in lines)

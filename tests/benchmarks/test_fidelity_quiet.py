@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.fidelity.quiet import left_out, mended, quiet_only, quiet_seconds
+from benchmarks.fidelity.quiet import left_out, quiet_only, quiet_seconds, without_disturbed
 from experiments.campaign.results import load_results
 from experiments.campaign.scenario import Scenario
 from experiments.load.samples import Run, Samples
@@ -45,7 +45,7 @@ def seconds(run: Run) -> list[int]:
 
 def test_a_disturbed_second_and_the_one_behind_it_are_left_out(run: Run) -> None:
     """What is left is valid, and its lag is told anew."""
-    left = mended(disturbed(run, 3, 9))
+    left = without_disturbed(disturbed(run, 3, 9))
     assert seconds(left) == [0, 1, 2, 5, 6, 7, 8]
     assert (left.facts.is_valid, left.facts.lag_p99) == (True, 0.0)
     assert len(left.samples) == 7 * RATE
@@ -62,14 +62,14 @@ def test_one_late_request_of_a_hundred_is_allowed(run: Run, late: int, is_quiet:
 def test_of_a_run_with_too_little_left_nothing_is_judged(run: Run) -> None:
     """It stays as it was."""
     whole = disturbed(run, 1, 3, 5)
-    left = mended(whole)
+    left = without_disturbed(whole)
     assert left is whole
     assert left.facts.invalid_reasons == (LAG_REASON,)
 
 
 def test_other_reasons_stay(run: Run) -> None:
     """A second less does not make up for an interruption."""
-    left = mended(disturbed(run, 3, reasons=(LAG_REASON, "interrupted: 5 of 9")))
+    left = without_disturbed(disturbed(run, 3, reasons=(LAG_REASON, "interrupted: 5 of 9")))
     assert left.facts.invalid_reasons == ("interrupted: 5 of 9",)
 
 

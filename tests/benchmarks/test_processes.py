@@ -10,17 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import cli
-from benchmarks.processes.latency import HALF, ONE, TWO, Stretch
-from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, Burst, absence
+from benchmarks.processes.latency import HALF, ONE, TWO, LatencyRun
+from benchmarks.processes.throughput import HANDSHAKES, PARTS, REQUESTS, ThroughputRun, absence
 from benchmarks.processes.verdict import gain_of, loss_of, verdicts
 from experiments.cpu_time import is_known_here
 
-ALONE = Burst(REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5)
-PAIR = Burst(REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, unit_cores=1.3, client_cores=0.7)
+ALONE = ThroughputRun(
+    REQUESTS, 1, 0, rate=100.0, ceiling=100.0, busiest=1.0, unit_cores=1.0, client_cores=0.5
+)
+PAIR = ThroughputRun(REQUESTS, 2, 0, rate=140.0, ceiling=190.0, busiest=0.5, unit_cores=1.3, client_cores=0.7)
 
 
-def stretch(setup: str, p99: float, block: int = 0) -> Stretch:
-    return Stretch(setup, block, 100, p99 / 4, p99)
+def stretch(setup: str, p99: float, block: int = 0) -> LatencyRun:
+    return LatencyRun(setup, block, 100, p99 / 4, p99)
 
 
 def test_a_gain_is_the_median_of_ratios_within_blocks() -> None:
@@ -48,7 +50,7 @@ def test_bounds(ceiling: float, p99: float, met: list[bool]) -> None:
 
 def test_who_has_failed_has_missed_the_bound() -> None:
     found = verdicts(
-        [ALONE, PAIR, Burst(REQUESTS, 2, 1, fault="3 socket errors")],
+        [ALONE, PAIR, ThroughputRun(REQUESTS, 2, 1, fault="3 socket errors")],
         [stretch(HALF.name, 100.0), replace(stretch(TWO.name, 90.0), fault="1 of 100 requests failed")],
     )
     assert [is_met for is_met, _ in found] == [False, False]

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.rolling.command import in_words
 from benchmarks.rolling.session import end, is_alive, is_caught, members, root_of, wait_for_end
-from benchmarks.rolling.stages import QUICK, STAGES, Stage, Tempo, seconds_of
+from benchmarks.rolling.stages import QUICK, STAGES, Stage, StageTiming, seconds_of
 from experiments import cpu_time
 from experiments.errors import FleetFailedError
 
@@ -45,7 +45,7 @@ def test_a_quick_sitting_is_short() -> None:
     assert (
         sum(seconds_of(name, QUICK) for name in STAGES)
         < 30
-        < sum(seconds_of(name, Tempo()) for name in STAGES)
+        < sum(seconds_of(name, StageTiming()) for name in STAGES)
     )
 
 

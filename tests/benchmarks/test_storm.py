@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.cost.disturbance import LOOK, Spans, disturbances, widened
 from benchmarks.storm.command import doubts, introduction, pace_of
-from benchmarks.storm.crew import Crew, Executions, told
+from benchmarks.storm.crew import Executions, WorkerGroup, told
 from benchmarks.storm.judgement import Figures, Recovery, figures_of, verdicts
 from benchmarks.storm.load import TIMEOUT, Account
 from benchmarks.storm.messages import LEAST, MOST, Ending, Question, answer_of, judged, questions
@@ -274,11 +274,11 @@ def test_stolen_time_is_read_from_the_kernel() -> None:
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 async def test_who_replaces_a_killed_worker_stands_by(tmp_path: Path) -> None:
     """It is a process before the kill, and listens when the time has come; another end of it is ours."""
-    async with Crew(tmp_path, cpu_time.cores()[-1]) as crew:
+    async with WorkerGroup(tmp_path, cpu_time.cores()[-1]) as crew:
         zero = time.monotonic()
         episode = Episode(0.0, 0.2, "killed", ("north-0",))
-        await crew.stand_by([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
-        _, until = await crew.suffer(episode, zero)
+        await crew.start_replacements([episode, Episode(60.0, 62.0, "killed", ("west-1",))], zero)
+        _, until = await crew.inject(episode, zero)
         assert until >= 0.2
         await told(crew.ports[0], "/-/well")
 

@@ -22,13 +22,13 @@ from experiments.live.rails import Rails
 from experiments.live.readings import Reading, UnitRestarted, Window, between
 from experiments.live.switchback import (
     Findings,
-    NotRolledBack,
     Plan,
+    PolicyChangedExternally,
     RailBroken,
-    SomebodyElse,
+    RestoreFailed,
     Switchback,
 )
-from experiments.live.unit import HttpUnit, UnitFailed
+from experiments.live.unit import BalancerUnreachable, HttpBalancer
 from experiments.live.verdict import conclude
 from experiments.terminal import write_json
 from policies.stats.load import RATIO, SHORTEST, Histogram
@@ -74,7 +74,7 @@ class MadeUpUnit:
             "policy": {
                 "name": name,
                 "spec": self.policy,
-                "demoted": 0,
+                "fallback_picks": 0,
             },
             "endpoints": [
                 {"id": "a", "buckets": list(self.histogram.counts), "outcomes": {"error_status": 0}}
@@ -250,11 +250,11 @@ async def test_a_unit_that_fails_is_rolled_back() -> None:
 
     async def failing() -> dict[str, Any]:
         if 20 < unit.at < 23:
-            raise UnitFailed("no answer")
+            raise BalancerUnreachable("no answer")
         return await fine()
 
     unit.look = failing  # type: ignore[method-assign]
-    with pytest.raises(UnitFailed):
+    with pytest.raises(BalancerUnreachable):
         await switchback(unit, plan(4)).run()
     assert unit.policy == {"name": "old"}
 
@@ -266,11 +266,11 @@ async def test_what_cannot_be_rolled_back_is_said() -> None:
 
     async def refusing(policy: dict[str, Any]) -> None:
         if policy["name"] == "old":
-            raise UnitFailed("no answer")
+            raise BalancerUnreachable("no answer")
         await fine(policy)
 
     unit.use = refusing  # type: ignore[method-assign]
-    with pytest.raises(NotRolledBack, match="'old' could not be put in force again, 'slow' still is"):
+    with pytest.raises(RestoreFailed, match="'old' could not be put in force again, 'slow' still is"):
         await switchback(unit, plan(4)).run()
 
 
@@ -284,7 +284,7 @@ async def test_what_somebody_else_puts_in_force_is_left_alone() -> None:
 
     unit.sleeping = meddle
     made = switchback(unit, plan(4))
-    with pytest.raises(SomebodyElse, match="'theirs'"):
+    with pytest.raises(PolicyChangedExternally, match="'theirs'"):
         await made.run()
     assert unit.policy == {"name": "theirs"}
     assert not made.findings.is_restored
@@ -329,7 +329,7 @@ async def test_what_is_asked_of_a_unit() -> None:
         pass
 
     runner, url = await unit_that_answers(answer)
-    async with HttpUnit(url, "secret", at_once) as unit:
+    async with HttpBalancer(url, "secret", at_once) as unit:
         assert await unit.look() == {"fine": True}
         await unit.use({"name": "x", "option": 1})
     await runner.cleanup()
@@ -346,7 +346,7 @@ async def test_what_a_unit_refuses_is_the_callers_mistake(status: int, problem: 
         return web.json_response({"error": "unknown policy 'x'"}, status=status)
 
     runner, url = await unit_that_answers(answer)
-    async with HttpUnit(url, None) as unit:
+    async with HttpBalancer(url, None) as unit:
         with pytest.raises(BadInputError, match=problem):
             await unit.use({"name": "x"})
     await runner.cleanup()

@@ -17,7 +17,7 @@ import pytest
 from experiments.errors import BadInputError
 from experiments.load.recording import recorded
 from experiments.record import reader
-from experiments.record.fit import FEW, fit, unhindered
+from experiments.record.fit import FEW, estimated_slots, fit
 from experiments.record.reader import LARGEST_BLOCK, read_recording
 from tests.experiments.tapes import Row, Tape, block
 
@@ -168,7 +168,7 @@ def test_many_endpoints_take_no_longer(tmp_path: Path) -> None:
 def test_as_many_in_flight_as_there_are_requests() -> None:
     """Levels that few requests found are passed over without a look at the others."""
     ahead = np.arange(300_000)
-    assert unhindered(np.zeros(len(ahead)), ahead, 1.0) == 1
+    assert estimated_slots(np.zeros(len(ahead)), ahead, 1.0) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

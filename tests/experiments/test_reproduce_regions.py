@@ -20,10 +20,10 @@ from experiments.reproduce.evaluation import (
     Added,
     Calm,
     Crowd,
-    Crush,
     Evaluation,
-    Lap,
     Load,
+    Overload,
+    PolicyRun,
     Setup,
     spans_of,
 )
@@ -63,8 +63,8 @@ def evaluation() -> Evaluation:
         crowds=[Crowd(100, 3000, 0, 2.0, 2.4), Crowd(1500, 3000, 300, 28.0, 30.0)],
         added=[Added(0.052, 0.0524, 0.085)] * 4,
         load=Load(7000.0, 60e-6),
-        crushes=[Crush(1000, 3, 256, 0, (0.1, 0.2, 0.3))],
-        laps=[Lap(label, 0, span, 0) for label, span in SPANS.items()],
+        crushes=[Overload(1000, 3, 256, 0, (0.1, 0.2, 0.3))],
+        laps=[PolicyRun(label, 0, span, 0) for label, span in SPANS.items()],
     )
 
 
@@ -96,7 +96,7 @@ def test_a_crowd_that_hides_the_millisecond_is_not_judged() -> None:
 
 
 def test_one_failed_request_of_the_crush_is_a_miss() -> None:
-    found = replace(evaluation(), crushes=[Crush(1000, 3, 256, 1, (0.1, 0.2, 0.3))])
+    found = replace(evaluation(), crushes=[Overload(1000, 3, 256, 1, (0.1, 0.2, 0.3))])
     assert [verdict.is_met for verdict in bounds(found, Setup())][1] is False
 
 
@@ -108,7 +108,7 @@ def test_the_order_of_policies() -> None:
 
 
 def test_laps_are_summed_up_over_blocks() -> None:
-    laps = [Lap("random", block, span, 0) for block, span in enumerate((9.0, 1.0, 2.0))]
+    laps = [PolicyRun("random", block, span, 0) for block, span in enumerate((9.0, 1.0, 2.0))]
     assert spans_of(laps) == {"random": 2.0}
 
 

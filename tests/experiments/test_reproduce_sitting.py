@@ -20,13 +20,13 @@ from experiments.reproduce import crew
 from experiments.reproduce.asking import Answer, Line
 from experiments.reproduce.calls import all_of
 from experiments.reproduce.command import reproduce
-from experiments.reproduce.crew import UnitFile
+from experiments.reproduce.crew import BalancerFile
 from experiments.reproduce.quantities import figure
-from experiments.reproduce.sitting import Choices, Sitting, Verdict, conduct, with_choices
+from experiments.reproduce.sitting import Choices, Session, Verdict, run_session, with_choices
 from experiments.terminal import BOUND_MISSED, STOPPED
 
 
-class Told(Sitting):
+class Told(Session):
     """Says what it was told to say."""
 
     def __init__(self, is_met: bool | None, is_stopped: bool = False) -> None:
@@ -37,7 +37,7 @@ class Told(Sitting):
     def introduction(self) -> str:
         return "nothing is measured"
 
-    async def carry_out(self, seed: int, folder: Path) -> None:
+    async def run_plan(self, seed: int, folder: Path) -> None:
         self.seeds.append(seed)
         assert folder.name
         if self._is_stopped:
@@ -61,23 +61,23 @@ def test_only_a_missed_bound_is_told_by_the_exit_code_when_asked(
     tmp_path: Path, is_met: bool | None, check: bool, code: int
 ) -> None:
     file = tmp_path / "x.json"
-    assert conduct(Told(is_met), Choices(plots=tmp_path, file=file, check=check)) == code
+    assert run_session(Told(is_met), Choices(plots=tmp_path, file=file, check=check)) == code
     found = json.loads(file.read_text(encoding="utf-8"))
     assert found == {"found": "nothing", "verdicts": [{"met": is_met, "words": "a bound"}]}
     assert (tmp_path / "nothing.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_sitting_that_is_stopped_presents_what_there_is(tmp_path: Path) -> None:
-    assert conduct(Told(True, is_stopped=True), Choices(plots=tmp_path)) == STOPPED
+    assert run_session(Told(True, is_stopped=True), Choices(plots=tmp_path)) == STOPPED
     assert (tmp_path / "nothing.png").exists()
 
 
 def test_nothing_is_measured_for_files_that_cannot_be_written(tmp_path: Path) -> None:
     sitting = Told(True)
     with pytest.raises(BadInputError, match="--plots"):
-        conduct(sitting, Choices(plots=tmp_path / "absent"))
+        run_session(sitting, Choices(plots=tmp_path / "absent"))
     with pytest.raises(BadInputError, match="--json"):
-        conduct(sitting, Choices(plots=tmp_path, file=tmp_path / "absent" / "x.json"))
+        run_session(sitting, Choices(plots=tmp_path, file=tmp_path / "absent" / "x.json"))
     assert sitting.seeds == []
 
 
@@ -106,7 +106,7 @@ def test_all_knows_every_source() -> None:
 
 
 def test_a_units_file_is_toml() -> None:
-    file = UnitFile({"seed": 1}, {"pool": {"warm": 2}}, [{"id": "a", "keep_alive": False}])
+    file = BalancerFile({"seed": 1}, {"pool": {"warm": 2}}, [{"id": "a", "keep_alive": False}])
     assert file.text.splitlines() == [
         *('listen = "127.0.0.1:0"', "seed = 1", "", "[pool]", "warm = 2", ""),
         *("[[endpoints]]", 'id = "a"', "keep_alive = false"),

@@ -24,23 +24,23 @@ from experiments.reproduce.provider import (
     WARM_FAR,
     WITHOUT,
     Account,
-    Detour,
     Mode,
+    ModeResult,
+    RouteChange,
     Setup,
-    Stay,
 )
 from experiments.reproduce.third_party import findings, verdicts
 from experiments.reproduce.third_party_figure import third_party_figure
 from experiments.reproduce.third_party_runs import account_of, file_of, instants
 from tests.experiments.reproduced import quick_sitting
 
-NOTICED = Detour(8, 20.0, "its TLS handshake takes longer")
+NOTICED = RouteChange(8, 20.0, "its TLS handshake takes longer")
 
 
-def stay(mode: Mode, took: float, opened: int = 0, cold: int = 0, heartbeats: int = 0) -> Stay:
+def stay(mode: Mode, took: float, opened: int = 0, cold: int = 0, heartbeats: int = 0) -> ModeResult:
     """A hundred calls that took so long each; connections took 0.1 s."""
     made = tuple(Made("call", 0.0, took, 200) for _ in range(100))
-    return Stay(mode, made, 100.0, 12.5, Account(opened, cold, 0, heartbeats, 0.1 * opened))
+    return ModeResult(mode, made, 100.0, 12.5, Account(opened, cold, 0, heartbeats, 0.1 * opened))
 
 
 GOOD = [
@@ -105,7 +105,7 @@ def test_all_bounds_are_met() -> None:
         (stay(WARM_FAR, 0.2, cold=1), [4]),
     ],
 )
-def test_each_bound_can_be_missed(worse: Stay, missed: list[int]) -> None:
+def test_each_bound_can_be_missed(worse: ModeResult, missed: list[int]) -> None:
     stays = [worse if one.mode is worse.mode else one for one in GOOD]
     found = verdicts(stays, NOTICED)
     assert [number for number, verdict in enumerate(found) if not verdict.is_met] == missed

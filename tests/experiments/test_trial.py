@@ -15,11 +15,11 @@ from experiments.simulator.translation import OVERHEAD
 
 def test_a_policy_that_was_stood_in_for_was_not_measured() -> None:
     """More such requests than a stalled machine explains make the run invalid, with the fault quoted."""
-    assert faults({"policy": {"demoted": 3, "routed": 500, "last_fault": "KeyError"}}) == (
+    assert faults({"policy": {"fallback_picks": 3, "routed": 500, "last_fault": "KeyError"}}) == (
         "the policy failed 3 of 500 times and was stood in for: KeyError",
     )
-    assert faults({"policy": {"demoted": 1, "routed": 500, "last_fault": "took over 5 ms"}}) == ()
-    assert faults({"policy": {"demoted": 0, "routed": 500, "last_fault": None}}) == ()
+    assert faults({"policy": {"fallback_picks": 1, "routed": 500, "last_fault": "took over 5 ms"}}) == ()
+    assert faults({"policy": {"fallback_picks": 0, "routed": 500, "last_fault": None}}) == ()
     assert faults({}) == ()
 
 

@@ -116,10 +116,10 @@ def test_a_retry_stays_in_the_window_while_it_can() -> None:
     r = router([1] * 40, balancers=10, index=2)
     trace = Trace()
     r.explain(trace)
-    inside = window(r)
-    some = frozenset(list(inside)[:4])
-    assert r.route(RequestFacts(tried=some, attempt=1)).state.id in inside - some
-    assert r.route(RequestFacts(tried=frozenset(inside), attempt=1)).state.id not in inside
+    inner_policies = window(r)
+    some = frozenset(list(inner_policies)[:4])
+    assert r.route(RequestFacts(tried=some, attempt=1)).state.id in inner_policies - some
+    assert r.route(RequestFacts(tried=frozenset(inner_policies), attempt=1)).state.id not in inner_policies
     assert trace.last is not None
     assert trace.last.reasons[0] == "outside-window"
 
@@ -130,7 +130,7 @@ def test_everyone_ill_but_one() -> None:
     for at in range(39):
         r.set_enabled(f"here-{at}", False)
     assert {r.route(RequestFacts()).state.id for _ in range(20)} == {"here-39"}
-    assert r.demoted == 0
+    assert r.fallback_picks == 0
 
 
 def test_swaps_between_two_picks_are_noticed() -> None:
@@ -144,7 +144,7 @@ def test_swaps_between_two_picks_are_noticed() -> None:
         out = step % 12
         trial.router.set_healthy(f"here-{out}", False)
         trial.open_loop(200, 0.05)
-    assert trial.router.demoted == 0
+    assert trial.router.fallback_picks == 0
     trial.router.set_healthy(f"here-{out}", True)
     picked = trial.picked(since=trial.clock.time - 1)
     assert set(picked) < {f"here-{at}" for at in range(12)}

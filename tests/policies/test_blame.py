@@ -13,7 +13,7 @@ from policies.contract import REGION, ManualClock, Trial, endpoints
 from policies.health.health import Health
 from policies.routing import registry
 from policies.routing.assignment import Assignment
-from policies.routing.endpoint_state import LOOK_AFTER, EndpointState
+from policies.routing.endpoint_state import TRIAL_AFTER, EndpointState
 from policies.routing.facts import Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 from policies.stats.latency import FORGET_AFTER
@@ -68,9 +68,9 @@ def test_blame_is_the_share_of_failures_until_a_look_is_due() -> None:
     one = One()
     one.ends(OK, OK, OK, RESET)
     assert one.blame == 0.25
-    one.clock.time = LOOK_AFTER - 0.01
+    one.clock.time = TRIAL_AFTER - 0.01
     assert one.blame == 0.25
-    one.clock.time = LOOK_AFTER
+    one.clock.time = TRIAL_AFTER
     assert one.blame == 0.0
 
 
@@ -78,7 +78,7 @@ def test_only_one_looks_at_a_time() -> None:
     """While the look is out, be it for long, there is blame; and none once nothing was heard for FORGET_AFTER."""
     one = One()
     one.ends(RESET)
-    one.clock.time = LOOK_AFTER
+    one.clock.time = TRIAL_AFTER
     one.send()
     assert one.blame == 1.0
     one.clock.time = FORGET_AFTER - 0.01
@@ -91,10 +91,10 @@ def test_a_look_that_fails_begins_the_wait_anew() -> None:
     """So who fails always costs one request each time."""
     one = One()
     one.ends(RESET)
-    one.clock.time = LOOK_AFTER
+    one.clock.time = TRIAL_AFTER
     one.ends(RESET)
     assert one.blame == 1.0
-    one.clock.time = 2 * LOOK_AFTER - 0.01
+    one.clock.time = 2 * TRIAL_AFTER - 0.01
     assert one.blame == 1.0
 
 
@@ -102,7 +102,7 @@ def test_a_look_whose_client_left_is_followed_by_another() -> None:
     """It has told nothing, and must not hold the place for ever."""
     one = One()
     one.ends(RESET)
-    one.clock.time = LOOK_AFTER
+    one.clock.time = TRIAL_AFTER
     one.ends(ABANDONED)
     assert one.blame == 0.0
 
@@ -111,7 +111,7 @@ def test_trust_doubles() -> None:
     """Each success allows one more to be out, so each round has twice as many as the one before."""
     one = One()
     one.ends(*[RESET] * 20)
-    one.clock.time = LOOK_AFTER
+    one.clock.time = TRIAL_AFTER
     rounds = []
     for _ in range(5):
         number = 0
@@ -131,7 +131,7 @@ def test_requests_that_last_stand_in_nobodys_way() -> None:
     one.out = one.out[-1:] + one.out[:-1]
     one.end(RESET)
     assert one.blame == 1.0
-    one.clock.time = LOOK_AFTER
+    one.clock.time = TRIAL_AFTER
     assert one.blame == 0.0
     one.send()
     assert one.blame == 1.0

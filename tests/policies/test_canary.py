@@ -11,7 +11,7 @@ import pytest
 
 from policies.insight.canary import Canary
 from policies.insight.explanation import Trace
-from policies.insight.shadow import TOO_OFTEN, Shadow, Shadowed
+from policies.insight.shadow import FAULT_LIMIT, Shadow, Shadowed
 from policies.least_in_flight import LeastInFlight
 from policies.random_choice import RandomChoice
 from policies.round_robin import RoundRobin
@@ -189,8 +189,8 @@ def test_a_shadow_that_fails_costs_no_request() -> None:
     shadow = Shadow("broken", Broken(0))
     routes = router(Shadowed(Fixed(0), [shadow]))
     assert serve(routes, 200) == {"w0": 200}
-    assert (routes.demoted, routes.last_fault) == (0, None)
-    assert shadow.faults == TOO_OFTEN
+    assert (routes.fallback_picks, routes.last_fault) == (0, None)
+    assert shadow.faults == FAULT_LIMIT
     assert "ValueError" in str(shadow.last_fault)
     assert not shadow.is_asked
 

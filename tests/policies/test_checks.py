@@ -80,8 +80,8 @@ def test_checks_drift_apart() -> None:
 def test_hastening_only_ever_brings_a_check_forward() -> None:
     """Due in five seconds becomes due in about two; due now stays due now."""
     verdict, _ = verdict_after("+")
-    verdict.hasten(0.0)
+    verdict.check_soon(0.0)
     assert verdict.due_at <= RULES.fast_interval * (1 + JITTER)
     verdict.due_at = 0.5
-    verdict.hasten(0.0)
+    verdict.check_soon(0.0)
     assert verdict.due_at == 0.5

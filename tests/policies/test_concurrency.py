@@ -122,7 +122,7 @@ def test_it_settles_near_what_the_worker_can_do(slots: int) -> None:
     worker.run(180)
     assert slots <= mean(worker.limits(90)) <= 2 * slots + 8
     assert worker.throughput(60, 180) > 0.93 * capacity
-    assert mean(inside for at, _, inside in worker.log if at > 90) < 2 * slots + 8
+    assert mean(inner_policies for at, _, inner_policies in worker.log if at > 90) < 2 * slots + 8
 
 
 @pytest.mark.no_cover

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from policies import contract
-from policies.contract import ManualClock, Told, endpoints
+from policies.contract import ManualClock, RecoverySignal, endpoints
 from policies.errors import NoEndpointAvailable
 from policies.policy import PolicyMaker
 from policies.routing import registry
@@ -96,9 +96,9 @@ def test_policy_keeps_the_contract(name: str) -> None:
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("told", Told)
+@pytest.mark.parametrize("told", RecoverySignal)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_policy_gives_its_share_to_who_is_back(name: str, told: Told) -> None:
+def test_policy_gives_its_share_to_who_is_back(name: str, told: RecoverySignal) -> None:
     """Of ours more is asked than of others': seven tenths of a fair share within 3 s, unless its row says less."""
     assert contract.share_after_return(maker(name), told) >= EXPECTED[name].back / 6
 
@@ -117,4 +117,4 @@ def test_policy_outlives_a_time_without_endpoints(name: str) -> None:
             assignment = router.route(RequestFacts())
             router.replace([])
             router.settle(assignment, Outcome(OutcomeKind.OK, 200, 0.0, 0.1, 0.1))
-    assert (router.demoted, router.last_fault, router.in_flight) == (0, None, 0)
+    assert (router.fallback_picks, router.last_fault, router.in_flight) == (0, None, 0)

@@ -174,16 +174,16 @@ class Faulty:
         self._fault = fault
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
-        if self._fault == "demoted-raised":
+        if self._fault == "fallback-raised":
             raise ValueError("on purpose")
-        if self._fault == "demoted-too-slow":
+        if self._fault == "fallback-too-slow":
             self._clock.time += 1.0
-        if self._fault == "demoted-not-on-offer":
+        if self._fault == "fallback-not-on-offer":
             return EndpointState(Endpoint("stranger", "http://x", REGION))
         return available[0]
 
 
-@pytest.mark.parametrize("fault", ["demoted-raised", "demoted-too-slow", "demoted-not-on-offer"])
+@pytest.mark.parametrize("fault", ["fallback-raised", "fallback-too-slow", "fallback-not-on-offer"])
 def test_a_demotion_says_which_and_what_the_fallback_thought(fault: str) -> None:
     """The code of the demotion, and then the reason of who stood in."""
     clock = ManualClock()
@@ -194,7 +194,7 @@ def test_a_demotion_says_which_and_what_the_fallback_thought(fault: str) -> None
     assert trace.last is not None
     assert trace.last.picked is not None
     assert trace.last.picked.id.startswith(REGION)
-    assert trace.counts[fault] == found.demoted == 1
+    assert trace.counts[fault] == found.fallback_picks == 1
 
 
 def test_a_policy_that_says_nothing_is_explained_as_picked() -> None:

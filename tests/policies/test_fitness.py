@@ -338,7 +338,7 @@ def test_a_pool_that_shrinks_takes_back() -> None:
     pool = Pool(4)
     for name in ("a0", "a1"):
         pool.ends(name, *[RESET] * 5)
-    pool.router.set_standing("a2", AdminState.DOWN)
+    pool.router.set_admin_state("a2", AdminState.DOWN)
     assert len(pool.out & {"a0", "a1"}) == 1
     pool.router.replace([pool["a0"].endpoint])
     assert pool.out == set()
@@ -393,8 +393,8 @@ def test_panic_asks_nobody_who_cannot_be_reached() -> None:
 def test_panic_asks_nobody_whom_the_operator_took_out() -> None:
     """Draining and down are wishes, not health; they do not count as lost either."""
     pool = Pool(6)
-    pool.router.set_standing("a0", AdminState.DRAINING)
-    pool.router.set_standing("a1", AdminState.DOWN)
+    pool.router.set_admin_state("a0", AdminState.DRAINING)
+    pool.router.set_admin_state("a1", AdminState.DOWN)
     ill(pool, ["a2", "a3"])
     assert pool.offered == {"a4", "a5"}
     ill(pool, ["a4"])
@@ -435,7 +435,7 @@ def test_rules_can_be_changed_while_requests_come() -> None:
     """Who is out stays out; the next failures are judged by the new rules."""
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5)
-    pool.router.use_fitness(Health(Random(1), ejection=EjectionRules(failures=2), panic=Panic(0.2)))
+    pool.router.apply_health(Health(Random(1), ejection=EjectionRules(failures=2), panic=Panic(0.2)))
     assert pool.out == {"a0"}
     pool.ends("a1", RESET, RESET)
     assert pool.out == {"a0", "a1"}
@@ -463,8 +463,8 @@ def test_standing_is_shown() -> None:
     """Its repr is what a failing test shows."""
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5)
-    pool.router.set_standing("a1", AdminState.DRAINING)
-    pool.router.set_standing("a2", AdminState.DOWN)
+    pool.router.set_admin_state("a1", AdminState.DRAINING)
+    pool.router.set_admin_state("a2", AdminState.DOWN)
     shown = "[<a0 0 in flight ejected>, <a1 0 in flight draining>, <a2 0 in flight down>]"
     assert repr(pool.router.states[:3]) == shown
     pool.router.set_enabled("a1", True)
@@ -482,5 +482,5 @@ def test_whoever_waits_is_woken_when_somebody_returns() -> None:
     pool.pass_time(31)
     assert woken == [1]
     ill(pool, ["a0"])
-    pool.router.use_fitness(Health(Random(1), panic=Panic(0.5)))
+    pool.router.apply_health(Health(Random(1), panic=Panic(0.5)))
     assert woken == [1, 2]

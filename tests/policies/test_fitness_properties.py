@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from policies import AdminState, OutcomeKind
 from policies.contract import Trial, endpoints
-from policies.health.ejection_limit import Census, allowance
+from policies.health.ejection_limit import HealthCounts, allowance
 from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic, is_unreachable, is_wanted
@@ -61,7 +61,7 @@ def happen(pool: Pool, event: Event) -> None:
     elif what == "check":
         pool.router.set_healthy(state.id, detail == "well", is_reachable=detail != "unreachable")
     elif what == "operator":
-        pool.router.set_standing(state.id, detail)
+        pool.router.set_admin_state(state.id, detail)
     elif what == "time":
         pool.pass_time(detail)
     elif what == "connects":
@@ -94,17 +94,17 @@ def is_right(pool: Pool) -> None:
     sound = [state for state in up if state.is_sound]
     assert sound == [state for state in up if state.healthy and not state.is_ejected]
     assert panic.is_everywhere == (len(sound) < len(up) / 2)
-    census, fresh = pool.router.fitness.census, Census(states)
+    census, fresh = pool.router.fitness.census, HealthCounts(states)
     assert (census.size, census.out) == (fresh.size, fresh.out)
     for state in states:
-        assert state.is_fit >= state.is_sound
-        assert state.is_fit <= is_wanted(state)
-        assert panic or state.is_fit == state.is_sound
+        assert state.is_eligible >= state.is_sound
+        assert state.is_eligible <= is_wanted(state)
+        assert panic or state.is_eligible == state.is_sound
     if up and panic.is_everywhere:
-        assert any(state.is_fit for state in up), "panic leaves nobody to ask"
-        if any(state.is_fit and not is_unreachable(state) for state in up):
-            assert not any(state.is_fit and is_unreachable(state) for state in up)
-    assert pool.offered == {state.id for state in states if state.is_fit and not state.is_full}
+        assert any(state.is_eligible for state in up), "panic leaves nobody to ask"
+        if any(state.is_eligible and not is_unreachable(state) for state in up):
+            assert not any(state.is_eligible and is_unreachable(state) for state in up)
+    assert pool.offered == {state.id for state in states if state.is_eligible and not state.is_full}
     listed = pool.router.available
     regions = {state.region for state in listed}
     assert {name: [*members] for name, members in listed.by_region.items()} == {

@@ -235,7 +235,7 @@ def test_one_endpoint_left_takes_all(name: str) -> None:
     for at in range(49):
         r.set_enabled(f"here-{at}", False)
     assert set(places(r).values()) == {"here-49"}
-    assert r.demoted == 0
+    assert r.fallback_picks == 0
 
 
 @pytest.mark.parametrize("name", KEYED)
@@ -249,7 +249,7 @@ def test_keyed_traffic_flips_and_settles_without_a_fault(name: str) -> None:
         if step % 40 == 0:
             trial.router.replace(endpoints(*[1, 2, 3, 1, 1][: 4 + step // 40 % 2]))
         trial.open_loop(100, 0.1)
-    assert trial.router.demoted == 0
+    assert trial.router.fallback_picks == 0
     policy: Any = trial.router.policy
     assert policy._in_flight == sum(state.in_flight for state in trial.router.states)
 
@@ -299,4 +299,4 @@ def test_members_of_a_region_are_a_ring_of_their_own() -> None:
     r = Router(members, policy, ManualClock(), Random(1))
     seen = {r.route(RequestFacts(key="k", region="emea")).state.id for _ in range(3)}
     assert len(seen) == 1
-    assert r.demoted == 0
+    assert r.fallback_picks == 0

@@ -105,7 +105,7 @@ def test_places_that_were_given_up_do_not_pile_up() -> None:
     line.join(0, 0, 0.0, inf)
     for number in range(5000):
         line.leave(line.join(number, 0, 1.0, inf))
-    places = line._rows[0]._places
+    places = line._lanes[0]._places
     assert len(places) <= 2 + SLACK
     assert [place.waiter for place in places][1:] == [None] * (len(places) - 1)
     assert line.oldest_wait(3.0) == 3.0

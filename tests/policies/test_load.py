@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.stats.load import FAINT, LONGEST, SHORTEST, Ewma, Histogram, WindowedMinimum
+from policies.stats.load import LONGEST, NEGLIGIBLE_WEIGHT, SHORTEST, Ewma, Histogram, WindowedMinimum
 
 
 def test_ewma_of_nothing_is_none() -> None:
@@ -39,7 +39,7 @@ def test_ewma_read_does_not_mutate() -> None:
     mean = Ewma(1.0)
     mean.add(7.0, 0.0)
     assert mean.read(100.0) is None
-    assert mean.weight(100.0) < FAINT
+    assert mean.weight(100.0) < NEGLIGIBLE_WEIGHT
     assert mean.read(1.0) == 7.0
 
 

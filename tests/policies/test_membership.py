@@ -90,7 +90,7 @@ def test_what_learning_takes_is_not_the_pick_s_time() -> None:
     clock.time += 11.0
     router.put(new(0))
     assert router.route(FACTS).state.id == "here-0"
-    assert (len(policy.heard), router.demoted) == (1, 0)
+    assert (len(policy.heard), router.fallback_picks) == (1, 0)
 
 
 def test_the_token_of_an_endpoint_is_worked_out_once() -> None:
@@ -150,7 +150,7 @@ def test_n_changes_one_by_one_are_linear(name: str, window: float) -> None:
             router.put(Endpoint(f"new-{at}", f"http://new-{at}", "r", 2.0))
         router.route(FACTS)
         for at in range(0, number, 4):
-            router.set_standing(f"new-{at}", AdminState.DRAINING)
+            router.set_admin_state(f"new-{at}", AdminState.DRAINING)
         for at in range(number):
             router.drop(f"new-{at}")
 

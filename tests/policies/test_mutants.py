@@ -207,16 +207,16 @@ CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
     (PlainRandom, TwoChoices, FINDS_IDLE, "the idle one of two got"),
     (WithReplacement, TwoChoices, FINDS_IDLE, "the idle one of two got 7"),
     (Unweighted, TwoChoices, WEIGHS, "from what weights 1 : 2 : 3 say"),
-    (Sinkhole, TwoChoices, contract.shuns_failures, "an endpoint that fails every request got"),
-    (Starver, LeastTime, contract.starves_nobody, "an endpoint that had recovered got"),
+    (Sinkhole, TwoChoices, contract.avoids_failing, "an endpoint that fails every request got"),
+    (Starver, LeastTime, contract.avoids_starvation, "an endpoint that had recovered got"),
     (Stampede, LeastTime, contract.spares_a_cold_endpoint, "a cold endpoint got 20 of the next 20"),
     (InPhase, EarliestDeadline, contract.begins_anywhere, "went to the same endpoint first"),
     (InPhase, EarliestDeadline, contract.begins_by_weight, "100% of the balancers that were started at once"),
     (Hidden, TwoChoices, contract.repeats_itself, "the same seed gave two different runs"),
-    (Straying, TwoChoices, contract.stays_within_the_set, "demoted"),
+    (Straying, TwoChoices, contract.stays_within_the_set, "fallback_picks"),
     (Grudge, TwoChoices, contract.ends_with_failures, "an endpoint that is back from its ejection got"),
     (Sulk, TwoChoices, contract.returns_in_time, "an endpoint that is well by"),
-    (Clique, TwoChoices, contract.bears_a_slow_start, "a new endpoint got"),
+    (Clique, TwoChoices, contract.respects_slow_start, "a new endpoint got"),
 ]
 
 

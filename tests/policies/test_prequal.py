@@ -292,7 +292,7 @@ def test_without_answers_it_is_the_less_loaded_of_two() -> None:
     policy._pool.probes.clear()
     held = Counter(r.route(FACTS).endpoint.id for _ in range(399))
     assert max(held.values()) <= 104
-    assert (r.demoted, policy._pool.probes) == (0, {})
+    assert (r.fallback_picks, policy._pool.probes) == (0, {})
 
 
 def test_members_that_left_leave_the_pool() -> None:

@@ -123,7 +123,7 @@ def test_specifications_are_names_or_tables() -> None:
     assert isinstance(policy, RegionAware)
     trial = Trial(lambda rng: policy, endpoints(1, 1, 1))
     trial.closed_loop(5, 1)
-    assert trial.router.demoted == 0
+    assert trial.router.fallback_picks == 0
 
 
 def test_another_package_adds_a_policy(publish: Publish) -> None:

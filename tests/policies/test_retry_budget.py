@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.overload.retry_budget import SLICES, RetryBudget
+from policies.overload.retry_budget import WINDOW_SLICES, RetryBudget
 
 EVENTS = st.lists(
     st.tuples(st.floats(0.0, 4.0), st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=60
@@ -14,7 +14,7 @@ EVENTS = st.lists(
 
 
 def slice_of(at: float) -> int:
-    return int(at / (10.0 / SLICES))
+    return int(at / (10.0 / WINDOW_SLICES))
 
 
 @given(
@@ -35,7 +35,7 @@ def test_no_window_has_more_than_its_share(
         total += requests
         asked.append((slice_of(now), requests))
         for _ in range(retries):
-            oldest = slice_of(now) - SLICES + 1
+            oldest = slice_of(now) - WINDOW_SLICES + 1
             spent = sum(at >= oldest for at in taken)
             put_in = 10.0 * per_second + share * sum(count for at, count in asked if at >= oldest)
             is_allowed = budget.take(total, now)

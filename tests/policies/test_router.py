@@ -191,7 +191,7 @@ def test_a_policy_that_raises_is_demoted_for_that_request() -> None:
     r = router(policy)
     policy.raises = True
     assert r.route(FACTS).endpoint.id.startswith("here-")
-    assert r.demoted == 1
+    assert r.fallback_picks == 1
     assert r.last_fault == "First raised ZeroDivisionError('oops')"
 
 
@@ -202,10 +202,10 @@ def test_a_policy_that_overruns_its_budget_is_demoted() -> None:
     r = Router(endpoints(1, 1), policy, clock, Random(1), time_budget=0.002)
     policy.takes = 0.001
     r.route(FACTS)
-    assert r.demoted == 0
+    assert r.fallback_picks == 0
     policy.takes = 0.003
     r.route(FACTS)
-    assert r.demoted == 1
+    assert r.fallback_picks == 1
     assert r.last_fault == "First took over 2 ms"
 
 
@@ -219,7 +219,7 @@ def test_a_policy_cannot_pick_what_is_not_on_offer() -> None:
         assert r.route(FACTS).state in r.available
     policy.picks = r.find("here-0")
     assert r.route(RequestFacts(tried=frozenset({"here-0"}))).endpoint.id == "here-1"
-    assert r.demoted == 4
+    assert r.fallback_picks == 4
 
 
 def test_a_broken_fallback_costs_no_request_either() -> None:
@@ -228,7 +228,7 @@ def test_a_broken_fallback_costs_no_request_either() -> None:
     policy.raises = fallback.raises = True
     r = Router(endpoints(1, 1), policy, ManualClock(), Random(1), fallback=fallback)
     assert r.route(FACTS).state is r.available[0]
-    assert r.demoted == 1
+    assert r.fallback_picks == 1
 
 
 def test_the_fallback_can_be_chosen() -> None:
@@ -401,7 +401,7 @@ def test_a_fault_in_probing_costs_no_request() -> None:
 
     r.on_probe = broken
     assert r.route(FACTS).endpoint.id == "here-0"
-    assert (r.demoted, r.last_fault) == (0, "Probing raised OSError('no socket left') in _probe")
+    assert (r.fallback_picks, r.last_fault) == (0, "Probing raised OSError('no socket left') in _probe")
 
 
 @pytest.mark.parametrize("wrap", [SingleRegion, RegionRoundRobin, RegionAware])

@@ -325,7 +325,7 @@ def test_other_ways_to_look_keep_what_the_default_keeps(options: dict[str, Any])
     def make(rng: Random) -> Policy:
         return LeastInFlight(rng, **options)
 
-    for rule in (contract.starves_nobody, contract.shuns_failures, contract.stays_within_the_set):
+    for rule in (contract.avoids_starvation, contract.avoids_failing, contract.stays_within_the_set):
         rule(make)
     assert most_first(make, [1.0] * 6, 0) < 0.3
 

@@ -71,10 +71,10 @@ def test_who_returns_starts_slowly() -> None:
     router, clock = warming(1, 1, 1)
     pass_time(router, clock, 20)
     router.set_healthy("here-0", False)
-    router.set_standing("here-1", AdminState.DOWN)
+    router.set_admin_state("here-1", AdminState.DOWN)
     pass_time(router, clock, 5)
     router.set_healthy("here-0", True)
-    router.set_standing("here-1", AdminState.UP)
+    router.set_admin_state("here-1", AdminState.UP)
     assert [state.share for state in router.states] == [0.1, 0.1, 1.0]
     pass_time(router, clock, 20)
     assert [state.share for state in router.states] == [1.0, 1.0, 1.0]
@@ -91,7 +91,7 @@ def test_a_reload_without_news_starts_nothing() -> None:
 def test_without_a_window_there_is_no_slow_start() -> None:
     """A new endpoint has its share at once, and one that was warming when it was switched off gets it at a tick."""
     router, clock = warming(1, 1, 1)
-    router.use_fitness(Health(Random(1)))
+    router.apply_health(Health(Random(1)))
     router.replace(endpoints(1, 1, 1, 1))
     pass_time(router, clock, 1)
     assert [state.share for state in router.states] == [1.0] * 4
@@ -148,9 +148,9 @@ def test_when_all_return_together_nobody_is_bounded() -> None:
     router, clock = warming(1, 1)
     pass_time(router, clock, 20)
     for state in router.states:
-        router.set_standing(state.id, AdminState.DOWN)
+        router.set_admin_state(state.id, AdminState.DOWN)
     for state in router.states:
-        router.set_standing(state.id, AdminState.UP)
+        router.set_admin_state(state.id, AdminState.UP)
     pass_time(router, clock, 1)
     assert [state.limit for state in router.states] == [float("inf")] * 2
     assert shares(router) == pytest.approx([0.5, 0.5], abs=0.05)

@@ -20,8 +20,8 @@ class Warm:
 
     connect_time = 0.09
 
-    def __init__(self, is_warm: bool) -> None:
-        self.is_warm = is_warm
+    def __init__(self, has_idle: bool) -> None:
+        self.has_idle = has_idle
 
 
 def router(*members: Endpoint, **options: float) -> tuple[Router, ManualClock]:

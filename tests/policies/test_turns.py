@@ -107,7 +107,7 @@ def test_a_retry_goes_elsewhere(make: PolicyMaker) -> None:
     for _ in range(20):
         assert r.route(RequestFacts(tried=frozenset("02"))).endpoint.id == "1"
     assert r.route(RequestFacts(tried=frozenset("012"))).endpoint.id in "012"
-    assert (r.demoted, r.last_fault) == (0, None)
+    assert (r.fallback_picks, r.last_fault) == (0, None)
 
 
 def test_edf_begins_anywhere_and_goes_on_after_a_rebuild() -> None:

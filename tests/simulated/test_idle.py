@@ -11,7 +11,7 @@ import pytest
 
 from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.idle_connections import IdleConnections
-from balancer.upstream.idle_timeout import REST, TRUSTED, IdleTimeout, IdleTimeoutRules
+from balancer.upstream.idle_timeout import DEFAULT_IDLE_TIMEOUT, MIN_IDLE_AGE, IdleTimeout, IdleTimeoutRules
 from experiments.simulator.idle import Idle
 
 LONGEST = 30.0
@@ -24,8 +24,8 @@ class Connection:
 
     idle_since: float
     announced: float = 0.0
-    rested_for: float = 0.0
-    rested_since: float = 0.0
+    reused_after: float = 0.0
+    reused_idle_since: float = 0.0
 
     def close(self) -> None:
         """Of ours: the pool has forgotten it."""
@@ -44,7 +44,7 @@ class RealPool:
 
     def __post_init__(self) -> None:
         self.rested = IdleConnections(self.horizon, lambda: self.now, LONGEST)
-        self.rested.go_by(LONGEST, 0.0)
+        self.rested.apply(LONGEST, 0.0)
         self.swept_at = 0.0
 
     def until(self, now: float) -> None:
@@ -52,12 +52,12 @@ class RealPool:
         while self.swept_at + SWEEP <= now:
             self.swept_at = self.now = self.swept_at + SWEEP
             self._close_old()
-            for one in [one for one in self.young if self.now - one.idle_since >= REST]:
+            for one in [one for one in self.young if self.now - one.idle_since >= MIN_IDLE_AGE]:
                 del self.young[one]
                 self.rested.add(cast(UpstreamConnection, one))
             self.rested.judge(self.now, self.reused)
             if len(self.rested):
-                self.rested.go_by(LONGEST, 0.0)
+                self.rested.apply(LONGEST, 0.0)
                 self.rested.expire(self.now, LONGEST)
         self.now = now
 
@@ -160,14 +160,14 @@ def test_an_unknown_worker_is_trusted_for_a_few_seconds() -> None:
     """Not longer, until a lookout has stood for as long as any may; then so long."""
     idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
     idle.add(0.0)
-    assert idle.is_warm(TRUSTED - 0.01)
-    assert not idle.is_warm(TRUSTED + 0.3)
+    assert idle.has_idle(DEFAULT_IDLE_TIMEOUT - 0.01)
+    assert not idle.has_idle(DEFAULT_IDLE_TIMEOUT + 0.3)
     assert not idle.lease(10.0)
     idle.add(LONGEST)
-    assert idle.is_warm(LONGEST + 1.5)
+    assert idle.has_idle(LONGEST + 1.5)
     idle.add(LONGEST + 2.0)
-    assert idle.is_warm(LONGEST + 2.0 + 2 * TRUSTED)
-    assert idle.limit > 0.9 * (LONGEST - REST)
+    assert idle.has_idle(LONGEST + 2.0 + 2 * DEFAULT_IDLE_TIMEOUT)
+    assert idle.limit > 0.9 * (LONGEST - MIN_IDLE_AGE)
 
 
 def test_without_a_horizon_the_configuration_is_believed() -> None:
@@ -184,5 +184,5 @@ def test_those_of_a_worker_that_ended_are_gone() -> None:
     idle = Idle(LONGEST, IdleTimeoutRules(), 0.0)
     idle.add(0.0)
     idle.clear()
-    assert not idle.is_warm(0.0)
+    assert not idle.has_idle(0.0)
     assert not idle.lease(0.0)

@@ -15,7 +15,7 @@ from experiments.__main__ import cli
 from experiments.sweep import catalogue as catalogues
 from experiments.sweep.cells import cells_of
 from experiments.sweep.code import version_of
-from experiments.sweep.driver import Sitting, conduct
+from experiments.sweep.driver import Session, run_session
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
@@ -135,9 +135,9 @@ def test_without_dask_one_line_says_what_to_install(tmp_path: Path) -> None:
 
 def test_a_whole_catalogue_needs_no_cluster(catalogue: Path) -> None:
     """Nobody listens there, and nobody is asked."""
-    sitting = Sitting(command="test", out=catalogue, scheduler="tcp://127.0.0.1:1")
+    sitting = Session(command="test", out=catalogue, scheduler="tcp://127.0.0.1:1")
     console = Console(record=True, width=200)
-    assert conduct(small(), sitting, simulate, console) == 0
+    assert run_session(small(), sitting, simulate, console) == 0
     assert "16 cells, 16 of them known already" in console.export_text()
 
 

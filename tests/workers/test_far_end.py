@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from tests.workers.virtual_time import Clock
-from workers.far_end import PATIENCE, FarEnd, far_end_of
-from workers.line import Line
+from workers.far_end import PATIENCE, WorkerTransport, far_end_of
+from workers.line import DelayLine
 
 
-class Way(Line):
+class Way(DelayLine):
     """A line that only notes what enters, and at which instant."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Echo(asyncio.Protocol):
         self.clock.now += self.takes
         self.end.write(data)
 
-    end: FarEnd
+    end: WorkerTransport
 
 
 class Near(asyncio.Transport):
@@ -46,11 +46,11 @@ class Near(asyncio.Transport):
         return default
 
 
-def far_end(clock: Clock, takes: float) -> tuple[FarEnd, Way, Way]:
+def far_end(clock: Clock, takes: float) -> tuple[WorkerTransport, Way, Way]:
     clock.now = 100.0
     up, down = Way(), Way()
     echo = Echo(clock, takes)
-    echo.end = FarEnd(Near(), echo, up, down)
+    echo.end = WorkerTransport(Near(), echo, up, down)
     return echo.end, up, down
 
 
@@ -76,7 +76,7 @@ async def test_a_service_ends_when_it_was_due_to_end(clock: Clock) -> None:
     up.left_at = 100.0
     end.arrive(b"ping")
     clock.now = 100.0213
-    end.react_to(100.02)
+    end.set_event_time(100.02)
     end.write(b"answer")
     end.close()
     clock.now = 101.0

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from workers.dormancy import Dormancy
+from workers.dormancy import ColdStart
 from workers.durations import format_duration, parse_counts, parse_duration, parse_span
 from workers.load import LoadReport
 from workers.service import Exponential, Fixed, Lognormal, Profile, Slots, Uniform, parse_profile
@@ -189,7 +189,7 @@ def test_utilization_converges_to_the_share_in_use() -> None:
 
 def test_dormant_worker_wakes_once_for_all_who_wait() -> None:
     """The first request after idle starts the wake-up; those that arrive meanwhile wait for the same instant."""
-    dormancy = Dormancy(sleep_after=10.0, wake_time=3.0, now=0.0)
+    dormancy = ColdStart(sleep_after=10.0, wake_time=3.0, now=0.0)
     assert dormancy.awake_at(5.0) <= 5.0
     assert dormancy.is_asleep(15.5)
     assert [dormancy.awake_at(now) for now in (20.0, 21.0, 22.9)] == [23.0] * 3
@@ -198,5 +198,5 @@ def test_dormant_worker_wakes_once_for_all_who_wait() -> None:
 
 def test_worker_may_start_asleep() -> None:
     """Nobody has woken it yet, even if it never falls asleep later."""
-    dormancy = Dormancy(sleep_after=math.inf, wake_time=3.0, now=0.0, starts_asleep=True)
+    dormancy = ColdStart(sleep_after=math.inf, wake_time=3.0, now=0.0, starts_asleep=True)
     assert [dormancy.awake_at(1.0), dormancy.awake_at(1e6)] == [4.0, 4.0]

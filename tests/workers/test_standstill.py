@@ -15,7 +15,7 @@ from tests.workers.virtual_time import EXACTLY
 from workers.faults import Faults
 from workers.server import Worker
 from workers.service import Fixed, Slots
-from workers.standstill import Standstill
+from workers.standstill import GcPause
 from workers.timer import DeadlineTimer
 
 StartWorker = Callable[..., Awaitable[Worker]]
@@ -48,8 +48,8 @@ def slots() -> Slots:
 
 
 @pytest.fixture
-def standstill(schedule: Schedule, slots: Slots) -> Standstill:
-    return Standstill(cast(DeadlineTimer, schedule), slots)
+def standstill(schedule: Schedule, slots: Slots) -> GcPause:
+    return GcPause(cast(DeadlineTimer, schedule), slots)
 
 
 def test_a_stop_moves_what_is_unfinished_and_what_waits() -> None:
@@ -80,7 +80,7 @@ def test_a_worker_that_stands_still_is_busy() -> None:
     assert [slots.busy_seconds(now) for now in (2.0, 4.0, 6.0, 9.0)] == [2.0, 6.0, 8.0, 8.0]
 
 
-def test_pauses_come_again_in_their_phase(schedule: Schedule, slots: Slots, standstill: Standstill) -> None:
+def test_pauses_come_again_in_their_phase(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
     """Each a period after the one before was due, whatever other faults come and go."""
     standstill.obey(Faults(pause=0.5, every=2.0, after=1.0))
     first = schedule.ring()
@@ -90,7 +90,7 @@ def test_pauses_come_again_in_their_phase(schedule: Schedule, slots: Slots, stan
     assert standstill.until == pytest.approx(first + 4.5)
 
 
-def test_healed_it_never_stops_again(schedule: Schedule, slots: Slots, standstill: Standstill) -> None:
+def test_healed_it_never_stops_again(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
     """Nor by what was scheduled before another set of faults came."""
     standstill.obey(Faults(pause=0.5, every=2.0))
     standstill.obey(Faults())
@@ -98,7 +98,7 @@ def test_healed_it_never_stops_again(schedule: Schedule, slots: Slots, standstil
     assert (slots.stopped, schedule.entries) == (0.0, [])
 
 
-def test_one_pause_is_one(schedule: Schedule, slots: Slots, standstill: Standstill) -> None:
+def test_one_pause_is_one(schedule: Schedule, slots: Slots, standstill: GcPause) -> None:
     standstill.obey(Faults(pause=0.5))
     schedule.ring()
     assert (slots.stopped, schedule.entries) == (0.5, [])

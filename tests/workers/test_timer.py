@@ -12,7 +12,7 @@ import time
 import pytest
 
 from workers.alarm import LoopAlarm, TimerfdAlarm, open_alarm
-from workers.line import Line
+from workers.line import DelayLine
 from workers.timer import DeadlineTimer
 
 ALARMS = [open_alarm, LoopAlarm]
@@ -106,7 +106,7 @@ async def test_line_keeps_order_and_reports_its_window() -> None:
     """Beyond its window a line says it is full, once; with half of it free, that there is room."""
     timer = DeadlineTimer(asyncio.get_running_loop())
     seen: list[str] = []
-    line = Line(timer, 0.01, 100, lambda: seen.append("full"), lambda: seen.append("room"))
+    line = DelayLine(timer, 0.01, 100, lambda: seen.append("full"), lambda: seen.append("room"))
     for name in "abc":
         line.enter(seen.append, name, size=60)
     assert (seen, line.size) == (["full"], 180)
@@ -119,7 +119,7 @@ async def test_held_line_lets_nothing_leave_until_released() -> None:
     """What fell due while the far side did not read leaves in order afterwards."""
     timer = DeadlineTimer(asyncio.get_running_loop())
     seen: list[str] = []
-    line = Line(timer, 0.001, 100, lambda: None, lambda: None)
+    line = DelayLine(timer, 0.001, 100, lambda: None, lambda: None)
     line.hold()
     for name in "ab":
         line.enter(seen.append, name)
@@ -135,7 +135,7 @@ async def test_what_enters_a_line_is_dated_and_keeps_its_order() -> None:
     """An instant in the past is due sooner, but never before what entered earlier."""
     timer = DeadlineTimer(asyncio.get_running_loop())
     seen: list[tuple[str, float]] = []
-    line = Line(timer, 0.02, 1 << 20, print, print)
+    line = DelayLine(timer, 0.02, 1 << 20, print, print)
     start = time.monotonic()
     line.enter(lambda: seen.append(("first", line.left_at)), at=start - 0.005)
     line.enter(lambda: seen.append(("second", line.left_at)), at=start - 0.015)
