@@ -245,8 +245,8 @@ async def test_what_is_told(stage: Stage, capsys: pytest.CaptureFixture[str]) ->
     (event,) = told["events"]
     assert (event["what"], event["who"], event["age"]) == ("connect_departed", "w0", 5.0)
     assert capsys.readouterr().err == f"balancer: watch: w0: {event['text']}\n"
-    assert told["endpoints"][0]["route"]["connect"] == {"usual": USUAL, "last": DETOUR, "disconnected": True}
-    assert told["watch"]["regions"] == [{"name": "r", "connect": USUAL, "disconnected": False}]
+    assert told["endpoints"][0]["route"]["connect"] == {"usual": USUAL, "last": DETOUR, "departed": True}
+    assert told["watch"]["regions"] == [{"name": "r", "connect": USUAL, "departed": False}]
     metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
     assert 'steelyard_route_departed{endpoint="w0",region="r"} 1.0' in metrics
     assert 'steelyard_route_events_total{what="connect_departed"} 1.0' in metrics
