@@ -213,7 +213,7 @@ CAUGHT: list[tuple[type[Policy], type[Policy], Rule, str]] = [
     (InPhase, EarliestDeadline, contract.begins_anywhere, "went to the same endpoint first"),
     (InPhase, EarliestDeadline, contract.begins_by_weight, "100% of the balancers that were started at once"),
     (Hidden, TwoChoices, contract.repeats_itself, "the same seed gave two different runs"),
-    (Straying, TwoChoices, contract.stays_within_the_set, "fallback_picks"),
+    (Straying, TwoChoices, contract.stays_within_the_set, "fallback picks"),
     (Grudge, TwoChoices, contract.ends_with_failures, "an endpoint that is back from its ejection got"),
     (Sulk, TwoChoices, contract.returns_in_time, "an endpoint that is well by"),
     (Clique, TwoChoices, contract.respects_slow_start, "a new endpoint got"),
