@@ -42,7 +42,7 @@ Examples:
   python -m benchmarks storm                                 our unit alone, about two and a half minutes
   python -m benchmarks storm --peers nginx,haproxy --plots results/storm
   python -m benchmarks storm --rounds 5 --seed 7             five storms, seeds 7 to 11
-  python -m benchmarks storm --unseen                        health checks notice nothing of what befalls requests
+  python -m benchmarks storm --unseen                        active checks do not see the faults of requests
   python -m benchmarks storm --check                         exit code 1 when a bound is missed
 """
 

@@ -168,7 +168,7 @@ def names_in(node: ast.AST) -> set[str]:
 # --- while it runs
 
 
-class RouteBaselines:
+class CountedPattern:
     """Replacement of an expression that adds its steps to a tally."""
 
     def __init__(self, pattern: re.Pattern[Any], tally: list[int]) -> None:
@@ -192,11 +192,11 @@ def watch(patch: pytest.MonkeyPatch) -> list[int]:
     """Tally of the steps of every expression that the balancer uses from now on."""
     tally: list[int] = []
     making = Making()
-    making.result = lambda compiled: RouteBaselines(compiled, tally)  # type: ignore[method-assign]
+    making.result = lambda compiled: CountedPattern(compiled, tally)  # type: ignore[method-assign]
     for owner, name, value in bound():
         pattern = pattern_of(value)
         assert pattern is not None
-        watched = RouteBaselines(pattern, tally)
+        watched = CountedPattern(pattern, tally)
         patch.setattr(owner, name, watched if value is pattern else getattr(watched, value.__name__))
     patch.setattr(re, "compile", making)
     return tally
