@@ -25,7 +25,7 @@ from tests.balancer.test_log_lines import entry
 WaitQueue = dict[str, Any]
 
 
-class RouteBaselines:
+class WatchedLog:
     """A stage whose server logs JSON to a file."""
 
     def __init__(self, stage: Stage, path: Path) -> None:
@@ -50,8 +50,8 @@ class RouteBaselines:
 
 
 @pytest.fixture
-def watched(stage: Stage, tmp_path: Path) -> RouteBaselines:
-    return RouteBaselines(stage, tmp_path / "access.log")
+def watched(stage: Stage, tmp_path: Path) -> WatchedLog:
+    return WatchedLog(stage, tmp_path / "access.log")
 
 
 def stalls(data: bytes = b"") -> Callable[[Wire], Any]:
@@ -68,7 +68,7 @@ def stalls(data: bytes = b"") -> Callable[[Wire], Any]:
 # --- what went well
 
 
-async def test_a_request_and_the_next(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_request_and_the_next(stage: Stage, watched: WatchedLog) -> None:
     """The first opens a connection, the second takes it over; both say who served them and how."""
     await watched.serve(await stage.worker(response(b"hello")), policy="least-in-flight")
     client = await stage.client()
@@ -96,7 +96,7 @@ async def test_the_log_is_off_unless_asked_for(stage: Stage) -> None:
     assert status["access_log"] is None
 
 
-async def test_phases_are_told_apart(stage: Stage, watched: RouteBaselines) -> None:
+async def test_phases_are_told_apart(stage: Stage, watched: WatchedLog) -> None:
     """3 s until the head is whole, 5 s for the first byte, 2 s more for the last."""
     go = asyncio.Event()
 
@@ -127,7 +127,7 @@ async def test_phases_are_told_apart(stage: Stage, watched: RouteBaselines) -> N
     assert phases == {"head": 3, "queue": 0, "connect": 0, "first_byte": 5, "service": 7, "total": 10}
 
 
-async def test_waiting_for_room_is_queueing(stage: Stage, watched: RouteBaselines) -> None:
+async def test_waiting_for_room_is_queueing(stage: Stage, watched: WatchedLog) -> None:
     """The second request waits 4 s for the only place, and is then served on the same connection."""
     go = asyncio.Event()
 
@@ -154,7 +154,7 @@ async def test_waiting_for_room_is_queueing(stage: Stage, watched: RouteBaseline
     assert second["connection"] == "reused"
 
 
-async def test_the_policy_that_routed_it(stage: Stage, watched: RouteBaselines) -> None:
+async def test_the_policy_that_routed_it(stage: Stage, watched: WatchedLog) -> None:
     """Changed while one is on its way: each line names the one that chose."""
     from balancer.config.sections import PolicySpec
 
@@ -167,7 +167,7 @@ async def test_the_policy_that_routed_it(stage: Stage, watched: RouteBaselines) 
     assert [line["policy"] for line in await watched.lines(2)] == ["random", "round-robin"]
 
 
-async def test_times_are_of_the_wall(stage: Stage, watched: RouteBaselines) -> None:
+async def test_times_are_of_the_wall(stage: Stage, watched: WatchedLog) -> None:
     """By one offset between the unit's clock and the time of day."""
     await watched.serve(await stage.worker(response()))
     await stage.ask(get())
@@ -179,7 +179,7 @@ async def test_times_are_of_the_wall(stage: Stage, watched: RouteBaselines) -> N
     assert first[14:] == second[14:]
 
 
-async def test_text(stage: Stage, watched: RouteBaselines) -> None:
+async def test_text(stage: Stage, watched: WatchedLog) -> None:
     """The other format through the same server; a quote in the target does not end the path."""
     await watched.serve(await stage.worker(response()), log={"access": "text"})
     await stage.ask(get(b'/"status=500"'))
@@ -193,7 +193,7 @@ async def test_text(stage: Stage, watched: RouteBaselines) -> None:
 # --- what did not
 
 
-async def test_an_error_of_the_worker(stage: Stage, watched: RouteBaselines) -> None:
+async def test_an_error_of_the_worker(stage: Stage, watched: WatchedLog) -> None:
     """It is the worker's own answer, so there is no reason of ours."""
     await watched.serve(await stage.worker(response(status=b"503 Busy")))
     await stage.ask(get())
@@ -201,7 +201,7 @@ async def test_an_error_of_the_worker(stage: Stage, watched: RouteBaselines) -> 
     assert (line["end"], line["status"], line["reason"]) == ("error_status", 503, None)
 
 
-async def test_nobody_listens(stage: Stage, watched: RouteBaselines) -> None:
+async def test_nobody_listens(stage: Stage, watched: WatchedLog) -> None:
     """Two attempts, no connection; the bytes are those of our own answer."""
     await watched.serve(stage.dead_port(), stage.dead_port())
     answer = await stage.ask(get())
@@ -212,7 +212,7 @@ async def test_nobody_listens(stage: Stage, watched: RouteBaselines) -> None:
     assert line["endpoint"] in ("w0", "w1")
 
 
-async def test_a_retry_that_helped(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_retry_that_helped(stage: Stage, watched: WatchedLog) -> None:
     """One line: the endpoint that answered, and that it was the second."""
     await watched.serve(stage.dead_port(), await stage.worker(response()))
     for _ in range(2):
@@ -223,7 +223,7 @@ async def test_a_retry_that_helped(stage: Stage, watched: RouteBaselines) -> Non
     assert {line["end"] for line in lines} == {"ok"}
 
 
-async def test_a_worker_that_dies(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_worker_that_dies(stage: Stage, watched: WatchedLog) -> None:
     """Before its answer: 502."""
     await watched.serve(await stage.worker(dies_at_once), retries=0)
     await stage.ask(get())
@@ -231,7 +231,7 @@ async def test_a_worker_that_dies(stage: Stage, watched: RouteBaselines) -> None
     assert (line["end"], line["reason"], line["status"]) == ("reset", "connection_broken", 502)
 
 
-async def test_a_response_that_is_cut_off(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_response_that_is_cut_off(stage: Stage, watched: WatchedLog) -> None:
     """The client saw 200 and three of 20 000 bytes."""
     await watched.serve(
         await stage.worker(dies_after(response(b"0123456789" * 2000)[:-19_997], cleanly=True))
@@ -244,7 +244,7 @@ async def test_a_response_that_is_cut_off(stage: Stage, watched: RouteBaselines)
     assert line["bytes"] == 3
 
 
-async def test_a_response_that_does_not_come(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_response_that_does_not_come(stage: Stage, watched: WatchedLog) -> None:
     """504 after the timeout, with the time it took."""
     worker = await stage.worker(stalls())
     await watched.serve(worker)
@@ -263,7 +263,7 @@ async def test_a_response_that_does_not_come(stage: Stage, watched: RouteBaselin
     [(b"", 499, 0), (b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\nabc", 200, 3)],
 )
 async def test_a_client_that_leaves(
-    stage: Stage, watched: RouteBaselines, began: bytes, status: int, size: int
+    stage: Stage, watched: WatchedLog, began: bytes, status: int, size: int
 ) -> None:
     """Before a response 499, as nginx has it; in its middle the status that the client had seen."""
     worker = await stage.worker(stalls(began))
@@ -279,7 +279,7 @@ async def test_a_client_that_leaves(
     assert (line["status"], line["bytes"]) == (status, size)
 
 
-async def test_a_tunnel(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_tunnel(stage: Stage, watched: WatchedLog) -> None:
     """A line when it is over, with the bytes that passed each way behind the heads."""
 
     async def talks(wire: Wire) -> None:
@@ -300,7 +300,7 @@ async def test_a_tunnel(stage: Stage, watched: RouteBaselines) -> None:
     assert (line["bytes_in"], line["bytes"]) == (4, 6)
 
 
-async def test_a_client_that_leaves_the_queue(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_client_that_leaves_the_queue(stage: Stage, watched: WatchedLog) -> None:
     """No attempt was made, and all of the time was waiting."""
     worker = await stage.worker(stalls())
     await watched.serve(worker, max_in_flight=1)
@@ -317,7 +317,7 @@ async def test_a_client_that_leaves_the_queue(stage: Stage, watched: RouteBaseli
     first.reset()
 
 
-async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: RouteBaselines) -> None:
+async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: WatchedLog) -> None:
     """One is turned away at once, the other after its time; the first keeps its worker."""
     worker = await stage.worker(stalls())
     await watched.serve(
@@ -339,7 +339,7 @@ async def test_the_queue_takes_too_long_or_is_full(stage: Stage, watched: RouteB
     first.reset()
 
 
-async def test_what_is_not_let_in(stage: Stage, watched: RouteBaselines) -> None:
+async def test_what_is_not_let_in(stage: Stage, watched: WatchedLog) -> None:
     """Nobody waited and no endpoint was asked."""
     worker = await stage.worker(stalls())
     levels = [{"name": "high"}, {"name": "low", "in_flight": 0.5}]
@@ -363,7 +363,7 @@ async def test_what_is_not_let_in(stage: Stage, watched: RouteBaselines) -> None
     first.reset()
 
 
-async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: WatchedLog) -> None:
     """While it failed, who had waited took its place: one attempt was made, and no endpoint had it in the end."""
     go = asyncio.Event()
 
@@ -409,7 +409,7 @@ async def test_a_retry_that_ends_in_the_queue(stage: Stage, watched: RouteBaseli
 )
 async def test_a_request_that_is_refused(
     stage: Stage,
-    watched: RouteBaselines,
+    watched: WatchedLog,
     data: bytes,
     status: int,
     reason: str,
@@ -425,7 +425,7 @@ async def test_a_request_that_is_refused(
     assert (line["attempts"], line["bytes"]) == (0, len(answer.body))
 
 
-async def test_a_head_that_does_not_end(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_head_that_does_not_end(stage: Stage, watched: WatchedLog) -> None:
     """408, with the time that it was given."""
     await watched.serve(await stage.worker(response()))
     client = await stage.client()
@@ -438,7 +438,7 @@ async def test_a_head_that_does_not_end(stage: Stage, watched: RouteBaselines) -
     assert (line["head"], line["total"]) == (11, 11)
 
 
-async def test_a_body_that_is_none(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_body_that_is_none(stage: Stage, watched: WatchedLog) -> None:
     """The worker had the head already; the client is told 400."""
     worker = await stage.worker(stalls())
     await watched.serve(worker)
@@ -454,7 +454,7 @@ async def test_a_body_that_is_none(stage: Stage, watched: RouteBaselines) -> Non
 CONTROL = b"GET /-/%b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-async def test_control_requests(stage: Stage, watched: RouteBaselines) -> None:
+async def test_control_requests(stage: Stage, watched: WatchedLog) -> None:
     """With the status that they got, those that found nothing too."""
     await watched.serve(await stage.worker(response()))
     for name in (b"health", b"nothing"):
@@ -472,7 +472,7 @@ async def test_control_requests(stage: Stage, watched: RouteBaselines) -> None:
     assert {line["end"] for line in lines} == {"control"}
 
 
-async def test_control_requests_may_be_left_out(stage: Stage, watched: RouteBaselines) -> None:
+async def test_control_requests_may_be_left_out(stage: Stage, watched: WatchedLog) -> None:
     """Health checks come every few seconds."""
     await watched.serve(await stage.worker(response()), log={"control": False})
     await stage.ask(CONTROL % b"health")
@@ -480,7 +480,7 @@ async def test_control_requests_may_be_left_out(stage: Stage, watched: RouteBase
     assert (await watched.line())["path"] == "/seen"
 
 
-async def test_status_and_metrics_count_entries(stage: Stage, watched: RouteBaselines) -> None:
+async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLog) -> None:
     """What was written, what found no room, what could not be written."""
     await watched.serve(await stage.worker(response()), log={"control": False})
     await stage.ask(get())
@@ -551,7 +551,7 @@ def test_a_line_says_what_it_stands_for(tmp_path: Path) -> None:
     assert [line["sample"] for line in written(path)] == [0.25, 1]
 
 
-async def test_a_sampled_server(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_sampled_server(stage: Stage, watched: WatchedLog) -> None:
     """Nothing of what goes well, and every failure."""
     await watched.serve(
         await stage.worker(response()), await stage.worker(response(status=b"500 No")), log={"sample": 0.0}
@@ -561,7 +561,7 @@ async def test_a_sampled_server(stage: Stage, watched: RouteBaselines) -> None:
     assert [line["status"] for line in await watched.lines(2)] == [500, 500]
 
 
-async def test_a_server_that_stops_has_written_everything(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_server_that_stops_has_written_everything(stage: Stage, watched: WatchedLog) -> None:
     """The client that it cut off included."""
     left = asyncio.Event()
 
@@ -583,7 +583,7 @@ async def test_a_server_that_stops_has_written_everything(stage: Stage, watched:
     await stage.turn()
 
 
-async def test_a_log_that_was_moved_away_is_begun_anew(stage: Stage, watched: RouteBaselines) -> None:
+async def test_a_log_that_was_moved_away_is_begun_anew(stage: Stage, watched: WatchedLog) -> None:
     """What logrotate does: rename, then tell."""
     await watched.serve(await stage.worker(response()))
     await stage.ask(get(b"/old"))
