@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from benchmarks.cost.cases import CASES
-from benchmarks.cost.peers import HAPROXY, NGINX, OURS, SESSION
+from benchmarks.cost.peers import HAPROXY, NGINX, OTHER_BUILD, OURS, SESSION
 from benchmarks.cost.plan import Run
+from experiments.reproduce.medians import interval
 
 Spread = tuple[float, float, float]
 """Median, lowest and highest value."""
@@ -49,6 +50,9 @@ BOUNDS = (
 AT_MOST_STEEPER = 1.1
 """Bound on the highest cost over the lowest, over all numbers of endpoints."""
 
+AT_MOST_DEARER = 1.02
+"""Bound on the cost over that of the other build; the whole confidence interval must lie on one side of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -72,12 +76,35 @@ def verdicts(runs: Sequence[Run]) -> list[Verdict]:
     made: list[Verdict] = []
     for case in dict.fromkeys(run.case for run in runs):
         own = [run for run in runs if run.case == case]
+        made += [
+            beside_build(own, peer) for peer in dict.fromkeys(run.peer for run in own) if OTHER_BUILD in peer
+        ]
         if CASES[case].sizes:
-            made += flatness(own)
+            made += flatness([run for run in own if is_judged(run.peer)])
             continue
-        for peer in dict.fromkeys(run.peer for run in own if run.peer.startswith(OURS)):
+        for peer in dict.fromkeys(run.peer for run in own if is_judged(run.peer)):
             made += [judged(bound, own, peer) for bound in BOUNDS if bound.case == case]
     return made
+
+
+def is_judged(peer: str) -> bool:
+    """Whether the bounds apply: it is Steelyard, and not the build that it is compared with."""
+    return peer.startswith(OURS) and OTHER_BUILD not in peer
+
+
+def beside_build(runs: Sequence[Run], other: str) -> Verdict:
+    """Verdict on the cost beside the other build, by the 95 % confidence interval of the median ratio."""
+    peer = other.replace(OTHER_BUILD, "")
+    words = f"{peer} at most {AT_MOST_DEARER:g} × the other build"
+    found = ratios(runs, peer, [other])
+    if not found:
+        return Verdict(runs[0].case, words, met=None, found="no block has a valid run of each")
+    low, high = interval(found)
+    met = True if high <= AT_MOST_DEARER else False if low > AT_MOST_DEARER else None
+    blocks = blocks_in_words(len(found))
+    return Verdict(
+        runs[0].case, words, met, f"{median(found):.3f} ×, interval {low:.3f}–{high:.3f}, {blocks}"
+    )
 
 
 def judged(bound: Bound, runs: Sequence[Run], peer: str) -> Verdict:

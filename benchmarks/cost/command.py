@@ -29,6 +29,7 @@ Examples:
   python -m benchmarks cost --policies least-in-flight,random --peers nginx,aiohttp
   python -m benchmarks cost --case get1m --pin split
   python -m benchmarks cost --case all --check          every case; exit code 1 when a bound is missed
+  python -m benchmarks cost --case all --peers none --against ../before/.venv-compiled/bin/python
 """
 
 
@@ -86,12 +87,18 @@ class Seconds(click.ParamType[float]):
     show_default=True,
     help="The others, as far as the case is one for them.",
 )
+@click.option(
+    "--against",
+    metavar="PYTHON",
+    help="A Python with another build of Steelyard, measured in the same blocks and compared with this one.",
+)
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write all runs there.")
 @click.option("--check", is_flag=True, help="Exit code 1 when a bound is missed.")
 def cost(
     case: str,
     others: str,
     policies: str | None,
+    against: str | None,
     file: Path | None,
     check: bool,
     **options: Any,
@@ -108,7 +115,8 @@ def cost(
     chosen = peers.chosen(names_in(others))
     named = known_policies(names_in(policies)) if policies is not None else None
     cases = [CASES[case]] if case != ALL else list(CASES.values())
-    made = [plan_of(one, named or list(one.policies), chosen, options) for one in cases]
+    pythons = ["", peers.require_build(against)] if against is not None else [""]
+    made = [plan_of(one, named or list(one.policies), pythons, chosen, options) for one in cases]
     absent: dict[str, str] = {}
     for _, missing in made:
         absent |= missing
@@ -116,11 +124,11 @@ def cost(
 
 
 def plan_of(
-    case: Case, policies: list[str], others: Sequence[Peer], options: dict[str, Any]
+    case: Case, policies: list[str], pythons: list[str], others: Sequence[Peer], options: dict[str, Any]
 ) -> tuple[Plan, dict[str, str]]:
     """Plan of one case, and the absent peers with their reasons. Raises `BadInputError`."""
     proxy_core, rest_core = cores_for(options["pin"] or case.pin)
-    units = units_of(case, policies, others)
+    units = units_of(case, policies, pythons, others)
     if options["connections"]:
         units = [replace(unit, connections=0) for unit in units]
     absent = {unit.name: reason for unit in units if (reason := unit.absence_from(case))}
@@ -138,8 +146,13 @@ def plan_of(
     return plan, absent
 
 
-def units_of(case: Case, policies: list[str], others: Sequence[Peer]) -> list[Peer]:
-    """Steelyard with each policy and size, and the other peers that the case applies to."""
-    own = [peers.ours(policy, *size) for policy in policies for size in case.sizes or ((0, 0),)]
+def units_of(case: Case, policies: list[str], pythons: list[str], others: Sequence[Peer]) -> list[Peer]:
+    """Steelyard with each policy, size and build, and the other peers that the case applies to."""
+    own = [
+        peers.ours(policy, *size, other_python=python)
+        for policy in policies
+        for size in case.sizes or ((0, 0),)
+        for python in pythons
+    ]
     fit = None if case.others is None else [peers.PEERS[name] for name in case.others]
     return own + [peer for peer in others if fit is None or peer in fit]

@@ -21,6 +21,8 @@ from experiments.errors import BadInputError
 from experiments.processes import program
 
 OURS = "steelyard"
+OTHER_BUILD = " (other build)"
+"""Suffix of the name of the build that `--against` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +88,15 @@ def without_tls() -> str:
     return " ".join(done.stderr.split()) if done.returncode else ""
 
 
-def ours(policy: str, endpoints: int = 0, connections: int = 0) -> Peer:
-    """Steelyard with a policy, started as in production."""
+def ours(policy: str, endpoints: int = 0, connections: int = 0, other_python: str = "") -> Peer:
+    """Steelyard with a policy, started as in production; `other_python` runs the build installed beside it instead."""
+    started = [other_python, "-P", "-m", "balancer"] if other_python else program("balancer")
 
     def argv(site: Site) -> list[str]:
         text = peer_files.steelyard(site.port, site.workers, policy, site.certificate, site.head_timeout)
-        return [*program("balancer"), "serve", "--config", site.file("steelyard.toml", text)]
+        return [*started, "serve", "--config", site.file("steelyard.toml", text)]
 
-    name = f"{OURS} {policy}"
+    name = f"{OURS} {policy}{OTHER_BUILD if other_python else ''}"
     if endpoints:
         name = f"{name}, {endpoints} endpoints"
     return Peer(name, argv, endpoints=endpoints, connections=connections)
@@ -138,6 +141,17 @@ def chosen(names: Sequence[str]) -> tuple[Peer, ...]:
         if name not in PEERS:
             raise BadInputError(f"--peers: unknown '{name}'; known: {', '.join(PEERS)}, or none")
     return tuple(PEERS[name] for name in dict.fromkeys(names))
+
+
+def require_build(python: str) -> str:
+    """Check that a Python has Steelyard installed; returns its path. Raises `BadInputError`."""
+    found = shutil.which(python)
+    if found is None:
+        raise BadInputError(f"--against: no program '{python}'")
+    argv = [found, "-P", "-m", "balancer", "--version"]
+    if subprocess.run(argv, capture_output=True, check=False, timeout=30).returncode:
+        raise BadInputError(f"--against: {found} has no Steelyard installed")
+    return found
 
 
 def worker_argv(site: Site) -> list[str]:

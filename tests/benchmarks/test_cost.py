@@ -41,6 +41,8 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
         ),
         (("--policies", "p2x"), "--policies: unknown policy 'p2x'"),
         (("--policies", "single-region"), "--policies: "),
+        (("--against", "/nonexistent/python"), "--against: no program '/nonexistent/python'"),
+        (("--against", "false"), "has no Steelyard installed"),
         (("--policies", ","), "--policies: name at least one"),
         (("--json", "/nonexistent/file.json"), "--json: /nonexistent is not a directory"),
     ],
@@ -102,6 +104,16 @@ def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -
     assert {run["requests"] for run in found["runs"]} == {40}
     assert {run["peer"] for run in found["runs"]} <= {"steelyard least-in-flight", "nginx", "haproxy"}
     assert found["cases"][0]["plan"]["case"]["kind"] == "bytes/connection"
+
+
+def test_another_build_is_measured_beside_this_one(tmp_path: Path) -> None:
+    """The same interpreter as the other build: both are measured in each block, and their ratio has a verdict."""
+    found = written(tmp_path, "--peers", "none", "--against", sys.executable)
+    assert {run["peer"]: run["fault"] for run in found["runs"]} == {
+        "steelyard least-in-flight": "",
+        "steelyard least-in-flight (other build)": "",
+    }
+    assert found["bounds"][0]["bound"] == "steelyard least-in-flight at most 1.02 × the other build"
 
 
 @pytest.mark.skipif(len(cpu_time.cores()) < 2, reason="needs two cores")

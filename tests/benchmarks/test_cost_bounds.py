@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -55,6 +56,29 @@ def test_a_void_run_takes_its_block_along_and_nothing_else() -> None:
     (verdict,) = verdicts(made)
     assert verdict.met is True
     assert verdict.found == "1.10 ×, 1.10–1.10 over 1 block"
+
+
+@pytest.mark.parametrize(
+    ("ours", "met"),
+    [
+        ([10.0, 10.1, 10.0, 9.9] * 5, True),
+        ([10.4, 10.5, 10.4, 10.3] * 5, False),
+        ([9.0, 11.5, 10.3] * 5, None),
+    ],
+)
+def test_the_other_build_is_compared_by_the_interval_of_the_ratio(
+    ours: list[float], met: bool | None
+) -> None:
+    """Met or missed when the whole interval is on one side of 1.02; otherwise not judged."""
+    made = [
+        *runs(ours=ours),
+        *(replace(run, peer=f"{OURS} (other build)") for run in runs(ours=[10.0] * len(ours))),
+    ]
+    assert next((verdict.bound, verdict.met) for verdict in verdicts(made)) == (
+        f"{OURS} at most 1.02 × the other build",
+        met,
+    )
+    assert not [verdict for verdict in verdicts(made)[1:] if "other build" in verdict.bound]
 
 
 @pytest.mark.parametrize(
