@@ -82,17 +82,10 @@ class ResponseEdits:
         self._internal = internal
         self._stickiness = stickiness
 
-    def of(
-        self, response: Response, request: Request, client: Client, assignment: Assignment | None
-    ) -> Response:
-        """Return the response with its fields edited."""
-        block = self.block_of(response, request, client, assignment)
-        return response if block is response.block else response.with_block(block)
-
-    def block_of(
+    def fields_of(
         self, response: Response, request: Request, client: Client, assignment: Assignment | None
     ) -> bytes:
-        """Return the edited block of fields."""
+        """Return the response's fields, edited."""
         internal, stickiness = self._internal, self._stickiness
         block = response.block if internal is None else response.block_without(internal)
         if stickiness is None or assignment is None:

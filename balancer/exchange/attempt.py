@@ -16,7 +16,7 @@ from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
-    from balancer.exchange.forwarding import ForwardedExchange
+    from balancer.exchange.exchange import Exchange
     from policies.insight.canary import Arm
 
 OK: Final = OutcomeKind.OK
@@ -44,8 +44,8 @@ class Attempt:
     why = b""
     arm: Arm | None = None
 
-    def __init__(self, exchange: ForwardedExchange, assignment: Assignment) -> None:
-        self.exchange: ForwardedExchange | None = exchange
+    def __init__(self, exchange: Exchange, assignment: Assignment) -> None:
+        self.exchange: Exchange | None = exchange
         self.assignment = assignment
         self.sent_at = assignment.routed_at
 

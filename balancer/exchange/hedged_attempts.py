@@ -11,28 +11,22 @@ hangs is charged with a timeout, as without hedging.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
 from balancer.http1.response_head import Response
-from balancer.upstream.connection import ResponseSink
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
+    from balancer.exchange.exchange import Exchange
     from balancer.proxy import Proxy
-
-
-class HedgedExchange(ResponseSink, Protocol):
-    """Interface of an exchange that is hedged."""
-
-    def continue_with(self, attempt: Attempt) -> None: ...
 
 
 class HedgeRace:
     """The two attempts of a hedged exchange."""
 
-    def __init__(self, proxy: Proxy, exchange: HedgedExchange, first: Attempt, second: Attempt) -> None:
+    def __init__(self, proxy: Proxy, exchange: Exchange, first: Attempt, second: Attempt) -> None:
         self.proxy = proxy
         self._exchange = exchange
         self._first = HedgedAttempt(self, first)
@@ -47,7 +41,7 @@ class HedgeRace:
     def _other(self, runner: HedgedAttempt) -> HedgedAttempt:
         return self._second if runner is self._first else self._first
 
-    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> HedgedExchange | None:
+    def answered(self, runner: HedgedAttempt, status: int, *, is_whole: bool) -> Exchange | None:
         """Handle the first response head. Returns the exchange if this attempt wins, None if its status is retryable.
 
         A retryable status does not win: the other attempt continues alone.
@@ -71,7 +65,7 @@ class HedgeRace:
         if runner.attempt.upstream is not None:
             runner.attempt.upstream.hand_over(exchange)
 
-    def _decided(self, runner: HedgedAttempt) -> HedgedExchange:
+    def _decided(self, runner: HedgedAttempt) -> Exchange:
         """End hedging and return the exchange. The attempt drops its reference to the `HedgeRace`, so that no cycle is
         left."""
         runner.race = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from balancer.errors import CLIENT_LEFT, ForwardingError
 from balancer.exchange.attempt import Attempt
-from balancer.exchange.exchange import Exchange
+from balancer.exchange.exchange import ENDED, Exchange
 from balancer.http1.request_head import Request
 from balancer.http1.response_head import Response
 from balancer.log.formats import NEW, NOT_CONNECTED, REUSED, TARGET_LIMIT, Entry, excerpt, fault_of
@@ -43,7 +43,7 @@ class LoggedExchange(Exchange):
 
     def response_whole(self, response: Response, body: bytes) -> None:
         super().response_whole(response, body)
-        if self.is_finished:
+        if self.state is ENDED:
             self._note(None)
 
     def response_ended(self, trailers: bytes) -> None:
@@ -55,9 +55,9 @@ class LoggedExchange(Exchange):
         self._note(None)
 
     def abandon(self) -> None:
-        was_finished = self.is_finished
+        had_ended = self.state is ENDED
         super().abandon()
-        if not was_finished:
+        if not had_ended:
             self._note(CLIENT_LEFT)
 
     def _answer(self, error: ForwardingError) -> None:

@@ -103,8 +103,8 @@ class Tunnel:
         self._seen_unsent = (-1, -1)
         self._left = 2
 
-    def begin(self, response: Response) -> None:
-        """Send the response head to the client, then the bytes that followed the response and the request."""
+    def begin(self, response: Response, fields: bytes) -> None:
+        """Send the response head with `fields` to the client, then what followed the response and the request."""
         downstream, early = self._downstream, self._upstream.detach()
         self._tunnels.add(self)
         for side in (self._client, self._worker):
@@ -114,9 +114,7 @@ class Tunnel:
             downstream.is_write_paused = False  # the tunnel bounds a stalled client from now on
             self.pause(self._client)
         self._worker.passed += len(early)
-        self._client.transport.write(
-            response.line + without([b"content-length"], response.block) + b"\r\n" + early
-        )
+        self._client.transport.write(response.line + without([b"content-length"], fields) + b"\r\n" + early)
         if self._offer.early:
             self._client.data_received(self._offer.early)
         if self._offer.has_ended:

@@ -83,12 +83,6 @@ class Response:
             self._internal = internal
         return self._public
 
-    def with_block(self, block: bytes) -> Response:
-        """Return a copy with other fields to pass on."""
-        return Response(
-            self.status, self.line, block, self.framing, self.length, self.keep_alive, self.has_date
-        )
-
     @property
     def is_bodiless(self) -> bool:
         """Return whether no body follows, whatever the fields say (RFC 9112 § 6.3, case 1); the caller handles HEAD."""
@@ -203,26 +197,25 @@ def _length(digits: bytes) -> int:
     return int(digits)
 
 
-def outgoing_response(
-    response: Response, to_head: bool, to_http10: bool, stays: bool, date: bytes = b""
+def outgoing_head(
+    response: Response, fields: bytes, to_head: bool, to_http10: bool, stays: bool, date: bytes = b""
 ) -> tuple[bytes, Framing]:
-    """Return the head sent to the client, and the body's framing towards the client.
+    """Return the head of a final response as sent to the client, with `fields`, and the body's framing to the client.
 
     `to_head`: the request was HEAD; `stays`: the client may send its next request on the same connection; `date`: a
     line to add if the response has no Date (RFC 9110 § 6.6.1). A body that ends when the worker closes becomes chunked.
     For an HTTP/1.0 client, such a body and a chunked one end when the downstream connection closes.
     """
-    status, block, framing = response.status, response.block, response.framing
-    if to_head or response.is_bodiless:
+    framing = response.framing
+    if to_head or response.status in BODILESS_STATUSES:
         framing = NONE
     elif framing is not LENGTH:
         framing = UNTIL_CLOSE if to_http10 else CHUNKED
-    if status >= 200:
-        if not response.has_date:
-            block += date
-        if framing is not LENGTH or to_http10 or not stays:
-            block += _own_fields(framing, to_http10, stays)
-    return response.line + block + b"\r\n", framing
+    if not response.has_date:
+        fields += date
+    if framing is not LENGTH or to_http10 or not stays:
+        fields += _own_fields(framing, to_http10, stays)
+    return response.line + fields + b"\r\n", framing
 
 
 def _own_fields(framing: Framing, to_http10: bool, stays: bool) -> bytes:

@@ -10,7 +10,7 @@ from balancer.downstream.client import Client
 from balancer.errors import MalformedResponse, RequestRejected
 from balancer.http1.fields import Framing
 from balancer.http1.request_head import Request, outgoing_request
-from balancer.http1.response_head import StatusLines, incoming_response, outgoing_response
+from balancer.http1.response_head import StatusLines, incoming_response, outgoing_head
 
 STRANGER = Client(b"192.0.2.7", b"127.0.0.1:8080")
 PROXY = Client(b"10.0.0.1", b"127.0.0.1:8080", is_trusted=True)
@@ -46,7 +46,8 @@ def sent(head: bytes, client: Client = STRANGER) -> tuple[bytes, Fields, Framing
 
 
 def relayed(line: bytes, given: bytes, to_head: bool, to_http10: bool, stays: bool) -> tuple[bytes, Framing]:
-    return outgoing_response(incoming_response(line + given), to_head, to_http10, stays)
+    response = incoming_response(line + given)
+    return outgoing_head(response, response.block, to_head, to_http10, stays)
 
 
 def values(fields: Fields, name: bytes) -> list[bytes]:
@@ -399,18 +400,24 @@ def test_framing_of_a_response(
     assert (line, fields, found) == (b"HTTP/1.1 200 OK", length + added, framing)
 
 
-@pytest.mark.parametrize(("status", "to_head"), [(200, True), (204, False), (304, False), (103, False)])
+@pytest.mark.parametrize(("status", "to_head"), [(200, True), (204, False), (304, False)])
 @pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
 @pytest.mark.parametrize("to_http10", [False, True])
 def test_responses_without_a_body(status: int, to_head: bool, lines: list[bytes], to_http10: bool) -> None:
-    """To HEAD and with 1xx, 204, 304 nothing follows the head, whatever it says; a length is passed on."""
+    """To HEAD and with 204 and 304 nothing follows the head, whatever it says; a length is passed on."""
     line = b"HTTP/1.1 %d X" % status
     head, framing = relayed(line, block(*lines), to_head, to_http10, True)
     _, fields = parsed(head)
     assert framing is Framing.NONE
     assert values(fields, b"Content-Length") == ([b"3"] if lines is LENGTH else [])
     assert values(fields, b"Transfer-Encoding") == []
-    assert values(fields, b"Connection") == ([b"keep-alive"] if to_http10 and status >= 200 else [])
+    assert values(fields, b"Connection") == ([b"keep-alive"] if to_http10 else [])
+
+
+@pytest.mark.parametrize("lines", [LENGTH, CHUNKED, UNTIL_CLOSE])
+def test_an_interim_response_has_no_body(lines: list[bytes]) -> None:
+    """Its framing fields do not count (RFC 9112 § 6.3)."""
+    assert incoming_response(b"HTTP/1.1 103 X" + block(*lines)).is_bodiless
 
 
 def test_response_fields_survive_but_those_of_the_hop() -> None:
