@@ -128,7 +128,7 @@ def plan_of(
 ) -> tuple[Plan, dict[str, str]]:
     """Plan of one case, and the absent peers with their reasons. Raises `BadInputError`."""
     proxy_core, rest_core = cores_for(options["pin"] or case.pin)
-    units = units_of(case, policies, pythons, others)
+    units = units_of(case, policies, others, pythons)
     if options["connections"]:
         units = [replace(unit, connections=0) for unit in units]
     absent = {unit.name: reason for unit in units if (reason := unit.absence_from(case))}
@@ -146,7 +146,9 @@ def plan_of(
     return plan, absent
 
 
-def units_of(case: Case, policies: list[str], pythons: list[str], others: Sequence[Peer]) -> list[Peer]:
+def units_of(
+    case: Case, policies: list[str], others: Sequence[Peer], pythons: Sequence[str] = ("",)
+) -> list[Peer]:
     """Steelyard with each policy, size and build, and the other peers that the case applies to."""
     own = [
         peers.ours(policy, *size, other_python=python)
