@@ -15,6 +15,7 @@ from balancer.config.load import Settings
 from balancer.config.reload import Prepared, Reloads
 from balancer.config.runtime import runtime_config_of
 from balancer.config.sections import LogConfig
+from balancer.control_plane import ControlPlane
 from balancer.downstream.acceptor import Acceptor
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.descriptor_limit import allowance, descriptor_limit, descriptors_in_use
@@ -41,8 +42,8 @@ A request in that time is answered with Connection: close; the other clients see
 """
 
 
-def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> Proxy:
-    """Build the proxy that `settings` describe."""
+def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -> ControlPlane:
+    """Build the proxy that `settings` describe, with its control plane."""
     rng = Random(settings.seed)
     terms = runtime_config_of(settings)
     endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
@@ -53,7 +54,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     access_log = None
     if log.access != "off":
         access_log = open_log(log, LogOutput(log.path), clock, terms.policy.name, Random(settings.seed))
-    return Proxy(router, clock, rng, terms, upstream_limit=upstream_limit, access_log=access_log)
+    return ControlPlane(Proxy(router, clock, terms, upstream_limit), clock, rng, terms, access_log)
 
 
 def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: Random) -> AccessLog:
@@ -85,15 +86,16 @@ class Server:
     ) -> None:
         self._clock = clock or MonotonicClock()
         self._allowed = allowance(descriptor_limit(), descriptors_in_use())
-        self.proxy = build(settings, self._clock, self._allowed.upstreams)
-        terms = self.proxy.terms
-        self.proxy.discovery.apply(terms.discovery, terms.upstream_tls_config)
-        self.reloads = Reloads(self.proxy, settings, read or (lambda: settings), self._apply)
+        self.control_plane = build(settings, self._clock, self._allowed.upstreams)
+        self.proxy = self.control_plane.proxy
+        terms = self.control_plane.terms
+        self.control_plane.discovery.apply(terms.discovery, terms.upstream_tls_config)
+        self.reloads = Reloads(self.control_plane, settings, read or (lambda: settings), self._apply)
         channel = Channel(member) if member is not None else None
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._control = AdminApplication(
-            self.proxy, self.reloads, terms.token, channel, self.listening.control
+            self.control_plane, self.reloads, terms.token, channel, self.listening.control
         )
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
@@ -115,7 +117,7 @@ class Server:
     async def start(self) -> None:
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
-        await self.proxy.discovery.start(self.proxy.now())
+        await self.control_plane.discovery.start(self.proxy.now())
         await self._control.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
@@ -132,10 +134,7 @@ class Server:
             self._acceptor.sweep(now)
         if self._siblings is not None:
             self._siblings.sweep(now)
-        self.proxy.discovery.tick(now)
-        self.proxy.load_probes.sweep(now)
-        self.proxy.recording.tick(now)
-        self.proxy.explanations.tick(now)
+        self.control_plane.sweep(now)
 
     def _publish_grace(self) -> None:
         """Publish the shutdown timeout to the supervisor, which kills a slower process and does not reload
@@ -166,9 +165,9 @@ class Server:
 
     async def _apply(self, prepared: Prepared) -> None:
         """Apply a prepared configuration at once, except for connected clients, which are updated in slices."""
-        is_met_alike = prepared.terms.meets_clients_like(self.proxy.terms)
+        is_met_alike = prepared.terms.meets_clients_like(self.control_plane.terms)
         gone = self._apply_prepared(prepared)
-        await self.proxy.discovery.close(gone)
+        await self.control_plane.discovery.close(gone)
         if not is_met_alike:
             await self._update_clients(list(self.proxy.downstreams))
 
@@ -178,14 +177,14 @@ class Server:
         Steps that may fail were tried during preparation and come first here: raises `TlsProblem`, `ConfigError` or
         `PoliciesError` before anything else changes.
         """
-        proxy, terms = self.proxy, prepared.terms
-        proxy.registry.warm(terms)
-        if terms.policy != proxy.policy:
-            proxy.apply_policy(terms.policy)
-        gone = proxy.discovery.apply(terms.discovery, terms.upstream_tls_config)
+        control_plane, terms = self.control_plane, prepared.terms
+        control_plane.registry.warm(terms)
+        if terms.policy != control_plane.policy:
+            control_plane.apply_policy(terms.policy)
+        gone = control_plane.discovery.apply(terms.discovery, terms.upstream_tls_config)
         self._apply_log(terms.log, prepared.output)
-        proxy.apply(terms)
-        proxy.registry.apply(terms)
+        control_plane.apply(terms)
+        control_plane.registry.apply(terms)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(terms.server_tls), terms.proxy_protocol
         self._control.token = terms.token
         self._publish_grace()
@@ -194,10 +193,10 @@ class Server:
         return gone
 
     def _apply_log(self, log: LogConfig, output: LogOutput | None) -> None:
-        proxy = self.proxy
-        old = proxy.access_log
+        control_plane = self.control_plane
+        old = self.proxy.access_log
         if log.access == "off":
-            proxy.access_log = None
+            control_plane.set_access_log(None)
             if old is not None:
                 old.retire()
         elif output is None:
@@ -208,8 +207,9 @@ class Server:
                 output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_control=log.control
             )
         else:
-            proxy.access_log = open_log(log, output, self._clock, proxy.policy.name, Random())
-            proxy.access_log.start()
+            new = open_log(log, output, self._clock, control_plane.policy.name, Random())
+            control_plane.set_access_log(new)
+            new.start()
 
     async def _update_clients(self, downstreams: list[DownstreamConnection]) -> None:
         """Update client connections in slices: ten thousand at once would block the loop."""
@@ -224,7 +224,7 @@ class Server:
         Idle connections close at once; with `is_patient`, while another server accepts already, after a time in which
         one more request is answered. Returns whether all requests finished.
         """
-        proxy = self.proxy
+        proxy, control_plane = self.proxy, self.control_plane
         grace = proxy.timeouts.shutdown
         proxy.drain(min(IDLE_GRACE, grace / 2) if is_patient else CLOSE_ALL_IDLE)
         for downstream in proxy.downstreams:
@@ -246,14 +246,14 @@ class Server:
             proxy.hedges.close()
         if self._sweep is not None:
             self._sweep.stop()
-        proxy.checks.stop()
-        proxy.load_probes.stop()
+        control_plane.checks.stop()
+        control_plane.load_probes.stop()
         await self._control.stop()
-        await proxy.discovery.stop()
+        await control_plane.discovery.stop()
         await proxy.pools.close()
         if proxy.access_log is not None:
             proxy.access_log.stop()
-        proxy.recording.close()
+        control_plane.recording.close()
         return is_finished
 
     async def _drained(self, grace: float) -> bool:

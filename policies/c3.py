@@ -84,7 +84,7 @@ class C3(ByScore):
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Forget the measurements of removed endpoints."""
-        self._heard.follow(states)
+        self._heard.retain(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Record the latency of a success and the load report of any response."""

@@ -52,7 +52,7 @@ class LeastInFlight:
 
     def _members_changed(self, states: Sequence[EndpointState], now: float) -> None:
         if self._recent is not None:
-            self._recent.follow(states)
+            self._recent.retain(states)
 
     def pick(self, facts: RequestFacts, available: Available, now: float) -> EndpointState:
         """Pick an endpoint in O(choices), or O(n) with 0 choices."""

@@ -58,7 +58,7 @@ class LeastTime(ByScore):
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Forget the means of removed endpoints."""
-        self._means.follow(states)
+        self._means.retain(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Update the mean with a success; if the mean is stale, the sample replaces it."""

@@ -61,7 +61,7 @@ class PeakEwma(ByScore):
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Forget the costs of removed endpoints."""
-        self._costs.follow(states)
+        self._costs.retain(states)
 
     def observe(self, state: EndpointState, outcome: Outcome, now: float) -> None:
         """Record the latency of a success to the first byte; failures are charged when the score is read."""

@@ -144,7 +144,7 @@ class ProbePool:
         )
         del probes[gone]
 
-    def follow(self, members: set[EndpointState]) -> None:
+    def retain(self, members: set[EndpointState]) -> None:
         """Remove the probes of all endpoints but `members`."""
         self.probes = {state: probe for state, probe in self.probes.items() if state in members}
         self._worst = None

@@ -102,7 +102,7 @@ class ReportedLoadRoundRobin:
 
     def members_changed(self, states: list[EndpointState], now: float) -> None:
         """Update the endpoints; a new one gets the mean weight."""
-        self._reports.follow(states)
+        self._reports.retain(states)
         self._rebuild(now)
 
     def tick(self, now: float) -> None:

@@ -39,7 +39,7 @@ from policies.errors import PoliciesError
 
 if TYPE_CHECKING:
     from balancer.config.reload import Reloads
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
 
 DRAIN_TIME = 1.0
 """Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""
@@ -55,17 +55,18 @@ class AdminApplication:
 
     def __init__(
         self,
-        proxy: Proxy,
+        control_plane: ControlPlane,
         reloads: Reloads,
         token: bytes | None = None,
         channel: Channel | None = None,
         sockets: AdminSockets | None = None,
     ) -> None:
-        self._proxy = proxy
+        self._control_plane = control_plane
+        self._proxy = control_plane.proxy
         self._reloads = reloads
         self.token = token
         self._channel = channel
-        self._orders = RuntimeOverrides(proxy, reloads, channel) if channel is not None else None
+        self._orders = RuntimeOverrides(control_plane, reloads, channel) if channel is not None else None
         self._sockets = sockets or AdminSockets()
         self._servers: list[asyncio.AbstractServer] = []
         self._clients: set[AdminConnection] = set()
@@ -97,8 +98,8 @@ class AdminApplication:
             web.get("/-/policy", policy),
             web.put("/-/policy", put_policy),
             web.post("/-/reload", reload),
-            *EndpointRoutes(self._proxy, self._channel).routes(),
-            *LiveRoutes(self._proxy, self._channel).routes(),
+            *EndpointRoutes(self._control_plane, self._channel).routes(),
+            *LiveRoutes(self._control_plane, self._channel).routes(),
         ]
 
     def _probes(self) -> list[web.RouteDef]:
@@ -227,15 +228,15 @@ class AdminApplication:
 
     async def _status(self, request: web.Request) -> web.Response:
         if self._channel is None:
-            return web.json_response(proxy_status(self._proxy))
-        own = process_status(self._proxy)
+            return web.json_response(proxy_status(self._control_plane))
+        own = process_status(self._control_plane)
         if is_from_sibling(request):
             return web.json_response(own)
         told = [own, *map(json.loads, await self._channel.gather(request.path))]
         return web.json_response(merged_status(told, self._channel.processes, os.getppid()))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = metrics_text(self._proxy)
+        body, content_type = metrics_text(self._control_plane)
         if self._channel is not None and not is_from_sibling(request):
             texts = [body, *await self._channel.gather(request.path)]
             body = await asyncio.to_thread(merged_metrics, [text.decode() for text in texts])
@@ -246,7 +247,7 @@ class AdminApplication:
 
     def _policy_status(self) -> dict[str, Any]:
         alone = self._channel is None
-        return policy_status(self._proxy) if alone else process_policy_status(self._proxy)
+        return policy_status(self._control_plane) if alone else process_policy_status(self._control_plane)
 
     async def _put_policy(self, request: web.Request) -> web.Response:
         """Body: "name", or {"name": …, option: value, …}, with `canary` and `shadow` as in the configuration. With
@@ -257,7 +258,7 @@ class AdminApplication:
             if "check" in request.query:
                 spec.make(Random(0))
             else:
-                self._proxy.apply_policy(spec)
+                self._control_plane.apply_policy(spec)
         except Refused as error:
             return problem(error.status, f"policy: {error}")
         except ValidationError as error:
@@ -272,7 +273,7 @@ class AdminApplication:
             await self._reloads.run()
         except ConfigError as error:
             return web.json_response({"error": str(error)}, status=422)
-        return web.json_response(reload_status(self._proxy))
+        return web.json_response(reload_status(self._control_plane))
 
 
 def _factory(server: web.Server | None) -> web.Server:

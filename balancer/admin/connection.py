@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from balancer.admin.access import Entrance
 from balancer.downstream.connection import ADMIN_PREFIX, DownstreamConnection
 from balancer.errors import RequestRejected
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
+
+if TYPE_CHECKING:
+    from balancer.proxy import Proxy
 
 
 class AdminConnection(DownstreamConnection):
@@ -35,7 +39,7 @@ class AdminConnection(DownstreamConnection):
         self._control.leave(self)
         return super().detach()
 
-    def _begin(self, request: Request, reader: RequestReader) -> None:
+    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         if not request.target.startswith(ADMIN_PREFIX):
             raise RequestRejected(404, "not_found", "only control requests are taken here")
-        super()._begin(request, reader)
+        super()._begin(proxy, request, reader)

@@ -23,7 +23,7 @@ from policies.errors import UnknownEndpoint
 from policies.routing.facts import AdminState
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
 
 M = TypeVar("M", bound=Section)
 
@@ -53,10 +53,10 @@ class Refused(Exception):
 
 
 class EndpointRoutes:
-    """Routes of /-/endpoints for the endpoints of `proxy`."""
+    """Routes of /-/endpoints for the endpoints of a proxy."""
 
-    def __init__(self, proxy: Proxy, channel: Channel | None = None) -> None:
-        self._proxy = proxy
+    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
+        self._control_plane = control_plane
         self._channel = channel
         self._status = endpoint_status if channel is None else process_endpoint_status
 
@@ -78,11 +78,11 @@ class EndpointRoutes:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        states = self._proxy.router.states
+        states = self._control_plane.proxy.router.states
         return web.json_response(
             {
-                "endpoints": [self._status(self._proxy, state) for state in states],
-                "leaving": leaving_status(self._proxy),
+                "endpoints": [self._status(self._control_plane, state) for state in states],
+                "leaving": leaving_status(self._control_plane),
             }
         )
 
@@ -94,8 +94,8 @@ class EndpointRoutes:
         try:
             config = await body_of(request, EndpointConfig)
             # The first TLS context takes up to a quarter of a second to create.
-            await asyncio.to_thread(self._proxy.terms.upstream_tls.of_these, [config])
-            self._proxy.registry.add(config)
+            await asyncio.to_thread(self._control_plane.terms.upstream_tls.of_these, [config])
+            self._control_plane.registry.add(config)
         except Refused as error:
             return problem(error.status, str(error))
         except TlsProblem as error:
@@ -109,7 +109,7 @@ class EndpointRoutes:
         endpoint_id = request.match_info["id"]
         try:
             change = await body_of(request, EndpointChange)
-            self._proxy.registry.change(endpoint_id, change.state, change.weight)
+            self._control_plane.registry.change(endpoint_id, change.state, change.weight)
         except Refused as error:
             return problem(error.status, str(error))
         except UnknownEndpoint as error:
@@ -119,7 +119,7 @@ class EndpointRoutes:
     async def _remove(self, request: web.Request) -> web.Response:
         endpoint_id = request.match_info["id"]
         try:
-            in_flight = self._proxy.registry.remove(endpoint_id)
+            in_flight = self._control_plane.registry.remove(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
         except EndpointConflict as error:
@@ -128,11 +128,11 @@ class EndpointRoutes:
 
     def _answer(self, endpoint_id: str, status: int = 200) -> web.Response:
         try:
-            self._proxy.registry.member(endpoint_id)
+            self._control_plane.registry.member(endpoint_id)
         except UnknownEndpoint as error:
             return problem(404, str(error))
-        state = self._proxy.router.find(endpoint_id)
-        return web.json_response(self._status(self._proxy, state), status=status)
+        state = self._control_plane.proxy.router.find(endpoint_id)
+        return web.json_response(self._status(self._control_plane, state), status=status)
 
 
 def alone(handler: Handler) -> Handler:

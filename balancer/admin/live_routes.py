@@ -18,7 +18,7 @@ from balancer.errors import LogFailed, RecordingRefused
 from balancer.process.channel import Channel
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
 
 
 class RecordRequest(Section):
@@ -37,10 +37,10 @@ class ExplainRequest(Section):
 
 
 class LiveRoutes:
-    """Routes that record, explain and measure the traffic of `proxy`."""
+    """Routes that record, explain and measure the traffic of a proxy."""
 
-    def __init__(self, proxy: Proxy, channel: Channel | None = None) -> None:
-        self._proxy = proxy
+    def __init__(self, control_plane: ControlPlane, channel: Channel | None = None) -> None:
+        self._control_plane = control_plane
         self._channel = channel
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -62,7 +62,7 @@ class LiveRoutes:
 
     async def _explain(self, request: web.Request) -> web.Response:
         """Return the last explained picks; they are kept after the end until explaining starts again."""
-        return web.json_response(self._proxy.explanations.told())
+        return web.json_response(self._control_plane.explanations.told())
 
     async def _start_explaining(self, request: web.Request) -> web.Response:
         """Body: `seconds`, `keep`, or nothing. Restarts explaining if it is on."""
@@ -70,31 +70,31 @@ class LiveRoutes:
             order = await body_of(request, ExplainRequest) if request.can_read_body else ExplainRequest()
         except Refused as error:
             return problem(error.status, str(error))
-        self._proxy.explanations.start(order.seconds, order.keep)
-        return web.json_response(self._proxy.explanations.status(), status=201)
+        self._control_plane.explanations.start(order.seconds, order.keep)
+        return web.json_response(self._control_plane.explanations.status(), status=201)
 
     async def _stop_explaining(self, request: web.Request) -> web.Response:
-        self._proxy.explanations.stop()
-        return web.json_response(self._proxy.explanations.status())
+        self._control_plane.explanations.stop()
+        return web.json_response(self._control_plane.explanations.status())
 
     async def _latency(self, request: web.Request) -> web.Response:
         """Return every bucket of every histogram, for a client that computes the difference of two readings."""
-        return web.json_response(latency_status(self._proxy))
+        return web.json_response(latency_status(self._control_plane))
 
     async def _record(self, request: web.Request) -> web.Response:
-        return web.json_response(self._proxy.recording.status())
+        return web.json_response(self._control_plane.recording.status())
 
     async def _start_recording(self, request: web.Request) -> web.Response:
         """Body: `seconds`, or nothing."""
         try:
             order = await body_of(request, RecordRequest) if request.can_read_body else RecordRequest()
-            self._proxy.recording.start(order.seconds)
+            self._control_plane.recording.start(order.seconds)
         except (Refused, RecordingRefused) as error:
             return problem(error.status, str(error))
         except LogFailed as error:
             return problem(409, str(error))
-        return web.json_response(self._proxy.recording.status(), status=201)
+        return web.json_response(self._control_plane.recording.status(), status=201)
 
     async def _stop_recording(self, request: web.Request) -> web.Response:
-        self._proxy.recording.stop()
-        return web.json_response(self._proxy.recording.status())
+        self._control_plane.recording.stop()
+        return web.json_response(self._control_plane.recording.status())

@@ -19,8 +19,9 @@ from balancer.admin.queue_report import queue_families
 from balancer.admin.routes_report import route_families
 
 if TYPE_CHECKING:
+    from balancer.control_plane import ControlPlane, ReloadCounts
     from balancer.log.access_log import LogCounts
-    from balancer.proxy import Proxy, ReloadCounts
+    from balancer.proxy import Proxy
     from balancer.upstream.load_probes import ProbeCounts
     from policies.routing.endpoint_state import EndpointState
 
@@ -28,18 +29,19 @@ PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]
 
 
-def metrics_text(proxy: Proxy) -> tuple[bytes, str]:
+def metrics_text(control_plane: ControlPlane) -> tuple[bytes, str]:
     """Return the text and its content type."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(MetricsCollector(proxy))
+    registry.register(MetricsCollector(control_plane))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 class MetricsCollector(Collector):
     """Prometheus collector of one proxy."""
 
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._control_plane = control_plane
+        self._proxy = control_plane.proxy
 
     def describe(self) -> list[Metric]:
         """Return nothing: families are read at collection."""
@@ -50,7 +52,7 @@ class MetricsCollector(Collector):
         yield from self._proxy_families()
         yield from self._endpoint_gauges()
         yield from self._endpoint_counters()
-        yield from health_families(self._proxy)
+        yield from health_families(self._control_plane)
         yield from route_families(self._proxy)
         yield self._latency()
 
@@ -68,18 +70,18 @@ class MetricsCollector(Collector):
             f"{PREFIX}_demotions", "Picks that the fallback policy made", proxy.router.fallback_picks
         )
         yield from self._tunnels()
-        yield from reload_families(proxy.reload_counts)
+        yield from reload_families(self._control_plane.reload_counts)
         yield from self._discovery()
         sticky = CounterMetricFamily(
             f"{PREFIX}_sticky", "Requests that belong to an endpoint", labels=["placed"]
         )
-        sticky.add_metric(["kept"], proxy.sticky_counts.kept)
-        sticky.add_metric(["moved"], proxy.sticky_counts.moved)
+        sticky.add_metric(["kept"], self._control_plane.sticky_counts.kept)
+        sticky.add_metric(["moved"], self._control_plane.sticky_counts.moved)
         yield sticky
-        yield reason_family(proxy)
-        yield from policy_families(proxy)
-        yield record_family(proxy)
-        yield probe_family(proxy.load_probes.counts)
+        yield reason_family(self._control_plane)
+        yield from policy_families(self._control_plane)
+        yield record_family(self._control_plane)
+        yield probe_family(self._control_plane.load_probes.counts)
         yield from queue_families(proxy)
         yield from panic_families(proxy)
         errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
@@ -111,11 +113,11 @@ class MetricsCollector(Collector):
         yield late
 
     def _discovery(self) -> Iterator[Metric]:
-        proxy = self._proxy
+        control_plane = self._control_plane
         named = GaugeMetricFamily(f"{PREFIX}_discovered", "Endpoints of a source", labels=["source"])
         good = GaugeMetricFamily(f"{PREFIX}_discovery_good", "1: the last look was good", labels=["source"])
-        for source in proxy.discovery.sources:
-            named.add_metric([source.source], proxy.registry.count(source.source))
+        for source in control_plane.discovery.sources:
+            named.add_metric([source.source], control_plane.registry.count(source.source))
             good.add_metric([source.source], source.problem is None)
         yield from (named, good)
 
@@ -182,8 +184,9 @@ def panic_families(proxy: Proxy) -> Iterator[Metric]:
     yield CounterMetricFamily(f"{PREFIX}_panic_requests", "Requests routed in panic", routed)
 
 
-def health_families(proxy: Proxy) -> Iterator[Metric]:
+def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield health, ejection and slow start of the endpoints and the results of their active checks."""
+    proxy = control_plane.proxy
     healthy = GaugeMetricFamily(f"{PREFIX}_endpoint_healthy", "1: its checks pass", labels=OF_ENDPOINT)
     ejected = GaugeMetricFamily(f"{PREFIX}_endpoint_ejected", "1: left out for failing", labels=OF_ENDPOINT)
     share = GaugeMetricFamily(f"{PREFIX}_endpoint_share", "Part of its weight in force", labels=OF_ENDPOINT)
@@ -197,16 +200,16 @@ def health_families(proxy: Proxy) -> Iterator[Metric]:
         ejected.add_metric(labels, state.is_ejected)
         share.add_metric(labels, state.share)
         ejections.add_metric(labels, state.record.count)
-        watch = proxy.checks.by_id.get(state.id)
+        watch = control_plane.checks.by_id.get(state.id)
         for result in ("passed", "failed"):
             checks.add_metric([*labels, result], getattr(watch.verdict, result) if watch is not None else 0)
     yield from (healthy, ejected, share, ejections, checks)
 
 
-def record_family(proxy: Proxy) -> Metric:
+def record_family(control_plane: ControlPlane) -> Metric:
     """Return the requests of the last recording, by result."""
     family = CounterMetricFamily(f"{PREFIX}_recorded", "Requests of the last recording", labels=["result"])
-    told = proxy.recording.status()
+    told = control_plane.recording.status()
     for result in ("written", "dropped"):
         family.add_metric([result], told[result])
     return family
@@ -220,10 +223,10 @@ def probe_family(counts: ProbeCounts) -> Metric:
     return family
 
 
-def reason_family(proxy: Proxy) -> Metric:
+def reason_family(control_plane: ControlPlane) -> Metric:
     """Return the reasons of picks, counted while picks are explained."""
     family = CounterMetricFamily(f"{PREFIX}_pick_reasons", "Reasons of explained picks", labels=["reason"])
-    for reason, number in proxy.explanations.reasons.items():
+    for reason, number in control_plane.explanations.reasons.items():
         family.add_metric([reason], number)
     return family
 

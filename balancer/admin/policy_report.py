@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 if TYPE_CHECKING:
+    from balancer.control_plane import ControlPlane
     from balancer.proxy import Proxy
     from policies.insight.shadow import Shadow
     from policies.stats.load import Histogram
@@ -31,23 +32,26 @@ def raw(histogram: Histogram) -> dict[str, Any]:
     return {"counts": histogram.counts, "total": histogram.total}
 
 
-def policy_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]] = summary) -> dict[str, Any]:
+def policy_status(
+    control_plane: ControlPlane, told: Callable[[Histogram], dict[str, Any]] = summary
+) -> dict[str, Any]:
     """Return the live policy and its fallback picks; `spec` is a request body that restores all of it."""
+    proxy = control_plane.proxy
     return {
-        "name": proxy.policy.name,
-        "options": proxy.policy.options,
-        "spec": proxy.policy.spec,
+        "name": control_plane.policy.name,
+        "options": control_plane.policy.options,
+        "spec": control_plane.policy.spec,
         "routed": proxy.router.routed,
         "fallback_picks": proxy.router.fallback_picks,
         "last_fault": proxy.router.last_fault,
         "canary": canary_status(proxy, told),
-        "shadow": [shadow_status(shadow) for shadow in proxy.shadows],
+        "shadow": [shadow_status(shadow) for shadow in control_plane.shadows],
     }
 
 
-def process_policy_status(proxy: Proxy) -> dict[str, Any]:
+def process_policy_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the policy status with raw histograms, for a sibling process."""
-    return policy_status(proxy, raw)
+    return policy_status(control_plane, raw)
 
 
 def canary_status(proxy: Proxy, told: Callable[[Histogram], dict[str, Any]]) -> dict[str, Any] | None:
@@ -86,8 +90,9 @@ def shadow_status(shadow: Shadow) -> dict[str, Any]:
     }
 
 
-def policy_families(proxy: Proxy) -> Iterator[Metric]:
+def policy_families(control_plane: ControlPlane) -> Iterator[Metric]:
     """Yield the metrics of the canary and the shadows, if any."""
+    proxy = control_plane.proxy
     if proxy.canary is not None:
         latency = HistogramMetricFamily(
             f"{PREFIX}_policy_latency_seconds", "Picked to last byte, successes", labels=["policy", "role"]
@@ -104,17 +109,17 @@ def policy_families(proxy: Proxy) -> Iterator[Metric]:
             for kind, number in arm.outcomes.items():
                 outcomes.add_metric([arm.name, arm.role, kind.value], number)
         yield from (latency, outcomes)
-    if proxy.shadows:
-        yield from _shadow_families(proxy)
+    if control_plane.shadows:
+        yield from _shadow_families(control_plane)
 
 
-def _shadow_families(proxy: Proxy) -> Iterator[Metric]:
+def _shadow_families(control_plane: ControlPlane) -> Iterator[Metric]:
     picks = CounterMetricFamily(
         f"{PREFIX}_shadow_picks", "Picks that a shadow would have made", labels=["policy", "endpoint"]
     )
     agreed = CounterMetricFamily(f"{PREFIX}_shadow_agreed", "Of them, the live policy's", labels=["policy"])
     faults = CounterMetricFamily(f"{PREFIX}_shadow_faults", "Times that a shadow failed", labels=["policy"])
-    for shadow in proxy.shadows:
+    for shadow in control_plane.shadows:
         for endpoint, number in shadow.picks.items():
             picks.add_metric([shadow.name, endpoint], number)
         agreed.add_metric([shadow.name], shadow.agreed)

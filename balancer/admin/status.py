@@ -15,12 +15,14 @@ from balancer.exchange import exchange
 from policies.stats.load import RATIO, SHORTEST
 
 if TYPE_CHECKING:
+    from balancer.control_plane import ControlPlane
     from balancer.proxy import Proxy
     from policies.routing.endpoint_state import EndpointState
 
 
-def proxy_status(proxy: Proxy) -> dict[str, Any]:
+def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
+    proxy = control_plane.proxy
     counts = proxy.counts
     return {
         "version": version("steelyard"),
@@ -48,34 +50,35 @@ def proxy_status(proxy: Proxy) -> dict[str, Any]:
             "bytes_out": proxy.tunnels.bytes_out,
         },
         "access_log": log_status(proxy),
-        "recording": proxy.recording.status(),
-        "explaining": proxy.explanations.status(),
-        "reload": reload_status(proxy),
-        "policy": policy_status(proxy),
-        "load_probes": asdict(proxy.load_probes.counts) | {"under_way": len(proxy.load_probes.under_way)},
+        "recording": control_plane.recording.status(),
+        "explaining": control_plane.explanations.status(),
+        "reload": reload_status(control_plane),
+        "policy": policy_status(control_plane),
+        "load_probes": asdict(control_plane.load_probes.counts)
+        | {"under_way": len(control_plane.load_probes.under_way)},
         "panic": panic_status(proxy),
-        "sticky": asdict(proxy.sticky_counts) if proxy.stickiness is not None else None,
-        "endpoints": [endpoint_status(proxy, state) for state in proxy.router.states],
-        "leaving": leaving_status(proxy),
+        "sticky": asdict(control_plane.sticky_counts) if control_plane.stickiness is not None else None,
+        "endpoints": [endpoint_status(control_plane, state) for state in proxy.router.states],
+        "leaving": leaving_status(control_plane),
         "names": names_status(proxy),
         "watch": watch_status(proxy),
         "events": events_status(proxy),
         "discovery": [
             {
                 "source": source.source,
-                "endpoints": proxy.registry.count(source.source),
+                "endpoints": control_plane.registry.count(source.source),
                 "problem": source.problem,
             }
-            for source in proxy.discovery.sources
+            for source in control_plane.discovery.sources
         ],
     }
 
 
-def leaving_status(proxy: Proxy) -> list[dict[str, Any]]:
+def leaving_status(control_plane: ControlPlane) -> list[dict[str, Any]]:
     """Return removed endpoints that still have requests in flight."""
     return [
         {"id": state.id, "address": state.endpoint.address, "in_flight": state.in_flight_here}
-        for state in proxy.registry.leaving
+        for state in control_plane.registry.leaving
     ]
 
 
@@ -100,11 +103,11 @@ def hedging_status(proxy: Proxy) -> dict[str, Any] | None:
     }
 
 
-def reload_status(proxy: Proxy) -> dict[str, Any]:
+def reload_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the number of reloads, the problem of the last one, and the keys that take effect only at the next
     start.
     """
-    return asdict(proxy.reload_counts)
+    return asdict(control_plane.reload_counts)
 
 
 def build() -> str:
@@ -131,19 +134,20 @@ def ejection_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
     return {"ejected": state.is_ejected, "seconds_left": left, "cause": cause, "times": record.count}
 
 
-def checks_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
+def checks_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return the active checks since the start, and the fault of the last failed one."""
-    watch = proxy.checks.by_id.get(state.id)
+    watch = control_plane.checks.by_id.get(state.id)
     if watch is None:
         return {"passed": 0, "failed": 0, "last_fault": None}
     verdict = watch.verdict
     return {"passed": verdict.passed, "failed": verdict.failed, "last_fault": verdict.last_fault}
 
 
-def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
+def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return one endpoint: identity, admin state, health, load, connections, outcomes, latency of successes. `share` is
     less than 1 during a slow start.
     """
+    proxy = control_plane.proxy
     endpoint, pool = state.endpoint, proxy.pools.by_id[state.id]
     return {
         "id": endpoint.id,
@@ -152,7 +156,7 @@ def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
         "region": endpoint.region,
         "weight": endpoint.weight,
         "max_in_flight": endpoint.max_in_flight,
-        "source": proxy.registry.member(endpoint.id).source,
+        "source": control_plane.registry.member(endpoint.id).source,
         "concurrency": concurrency_status(state),
         "state": state.standing.value,
         "available": state.available,
@@ -160,7 +164,7 @@ def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
         "ejection": ejection_status(proxy, state),
-        "checks": checks_status(proxy, state),
+        "checks": checks_status(control_plane, state),
         "in_flight": state.in_flight_here,
         "connections": connections_status(pool, proxy.now()),
         "route": route_status(pool.route),
@@ -169,18 +173,19 @@ def endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
     }
 
 
-def latency_status(proxy: Proxy) -> dict[str, Any]:
+def latency_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return /-/latency: integer counts since the start, which only grow.
 
     Bucket 0 holds latencies up to `shortest` seconds; the upper bound of each further bucket is `ratio` times the one
     before, and the last bucket has all longer ones.
     """
+    proxy = control_plane.proxy
     return {
         "shortest": SHORTEST,
         "ratio": RATIO,
         "requests": proxy.counts.requests,
         "errors": dict(proxy.counts.errors),
-        "policy": process_policy_status(proxy),
+        "policy": process_policy_status(control_plane),
         "endpoints": [
             {
                 "id": state.id,
@@ -192,12 +197,16 @@ def latency_status(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def process_status(proxy: Proxy) -> dict[str, Any]:
+def process_status(control_plane: ControlPlane) -> dict[str, Any]:
     """Return the status with raw histograms, for a sibling process, which cannot merge quantiles."""
-    endpoints = [process_endpoint_status(proxy, state) for state in proxy.router.states]
-    return proxy_status(proxy) | {"endpoints": endpoints, "policy": process_policy_status(proxy)}
+    proxy = control_plane.proxy
+    endpoints = [process_endpoint_status(control_plane, state) for state in proxy.router.states]
+    return proxy_status(control_plane) | {
+        "endpoints": endpoints,
+        "policy": process_policy_status(control_plane),
+    }
 
 
-def process_endpoint_status(proxy: Proxy, state: EndpointState) -> dict[str, Any]:
+def process_endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[str, Any]:
     """Return an endpoint's status with its raw histogram."""
-    return endpoint_status(proxy, state) | {"latency": raw(state.histogram)}
+    return endpoint_status(control_plane, state) | {"latency": raw(state.histogram)}

@@ -13,10 +13,10 @@ from operator import attrgetter
 
 from balancer.config.load import ConfigError, Settings
 from balancer.config.runtime import RuntimeConfig, runtime_config_of
+from balancer.control_plane import ControlPlane
 from balancer.errors import LogFailed
 from balancer.log.output import LogOutput
 from balancer.membership.file_source import FileSource
-from balancer.proxy import Proxy
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
 
@@ -41,12 +41,12 @@ class Reloads:
 
     def __init__(
         self,
-        proxy: Proxy,
+        control_plane: ControlPlane,
         settings: Settings,
         read: Callable[[], Settings],
         put_in_force: Callable[[Prepared], Awaitable[None]],
     ) -> None:
-        self._proxy = proxy
+        self._control_plane = control_plane
         self._started_with = settings
         self._log, self._file = settings.log, settings.discovery.file
         self._read = read
@@ -56,7 +56,7 @@ class Reloads:
     async def run(self) -> None:
         """Reload the configuration. Raises `ConfigError`, and then nothing has changed."""
         async with self._turn:
-            counts = self._proxy.reload_counts
+            counts = self._control_plane.reload_counts
             try:
                 settings = await self._run()
             except (ConfigError, TlsProblem, LogFailed, PoliciesError) as error:
@@ -81,7 +81,7 @@ class Reloads:
     def _prepare(self) -> Prepared:
         settings = self._read()
         terms = runtime_config_of(settings)
-        self._proxy.registry.warm(terms)
+        self._control_plane.registry.warm(terms)
         if terms.discovery.file is not None and terms.discovery.file != self._file:
             FileSource(terms.discovery.file).first()
         is_new = settings.log.access != "off" and settings.log != self._log

@@ -174,7 +174,7 @@ class DownstreamConnection(ClientConnection):
             request = ahead.next(reader)
             if request is not None:
                 self.head_at = 0.0
-                self._begin(request, reader)
+                self._begin(self._proxy, request, reader)
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
         if request is None:
@@ -216,7 +216,7 @@ class DownstreamConnection(ClientConnection):
                 return b""
             if not has_begun:
                 self.head_at = 0.0
-            self._begin(request, reader)
+            self._begin(self._proxy, request, reader)
         except RequestRejected as error:
             self._refuse(error, reader.head if request is None else request.raw)
             return b""
@@ -290,9 +290,8 @@ class DownstreamConnection(ClientConnection):
 
     # --- turns
 
-    def _begin(self, request: Request, reader: RequestReader) -> None:
-        """Begin a request whose head is complete; a request without a body is complete."""
-        proxy = self._proxy
+    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
+        """Begin a request that `proxy` forwards and whose head is complete."""
         proxy.counts.requests += 1
         has_body = request.fields.has_body
         turn: Turn

@@ -92,7 +92,6 @@ class Sweep:
         if proxy.hedges is not None:
             proxy.hedges.check(now)
         proxy.pools.prune(now)
-        proxy.checks.sweep(now)
         self._ticks += 1
         if self._ticks % TICKS_PER_SECOND == 0:
             proxy.router.tick()

@@ -89,21 +89,21 @@ class Checks:
         if len(self.by_id) > len(states):
             self._forget({state.id for state in states})
 
-    def follow(self) -> None:
+    def update(self) -> None:
         """Drop the check state of endpoints that were removed or changed their address."""
         addresses = {state.id: state.endpoint.address for state in self._router.states}
         self._forget(
             {id_ for id_, watch in self.by_id.items() if addresses.get(id_) == watch.endpoint.address}
         )
 
-    def follow_one(self, endpoint_id: str, address: str | None) -> None:
+    def update_one(self, endpoint_id: str, address: str | None) -> None:
         """Drop the check state of one endpoint if its address has changed. `address`: None if the endpoint was
         removed."""
         watch = self.by_id.get(endpoint_id)
         if watch is not None and watch.endpoint.address != address:
             self._drop(endpoint_id)
 
-    def use(self, plan: CheckPlan) -> None:
+    def apply(self, plan: CheckPlan) -> None:
         """Apply a configuration. Verdicts are kept, unless it turns checks off: then all endpoints become healthy."""
         self.plan = plan
         for watch in self.by_id.values():

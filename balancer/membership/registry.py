@@ -20,7 +20,7 @@ from policies.routing.facts import AdminState
 
 if TYPE_CHECKING:
     from balancer.config.runtime import RuntimeConfig
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
     from balancer.tls.contexts import UpstreamTls
     from policies.routing.endpoint_state import EndpointState
 
@@ -42,8 +42,8 @@ class Member:
 class EndpointRegistry:
     """Endpoints of the balancer by id, in order."""
 
-    def __init__(self, proxy: Proxy, terms: RuntimeConfig) -> None:
-        self._proxy = proxy
+    def __init__(self, control_plane: ControlPlane, terms: RuntimeConfig) -> None:
+        self._control_plane = control_plane
         self._lists: dict[str, dict[str, EndpointConfig]] = {
             CONFIGURATION: by_id(terms.endpoints),
             COMMAND: {},
@@ -80,7 +80,7 @@ class EndpointRegistry:
     def orders(self) -> tuple[list[EndpointConfig], list[str], dict[str, float]]:
         """Runtime overrides made by commands: endpoints added, ids removed, and weights by id."""
         kept = self._lists[CONFIGURATION]
-        removed = [config.id for config in self._proxy.terms.endpoints if config.id not in kept]
+        removed = [config.id for config in self._control_plane.terms.endpoints if config.id not in kept]
         return list(self._lists[COMMAND].values()), removed, dict(self._weights)
 
     # --- changing
@@ -90,7 +90,7 @@ class EndpointRegistry:
     ) -> None:
         """Replace all runtime overrides by those of another process. Raises `TlsProblem`, and then changes nothing."""
         before, gone = self._weights, set(removed)
-        kept = by_id(config for config in self._proxy.terms.endpoints if config.id not in gone)
+        kept = by_id(config for config in self._control_plane.terms.endpoints if config.id not in gone)
         self._weights = dict(weights)
         try:
             self._install({**self._lists, CONFIGURATION: kept, COMMAND: by_id(added)})
@@ -128,7 +128,7 @@ class EndpointRegistry:
         if config.id in self._members:
             source = self._members[config.id].source
             raise EndpointConflict(f"id: '{config.id}' is used already ({source}); every id must be unique")
-        tls = self._proxy.pools.tls.with_one(config)
+        tls = self._control_plane.proxy.pools.tls.with_one(config)
         self._lists[COMMAND][config.id] = config
         self._put(Member(config, COMMAND), tls)
 
@@ -142,7 +142,7 @@ class EndpointRegistry:
             raise EndpointConflict(
                 f"'{endpoint_id}' comes from {source}, which would bring it back: set it down instead"
             )
-        state = self._proxy.router.find(endpoint_id)
+        state = self._control_plane.proxy.router.find(endpoint_id)
         others = (name for name, named in self._lists.items() if name != source and endpoint_id in named)
         next_source = next(others, None)
         if next_source is None:
@@ -163,8 +163,8 @@ class EndpointRegistry:
             self._set_state(endpoint_id, state)
 
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
-        self._proxy.router.set_admin_state(endpoint_id, state)
-        pool = self._proxy.pools.by_id[endpoint_id]
+        self._control_plane.proxy.router.set_admin_state(endpoint_id, state)
+        pool = self._control_plane.proxy.pools.by_id[endpoint_id]
         pool.route.is_down = state is AdminState.DOWN
         if pool.route.is_down:
             pool.close_idle()
@@ -187,24 +187,24 @@ class EndpointRegistry:
 
     def _put(self, member: Member, tls: UpstreamTls | None = None) -> None:
         """Add or change one endpoint. Raises `TlsProblem`, and then changes nothing here."""
-        pools, config = self._proxy.pools, member.config
+        pools, config = self._control_plane.proxy.pools, member.config
         pools.tls = tls if tls is not None else pools.tls.with_one(config)
         self._members[config.id] = member
         pools.transports.pop(config.id, None)
         pools.transports.update(transports_of((config,)))
         if config.keep_alive is (config.id in pools.without_reuse):
             pools.without_reuse ^= {config.id}
-        self._proxy.put_endpoint(config.endpoint())
+        self._control_plane.put_endpoint(config.endpoint())
 
     def _drop(self, state: EndpointState) -> None:
         """Remove one endpoint; it is listed as leaving while requests are in flight."""
-        pools = self._proxy.pools
+        pools = self._control_plane.proxy.pools
         del self._members[state.id]
         self._weights.pop(state.id, None)
         self._leaving.append(state)
         if len(self._leaving) > self._most_leaving:
             self._most_leaving = max(FEW, 2 * len(self.leaving))
-        self._proxy.drop_endpoint(state.id)
+        self._control_plane.drop_endpoint(state.id)
         if pools.tls.has_own(state.id):
             pools.tls = pools.tls.without(state.id)
         pools.transports.pop(state.id, None)
@@ -213,8 +213,8 @@ class EndpointRegistry:
 
     def _install(self, lists: dict[str, dict[str, EndpointConfig]]) -> None:
         """Put new lists of endpoints into effect. Raises `TlsProblem`, and then changes nothing."""
-        proxy, members = self._proxy, self._merged(lists)
-        tls = proxy.terms.upstream_tls.of_these([member.config for member in members.values()])
+        proxy, members = self._control_plane.proxy, self._merged(lists)
+        tls = self._control_plane.terms.upstream_tls.of_these([member.config for member in members.values()])
         gone = [id_ for id_ in self._members if id_ not in members]
         self._leaving = [*self.leaving, *map(proxy.router.find, gone)]
         self._lists, self._members = lists, members
@@ -223,7 +223,7 @@ class EndpointRegistry:
         proxy.pools.tls = tls
         proxy.pools.transports = transports_of(member.config for member in members.values())
         proxy.pools.without_reuse = without_reuse(member.config for member in members.values())
-        proxy.replace_endpoints([member.config.endpoint() for member in members.values()])
+        self._control_plane.replace_endpoints([member.config.endpoint() for member in members.values()])
 
 
 def by_id(configs: Iterable[EndpointConfig]) -> dict[str, EndpointConfig]:

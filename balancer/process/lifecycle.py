@@ -39,7 +39,7 @@ async def serve(
     server = Server(settings, read=read, member=member)
 
     def ready() -> str:
-        return ready_line(settings, server.address, len(server.proxy.registry.members))
+        return ready_line(settings, server.address, len(server.control_plane.registry.members))
 
     return await attend(server, ready, say, member)
 
@@ -119,7 +119,7 @@ async def _reload(server: Server, say: Say) -> None:
     except ConfigError as error:
         say(f"balancer keeps the configuration that it has: {error}")
         return
-    waiting = ", ".join(server.proxy.reload_counts.waiting)
+    waiting = ", ".join(server.control_plane.reload_counts.waiting)
     say(
         f"balancer has reloaded; only the next start changes: {waiting}"
         if waiting

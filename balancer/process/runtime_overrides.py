@@ -24,7 +24,7 @@ from policies.routing.facts import AdminState
 
 if TYPE_CHECKING:
     from balancer.config.reload import Reloads
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
 
 ORDERS = "/-/orders"
 
@@ -33,9 +33,13 @@ class RuntimeOverrides:
     """Runtime overrides of one process: sent to siblings on `channel`, and copied from one of them at the start."""
 
     def __init__(
-        self, proxy: Proxy, reloads: Reloads, channel: Channel, say: Callable[[str], None] = complain
+        self,
+        control_plane: ControlPlane,
+        reloads: Reloads,
+        channel: Channel,
+        say: Callable[[str], None] = complain,
     ) -> None:
-        self._proxy = proxy
+        self._control_plane = control_plane
         self._reloads = reloads
         self._channel = channel
         self._say = say
@@ -58,15 +62,19 @@ class RuntimeOverrides:
         return web.json_response(self._told())
 
     def _told(self) -> dict[str, Any]:
-        proxy, registry = self._proxy, self._proxy.registry
+        control_plane, registry = self._control_plane, self._control_plane.registry
         added, removed, weights = registry.orders()
         return {
-            "reloads": proxy.reload_counts.done,
-            "policy": proxy.policy.spec,
+            "reloads": control_plane.reload_counts.done,
+            "policy": control_plane.policy.spec,
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,
-            "states": {state.id: state.standing.value for state in proxy.router.states if not state.enabled},
+            "states": {
+                state.id: state.standing.value
+                for state in control_plane.proxy.router.states
+                if not state.enabled
+            },
         }
 
     async def catch_up(self) -> None:
@@ -80,7 +88,7 @@ class RuntimeOverrides:
                 await self._reloads.run()
             except ConfigError as error:
                 self._say(f"a process that was started later keeps the configuration of the start: {error}")
-            await self._proxy.discovery.start(self._proxy.now())
+            await self._control_plane.discovery.start(self._control_plane.proxy.now())
             told = await self._asked()
         if told is not None:
             self._obey(told)
@@ -94,14 +102,14 @@ class RuntimeOverrides:
         return None
 
     def _obey(self, told: dict[str, Any]) -> None:
-        proxy = self._proxy
+        control_plane = self._control_plane
         try:
-            if (spec := PolicySpec.model_validate(told["policy"])) != proxy.policy:
-                proxy.apply_policy(spec)
+            if (spec := PolicySpec.model_validate(told["policy"])) != control_plane.policy:
+                control_plane.apply_policy(spec)
             added = [EndpointConfig.model_validate(config) for config in told["added"]]
-            proxy.registry.replace_overrides(added, told["removed"], told["weights"])
+            control_plane.registry.replace_overrides(added, told["removed"], told["weights"])
         except (PoliciesError, TlsProblem) as error:  # what the siblings loaded no longer exists
             self._say(f"a process that was started later cannot do as it is told: {error}")
         for endpoint_id, state in told["states"].items():
             with suppress(UnknownEndpoint):  # discovered by the siblings, and not yet here
-                proxy.registry.change(endpoint_id, state=AdminState(state))
+                control_plane.registry.change(endpoint_id, state=AdminState(state))

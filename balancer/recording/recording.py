@@ -20,7 +20,7 @@ from balancer.log.output import complain
 from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
     from policies.routing.clock import Clock
 
 
@@ -30,8 +30,8 @@ NONE: Final = RecordConfig()
 class Recording:
     """The recording of one proxy. `recorder` is that of the last recording, also after its end."""
 
-    def __init__(self, proxy: Proxy, clock: Clock) -> None:
-        self._proxy = proxy
+    def __init__(self, control_plane: ControlPlane, clock: Clock) -> None:
+        self._control_plane = control_plane
         self._clock = clock
         self._config = NONE
         self._until = inf
@@ -40,7 +40,7 @@ class Recording:
     @property
     def is_on(self) -> bool:
         """Whether requests are recorded now."""
-        return self._proxy.recorder is not None
+        return self._control_plane.recorder is not None
 
     def apply(self, config: RecordConfig) -> None:
         """Apply a configuration. A recording started by an admin request continues, unless the path has changed.
@@ -60,15 +60,14 @@ class Recording:
 
     def start(self, seconds: float | None = None) -> None:
         """Start recording, for `seconds` if given. Raises `RecordingRefused` and `LogFailed`."""
-        config, proxy = self._config, self._proxy
+        config, now = self._config, self._control_plane.proxy.now()
         if config.path is None:
             raise RecordingRefused("record.path: is not configured, so there is nowhere to record to")
         if self.is_on:
             raise RecordingRefused("a recording is under way; DELETE /-/record ends it")
-        now = proxy.now()
         before: Thread | None = self.recorder.thread if self.recorder is not None else None
         salt = config.salt.get_secret_value().encode() if config.salt is not None else secrets.token_bytes(16)
-        self.recorder = proxy.recorder = Recorder(
+        self.recorder = Recorder(
             config.path,
             RecordingMetadata(now, wall_offset(self._clock), self._facts(), self._connect_of, self._key_of),
             salt=salt[:64],
@@ -77,12 +76,14 @@ class Recording:
             paths=config.paths,
             before=before,
         )
+        self._control_plane.set_recorder(self.recorder)
         self._until = inf if seconds is None else now + seconds
 
     def stop(self) -> None:
         """Stop recording; queued requests are still written."""
-        recorder, self._proxy.recorder = self._proxy.recorder, None
+        recorder = self._control_plane.recorder
         if recorder is not None:
+            self._control_plane.set_recorder(None)
             recorder.retire()
 
     def close(self) -> None:
@@ -93,14 +94,18 @@ class Recording:
 
     def tick(self, now: float) -> None:
         """Stop a recording whose time is over or whose file is full. Called by the sweep."""
-        recorder = self._proxy.recorder
+        recorder = self._control_plane.recorder
         if recorder is not None and (now >= self._until or recorder.is_full):
             self.stop()
 
     def status(self) -> dict[str, Any]:
         """Return whether recording is on, and the counts of the last one."""
         recorder = self.recorder
-        left = None if not self.is_on or self._until == inf else max(0.0, self._until - self._proxy.now())
+        left = (
+            None
+            if not self.is_on or self._until == inf
+            else max(0.0, self._until - self._control_plane.proxy.now())
+        )
         told: dict[str, Any] = {"recording": self.is_on, "seconds_left": left, "full": False, "problem": None}
         if recorder is None:
             return told | {"waiting": 0, "written": 0, "dropped": 0, "size": 0}
@@ -115,10 +120,10 @@ class Recording:
     # --- callbacks of the recorder
 
     def _facts(self) -> dict[str, Any]:
-        proxy = self._proxy
+        proxy, policy = self._control_plane.proxy, self._control_plane.policy
         return {
             "home_region": proxy.home_region,
-            "policy": {"name": proxy.policy.name, **proxy.policy.options},
+            "policy": {"name": policy.name, **policy.options},
             "endpoints": [
                 {"id": state.id, "region": state.region, "weight": state.endpoint.weight}
                 for state in proxy.router.states
@@ -127,11 +132,11 @@ class Recording:
 
     def _connect_of(self, endpoint_id: str) -> float:
         """Return the connect time to an endpoint in seconds. Called by the recorder's thread."""
-        pool = self._proxy.pools.by_id.get(endpoint_id)
+        pool = self._control_plane.proxy.pools.by_id.get(endpoint_id)
         return pool.trip if pool is not None else 0.0
 
     def _key_of(self, entry: Entry) -> bytes:
         """Return the session affinity key of a request, else its client's address. Called by the recorder's thread."""
-        stickiness = self._proxy.stickiness
+        stickiness = self._control_plane.stickiness
         key = stickiness.key_in(entry.head) if stickiness is not None else None
         return key if key is not None else forwarded_for(entry).partition(b",")[0].strip()

@@ -27,7 +27,7 @@ from balancer.admin.status import build, endpoint_status, log_status, reload_sta
 if TYPE_CHECKING:
     from balancer.admin.sockets import AdminSockets
     from balancer.config.reload import Reloads
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
     from balancer.sidecar.origins import Origin, Origins
 
 
@@ -36,14 +36,14 @@ class SidecarControl(AdminApplication):
 
     def __init__(
         self,
-        proxy: Proxy,
+        control_plane: ControlPlane,
         reloads: Reloads,
         origins: Origins,
         token: bytes | None,
         sockets: AdminSockets | None = None,
     ) -> None:
         self._origins = origins
-        super().__init__(proxy, reloads, token, sockets=sockets)
+        super().__init__(control_plane, reloads, token, sockets=sockets)
 
     def _routes(self) -> list[web.RouteDef]:
         return [
@@ -65,11 +65,12 @@ class SidecarControl(AdminApplication):
         return web.json_response(document, status=200 if self.is_ready else 503)
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(sidecar_status(self._proxy, self._origins))
+        return web.json_response(sidecar_status(self._control_plane, self._origins))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         told = [
-            metrics_text(proxy) for proxy in (self._proxy, *(origin.proxy for origin in self._origins.all))
+            metrics_text(one)
+            for one in (self._control_plane, *(origin.control_plane for origin in self._origins.all))
         ]
         body = await asyncio.to_thread(merged_metrics, [text.decode() for text, _ in told])
         return web.Response(body=body + origin_metrics(self._origins), headers={"Content-Type": told[0][1]})
@@ -80,8 +81,9 @@ def is_reachable(origin: Origin) -> bool:
     return all(state.is_reachable and not state.record.is_unreachable for state in origin.proxy.router.states)
 
 
-def sidecar_status(front: Proxy, origins: Origins) -> dict[str, Any]:
+def sidecar_status(control_plane: ControlPlane, origins: Origins) -> dict[str, Any]:
     """Return the document of /-/status. Durations are in seconds."""
+    front = control_plane.proxy
     return {
         "version": version("steelyard"),
         "build": build(),
@@ -94,7 +96,7 @@ def sidecar_status(front: Proxy, origins: Origins) -> dict[str, Any]:
         "requests": sum(origin.proxy.counts.requests for origin in origins.all),
         "errors": dict(front.counts.errors),
         "access_log": log_status(front),
-        "reload": reload_status(front),
+        "reload": reload_status(control_plane),
         "origins": [origin_status(origin) for origin in origins.all],
     }
 
@@ -112,7 +114,9 @@ def origin_status(origin: Origin) -> dict[str, Any]:
         "abandoned": counts.abandoned,
         "queued": len(proxy.queue),
         "errors": dict(counts.errors),
-        "endpoint": next((endpoint_status(proxy, state) for state in proxy.router.states), None),
+        "endpoint": next(
+            (endpoint_status(origin.control_plane, state) for state in proxy.router.states), None
+        ),
         "names": names_status(proxy),
         "watch": watch_status(proxy),
         "events": events_status(proxy),

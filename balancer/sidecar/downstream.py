@@ -37,17 +37,11 @@ class OriginConnection(DownstreamConnection):
         super().__init__(proxy, control)
         self._origin_heads = Heads(origins)
 
-    def _begin(self, request: Request, reader: RequestReader) -> None:
-        if request.target.startswith(ADMIN_PREFIX):
-            super()._begin(request, reader)
-            return
-        origin, request = self._origin_heads.outgoing(request)
-        front = self._proxy
-        self._proxy = origin.proxy  # the exchange belongs to that proxy
-        try:
-            super()._begin(request, reader)
-        finally:
-            self._proxy = front
+    def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
+        if not request.target.startswith(ADMIN_PREFIX):
+            origin, request = self._origin_heads.outgoing(request)
+            proxy = origin.proxy
+        super()._begin(proxy, request, reader)
 
     def write_error(self, error: ForwardingError, request_id: bytes, *, stays: bool, is_head: bool) -> None:
         """Send an error with the sidecar's marker field, by which a client decides whether it may ask the origin

@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING
 from balancer.errors import RequestRejected
 
 if TYPE_CHECKING:
-    from balancer.proxy import Proxy
+    from balancer.control_plane import ControlPlane
 
 
 class Origin:
     """An origin and its proxy. `authority` is the Host that it gets."""
 
-    def __init__(self, name: str, url: str, host: str | None, prefix: str | None, proxy: Proxy) -> None:
+    def __init__(
+        self, name: str, url: str, host: str | None, prefix: str | None, control_plane: ControlPlane
+    ) -> None:
         self.name = name
         self.url = url
         self.host = host
         self.prefix = prefix
-        self.proxy = proxy
+        self.control_plane = control_plane
+        self.proxy = control_plane.proxy
         self.authority = url.partition("://")[2].encode()
 
 
@@ -33,9 +36,9 @@ class Origins:
     """All origins of the sidecar, with their selectors."""
 
     def __init__(self, origins: Iterable[Origin], own_names: Iterable[str] = ()) -> None:
-        self.use(origins, own_names)
+        self.apply(origins, own_names)
 
-    def use(self, origins: Iterable[Origin], own_names: Iterable[str]) -> None:
+    def apply(self, origins: Iterable[Origin], own_names: Iterable[str]) -> None:
         """Replace the origins; applies from the next request on."""
         self.all = list(origins)
         self._by_host = {origin.host.encode(): origin for origin in self.all if origin.host is not None}

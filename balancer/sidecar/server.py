@@ -12,9 +12,10 @@ from balancer.config.load import Settings
 from balancer.config.reload import Prepared
 from balancer.config.runtime import RuntimeConfig, runtime_config_of
 from balancer.config.sidecar import OriginConfig, SidecarConfig
+from balancer.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
 from balancer.membership.dns_source import DnsSource
-from balancer.proxy import CLOSE_ALL_IDLE, Proxy
+from balancer.proxy import CLOSE_ALL_IDLE
 from balancer.server import Server, build
 from balancer.sidecar.control import SidecarControl
 from balancer.sidecar.downstream import OriginConnection
@@ -37,11 +38,15 @@ class SidecarServer(Server):
         self._read = read or (lambda: config)
         self._next: tuple[SidecarConfig, list[RuntimeConfig]] = config, []  # of the reload in progress
         super().__init__(config.front(), clock, self._prepare)
-        self._leaving: list[Proxy] = []  # of removed origins with requests in flight
+        self._leaving: list[ControlPlane] = []  # of removed origins with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
         self._share()
         self._control = SidecarControl(
-            self.proxy, self.reloads, self.origins, self.proxy.terms.token, self.listening.control
+            self.control_plane,
+            self.reloads,
+            self.origins,
+            self.control_plane.terms.token,
+            self.listening.control,
         )
 
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:
@@ -51,42 +56,44 @@ class SidecarServer(Server):
         return OriginConnection(self.proxy, self._control, self.origins)
 
     @property
-    def units(self) -> list[Proxy]:
-        """The proxies of all origins, and of removed ones with requests in flight."""
-        return [*(origin.proxy for origin in self.origins.all), *self._leaving]
+    def control_planes(self) -> list[ControlPlane]:
+        """The control planes of all origins, and of removed ones with requests in flight."""
+        return [*(origin.control_plane for origin in self.origins.all), *self._leaving]
 
     async def start(self) -> None:
         """Start listening and serving."""
-        for proxy in self.units:
-            proxy.pools.routes.sweep(proxy.now())
+        for one in self.control_planes:
+            one.proxy.pools.routes.sweep(self.proxy.now())
         await super().start()
 
     def _look(self, now: float) -> None:
         super()._look(now)
-        self._leaving = [proxy for proxy in self._leaving if proxy.router.in_flight]
+        self._leaving = [one for one in self._leaving if one.proxy.router.in_flight]
         self._share()
-        for proxy in self.units:
-            Sweep(proxy, lambda now: None).sweep(now)
+        for one in self.control_planes:
+            Sweep(one.proxy, one.sweep).sweep(now)
 
     def _share(self) -> None:
         """Apply the front's keep-alive decision and access log to all proxies, and divide the descriptors among
         them.
         """
-        room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(self.units)))
-        for proxy in self.units:
-            proxy.pools.limit = room
-            proxy.access_log = self.proxy.access_log
-            proxy.keeps_alive = self.proxy.keeps_alive
+        every, front = self.control_planes, self.proxy
+        room = max(LEAST_CONNECTIONS, self._allowed.upstreams // max(1, len(every)))
+        for one in every:
+            one.proxy.pools.limit = room
+            one.proxy.keeps_alive = front.keeps_alive
+            if one.proxy.access_log is not front.access_log:
+                one.set_access_log(front.access_log)
 
     async def stop(self, *, is_patient: bool = False) -> bool:
         """Drain, stop like any server, then close the proxies of the origins."""
-        for proxy in self.units:
-            proxy.drain(CLOSE_ALL_IDLE)
+        for one in self.control_planes:
+            one.proxy.drain(CLOSE_ALL_IDLE)
         is_finished = await super().stop(is_patient=is_patient)
-        for proxy in self.units:
-            proxy.queue.close()
-            proxy.tunnels.abort()
-            await proxy.pools.close()
+        for one in self.control_planes:
+            one.proxy.queue.close()
+            one.proxy.tunnels.abort()
+            await one.proxy.pools.close()
         return is_finished
 
     # --- reload
@@ -102,26 +109,26 @@ class SidecarServer(Server):
         known = {origin.name for origin in self.origins.all}
         new = {one.name: self._origin(config, one) for one in config.origins if one.name not in known}
         gone = super()._apply_prepared(prepared)  # nothing can fail from here on
-        self._adopt_origins(config, terms, new)
+        self._apply_origins(config, terms, new)
         return gone
 
-    def _adopt_origins(
+    def _apply_origins(
         self, config: SidecarConfig, terms: list[RuntimeConfig], new: dict[str, Origin]
     ) -> None:
-        known = {origin.name: origin.proxy for origin in self.origins.all}
+        known = {origin.name: origin.control_plane for origin in self.origins.all}
         kept: list[Origin] = []
         for one, its_terms in zip(config.origins, terms, strict=True):
-            proxy = known.pop(one.name, None)
-            if proxy is not None:
-                proxy.apply(its_terms)
-                proxy.registry.apply(its_terms)
-            kept.append(new[one.name] if proxy is None else _named(config, one, proxy))
-        for proxy in known.values():
-            proxy.replace_endpoints([])
-            self._leaving.append(proxy)
-        self.origins.use(kept, config.own_names)
+            control_plane = known.pop(one.name, None)
+            if control_plane is not None:
+                control_plane.apply(its_terms)
+                control_plane.registry.apply(its_terms)
+            kept.append(new[one.name] if control_plane is None else _named(config, one, control_plane))
+        for control_plane in known.values():
+            control_plane.replace_endpoints([])
+            self._leaving.append(control_plane)
+        self.origins.apply(kept, config.own_names)
         self._share()
 
 
-def _named(config: SidecarConfig, one: OriginConfig, proxy: Proxy) -> Origin:
-    return Origin(one.name, one.url, config.host_of(one), one.prefix, proxy)
+def _named(config: SidecarConfig, one: OriginConfig, control_plane: ControlPlane) -> Origin:
+    return Origin(one.name, one.url, config.host_of(one), one.prefix, control_plane)

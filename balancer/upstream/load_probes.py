@@ -64,7 +64,7 @@ class LoadProbes:
         self._pools = pools
         self.now = now
 
-    def use(self, plan: ProbePlan) -> None:
+    def apply(self, plan: ProbePlan) -> None:
         """Apply a configuration; a path of None turns probes off."""
         self.plan = plan
         self._router.on_probe = self.ask if plan.path is not None else None

@@ -63,7 +63,7 @@ class Names:
         """Whether a lookup is in progress."""
         return bool(self._tasks)
 
-    def follow(self, hosts: Iterable[str]) -> None:
+    def update(self, hosts: Iterable[str]) -> None:
         """Replace the set of host names; cached names outside it are dropped and their lookups cancelled."""
         wanted = dict.fromkeys(host for host in hosts if not is_literal(host))
         self.known = {host: self.known.get(host) or CachedName() for host in wanted}

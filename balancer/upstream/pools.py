@@ -76,7 +76,7 @@ class Pools:
         for pool in kept.values():
             if pool.keeps_alive is (pool.endpoint.id in self.without_reuse):
                 pool.keep_alive(not pool.keeps_alive)
-        self.routes.follow(pool.route for pool in kept.values())
+        self.routes.update(pool.route for pool in kept.values())
 
     def put(self, endpoint: Endpoint) -> None:
         """Add an endpoint's pool or keep a matching one; a pool with another address or transport is replaced and

@@ -73,12 +73,12 @@ class Routes:
         self.by_id: dict[str, Route] = {}
         self._hosts: Counter[str] = Counter()  # number of routes by host
 
-    def follow(self, routes: Iterable[Route]) -> None:
+    def update(self, routes: Iterable[Route]) -> None:
         """Replace all routes, their names and watched endpoints."""
         self.by_id = {route.endpoint.id: route for route in routes}
         self._hosts = Counter(route.host for route in self.by_id.values())
-        self.names.follow(route.host for route in self.by_id.values())
-        self.watch.follow(route.watched for route in self.by_id.values())
+        self.names.update(route.host for route in self.by_id.values())
+        self.watch.update(route.watched for route in self.by_id.values())
 
     def put(self, route: Route) -> None:
         """Add a route, replacing the one that its endpoint had."""
@@ -101,7 +101,7 @@ class Routes:
             self.names.forget(route.host)
         self.watch.remove(route.watched)
 
-    def use(self, plan: RoutesPlan) -> None:
+    def apply(self, plan: RoutesPlan) -> None:
         """Apply a configuration; learned state is kept."""
         self.names.plan, self.watch.plan = plan.names, plan.watch
 

@@ -89,7 +89,7 @@ class RouteWatch:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
 
-    def follow(self, watched: Iterable[RouteBaselines]) -> None:
+    def update(self, watched: Iterable[RouteBaselines]) -> None:
         """Replace all watched routes and judge departed regions again."""
         self._watched = dict.fromkeys(watched)
         for region in sorted(self.regions_departed):

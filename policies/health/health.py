@@ -42,7 +42,7 @@ class Health:
         self._states: Sequence[EndpointState] = ()
         self._last_successes = LastSuccesses()
 
-    def follow(self, other: Health) -> None:
+    def apply(self, other: Health) -> None:
         """Apply the rules of `other` from now on; current ejections keep their end."""
         self.ejection.rules = other.ejection.rules
         self.panic.share = other.panic.share

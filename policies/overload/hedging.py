@@ -100,7 +100,7 @@ class Hedging:
         self._by_region: dict[Region, HedgeDelays] = {}
         self.denied = self.withheld = 0
 
-    def follow(self, other: Hedging) -> None:
+    def apply(self, other: Hedging) -> None:
         """Apply the rules of `other` from now on; learned delays stay."""
         self._raise, self._lower, self._share = other._raise, other._lower, other._share
         self._least, self._most = other._least, other._most

@@ -33,7 +33,7 @@ class RetryBudget:
         self._at: int | None = None  # number of the last slice, counted from the clock's zero
         self.denied = 0
 
-    def follow(self, other: RetryBudget) -> None:
+    def apply(self, other: RetryBudget) -> None:
         """Apply the rules of `other` from now on; retries already taken still count."""
         self._share, self._reserve = other._share, other._reserve
 

@@ -194,7 +194,7 @@ class EndpointSet:
 
     def apply_health(self, fitness: Health) -> None:
         """Apply the rules of `fitness` from now on; what is known of the endpoints stays."""
-        self.fitness.follow(fitness)
+        self.fitness.apply(fitness)
         self._judge()
 
     def apply_concurrency(self, rules: ConcurrencyRules | None) -> None:

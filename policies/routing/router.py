@@ -187,7 +187,7 @@ class Router(EndpointSet):
         if self._active.tick is not None:
             self._active.call(self._active.tick, now)
 
-    def limit(self, in_flight: int | None) -> None:
+    def apply_in_flight_limit(self, in_flight: int | None) -> None:
         """Set the limit on requests in flight; None removes it."""
         had_room = self.has_room
         self._limit = inf if in_flight is None else in_flight

@@ -27,7 +27,7 @@ class PerEndpoint(dict[EndpointState, Page]):
         self._places[state] = _place(state)
         return page
 
-    def follow(self, states: Sequence[EndpointState]) -> None:
+    def retain(self, states: Sequence[EndpointState]) -> None:
         """Keep exactly the data of `states`."""
         kept = {state: self[state] for state in states if self._places.get(state) == _place(state)}
         self.clear()

@@ -33,7 +33,7 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self._counts: PerEndpoint[Count] = PerEndpoint(Count)
-        self.follow = self._counts.follow
+        self.retain = self._counts.retain
 
     def count(self, state: EndpointState, now: float) -> None:
         """Count one pick of `state` at `now`."""

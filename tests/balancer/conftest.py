@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from balancer.config.load import Settings
+from balancer.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
 from balancer.proxy import Proxy
 from balancer.server import Server, new_event_loop
@@ -320,6 +321,11 @@ class Stage:
         assert self.server is not None
         return self.server.proxy
 
+    @property
+    def control_plane(self) -> ControlPlane:
+        assert self.server is not None
+        return self.server.control_plane
+
     async def worker(self, script: Script | bytes, tls: ssl.SSLContext | None = None) -> ScriptedWorker:
         """A worker on a port of its own; bytes are what it answers to every request."""
         worker = ScriptedWorker(answering(script) if isinstance(script, bytes) else script, tls)
@@ -452,6 +458,7 @@ class Stage:
         self.clock.at += seconds
         assert self.server is not None
         Sweep(self.proxy, self.server.arrivals.sweep).sweep(self.clock.at)
+        self.control_plane.checks.sweep(self.clock.at)
 
     async def eventually(self, is_so: Callable[[], object]) -> None:
         """Let the loop turn until `is_so`."""

@@ -162,7 +162,7 @@ async def test_the_policy_that_routed_it(stage: Stage, watched: WatchedLog) -> N
     await watched.serve(worker, policy="random")
     await stage.ask(get())
     stage.clock.at += 1
-    stage.proxy.apply_policy(PolicySpec(name="round-robin"))
+    stage.control_plane.apply_policy(PolicySpec(name="round-robin"))
     await stage.ask(get())
     assert [line["policy"] for line in await watched.lines(2)] == ["random", "round-robin"]
 

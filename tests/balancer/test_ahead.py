@@ -64,7 +64,7 @@ class Empty(Wireless):
 
     def __init__(self) -> None:
         super().__init__(limits=(("buffer", 16_384),))
-        self.proxy.replace_endpoints([])
+        self.control_plane.replace_endpoints([])
 
 
 class Log:

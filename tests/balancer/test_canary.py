@@ -38,7 +38,7 @@ async def test_there_is_neither_unless_asked_for(stage: Stage) -> None:
     await two(stage)
     told = await policy_of(stage)
     assert (told["canary"], told["shadow"], told["spec"]) == (None, [], {"name": "round-robin"})
-    assert (stage.proxy.canary, stage.proxy.shadows) == (None, ())
+    assert (stage.proxy.canary, stage.control_plane.shadows) == (None, ())
     assert b"steelyard_policy_" not in (await control(stage, b"GET", b"/-/metrics")).body
 
 
@@ -122,7 +122,7 @@ async def test_processes_are_told_as_one(stage: Stage) -> None:
     await two(stage, policy=POLICY)
     for _ in range(10):
         await stage.ask(get())
-    one = json.loads(json.dumps(process_status(stage.proxy)))
+    one = json.loads(json.dumps(process_status(stage.control_plane)))
     whole = merged_status([one, one], 2, 1)["policy"]
     arms = whole["canary"]["arms"]
     assert arms["live"]["picks"] + arms["canary"]["picks"] == 20

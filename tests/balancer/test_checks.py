@@ -24,12 +24,12 @@ async def check(stage: Stage, seconds: float = 6.0) -> None:
     """Let a check of each endpoint come due, and end."""
     stage.advance(seconds)
     await stage.turn(5)
-    await stage.eventually(lambda: all(w.check is None for w in stage.proxy.checks.by_id.values()))
+    await stage.eventually(lambda: all(w.check is None for w in stage.control_plane.checks.by_id.values()))
 
 
 def checks(stage: Stage, endpoint: str = "w0") -> tuple[int, int, str | None]:
     """How many have passed and failed, and why the last one that did."""
-    verdict = stage.proxy.checks.by_id[endpoint].verdict
+    verdict = stage.control_plane.checks.by_id[endpoint].verdict
     return verdict.passed, verdict.failed, verdict.last_fault
 
 
@@ -132,7 +132,7 @@ async def test_which_answers_are_good(
     stage.advance(0.0)
     stage.advance(2.0)
     await stage.turn()
-    watch = stage.proxy.checks.by_id["w0"]
+    watch = stage.control_plane.checks.by_id["w0"]
     if fault == "no answer within 1 s":
         await stage.eventually(lambda: stage.pool().leased)
         stage.advance(1.0)
@@ -153,7 +153,9 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
     stage.advance(0.0)
     for _ in range(3):
         stage.advance(3.0)
-        await stage.eventually(lambda: stage.pool().leased and stage.proxy.checks.by_id["w1"].check is None)
+        await stage.eventually(
+            lambda: stage.pool().leased and stage.control_plane.checks.by_id["w1"].check is None
+        )
         stage.advance(1.0)
         assert stage.pool().leased == 0
     assert checks(stage) == (0, 3, "no answer within 1 s")
@@ -243,9 +245,9 @@ async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
     stage.advance(2.0)
     await stage.eventually(lambda: worker.requests)
     gone = stage.pool()
-    stage.proxy.replace_endpoints([type(gone.endpoint)("new", f"http://127.0.0.1:{other.port}", "r")])
+    stage.control_plane.replace_endpoints([type(gone.endpoint)("new", f"http://127.0.0.1:{other.port}", "r")])
     stage.advance(0.5)
-    assert set(stage.proxy.checks.by_id) == {"new"}
+    assert set(stage.control_plane.checks.by_id) == {"new"}
     assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=0>"
     await check(stage, 3.0)
     assert len(other.requests) == 1
@@ -258,14 +260,14 @@ async def test_the_plan_can_change(stage: Stage) -> None:
     stage.advance(0.0)
     await check(stage)
     assert not stage.state().available
-    stage.proxy.checks.use(CheckPlan("/other", 503, rules=CheckRules(rise=1)))
+    stage.control_plane.checks.apply(CheckPlan("/other", 503, rules=CheckRules(rise=1)))
     await check(stage)
     assert worker.requests[-1].line == b"GET /other HTTP/1.1"
     assert stage.state().available
-    stage.proxy.checks.use(CheckPlan("/other", 200, rules=CheckRules(fall=1)))
+    stage.control_plane.checks.apply(CheckPlan("/other", 200, rules=CheckRules(fall=1)))
     await check(stage)
     assert not stage.state().available
-    stage.proxy.checks.use(CheckPlan())
+    stage.control_plane.checks.apply(CheckPlan())
     assert stage.state().available
 
 

@@ -227,7 +227,7 @@ async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, tok
         assert (answer.status, answer.body) == (404, b"404: Not Found")
         assert await client.rest() == b""
     assert worker.connections == []
-    assert (stage.proxy.policy.name, len(stage.proxy.router.states)) == ("round-robin", 1)
+    assert (stage.control_plane.policy.name, len(stage.proxy.router.states)) == ("round-robin", 1)
 
 
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint", "reload"])
@@ -325,7 +325,7 @@ async def test_nothing_is_inflated(stage: Stage, coding: bytes) -> None:
                 assert (await client.ask(asked)).status == status
                 await client.close()
     assert inflated == []
-    assert stage.proxy.policy.name == "round-robin"
+    assert stage.control_plane.policy.name == "round-robin"
 
 
 @contextmanager
@@ -458,7 +458,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: St
     stage.advance(1)
     client.reset()
     await stage.eventually(lambda: not stage.proxy.downstreams)
-    assert stage.proxy.policy.name == "round-robin"
+    assert stage.control_plane.policy.name == "round-robin"
 
 
 async def test_a_control_request_gives_its_place_to_the_next_client(stage: Stage) -> None:

@@ -215,7 +215,7 @@ async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) ->
 async def test_where_it_listens_waits_for_the_next_start(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.reload(control={"socket": "off", "listen": "127.0.0.1:0"})
-    assert stage.proxy.reload_counts.waiting == ("control.socket", "control.listen")
+    assert stage.control_plane.reload_counts.waiting == ("control.socket", "control.listen")
 
 
 # --- its address

@@ -32,19 +32,19 @@ def dns(names: NameServer, **keys: Any) -> dict[str, Any]:
 
 
 def only(stage: Stage) -> DnsSource:
-    (source,) = stage.proxy.discovery.sources
+    (source,) = stage.control_plane.discovery.sources
     assert isinstance(source, DnsSource)
     return source
 
 
 def known(stage: Stage) -> list[str]:
-    return list(stage.proxy.registry.members)
+    return list(stage.control_plane.registry.members)
 
 
 async def looked(stage: Stage, seconds: float) -> None:
     """Time passes, and whoever is looked up then has been."""
     stage.clock.at += seconds
-    before = stage.proxy.discovery
+    before = stage.control_plane.discovery
     before.tick(stage.clock.at)
     await stage.eventually(lambda: not before.is_looking)
 
@@ -110,7 +110,7 @@ async def test_no_answer_keeps_what_was_known(stage: Stage, names: NameServer, f
     names.address(NAME, "127.0.0.1")
     await serve(stage, names, port=worker.port, timeout=0.2 if failure == "silence" else 2.0)
     said: list[str] = []
-    stage.proxy.discovery.say = said.append
+    stage.control_plane.discovery.say = said.append
     await break_it(names, failure)
     for _ in range(4):
         await looked(stage, 1)
@@ -212,7 +212,7 @@ async def test_reload(stage: Stage, names: NameServer) -> None:
     await stage.reload(discovery={"dns": both}, retries=0)
     await stage.eventually(lambda: len(known(stage)) == 2)
     assert known(stage) == ["127.0.0.1-80", "127.0.0.2-81"]
-    assert first in stage.proxy.discovery.sources
+    assert first in stage.control_plane.discovery.sources
     assert first.lookups == 1
     await stage.reload(discovery={"dns": both[1:]})
     assert known(stage) == ["127.0.0.2-81"]
@@ -225,12 +225,12 @@ async def test_reload_in_the_middle_of_a_look(stage: Stage, names: NameServer) -
     await serve(stage, names, worker, port=80)
     names.is_silent = True
     stage.clock.at += 1
-    stage.proxy.discovery.tick(stage.clock.at)
+    stage.control_plane.discovery.tick(stage.clock.at)
     asked = len(names.asked)
     await stage.eventually(lambda: len(names.asked) > asked)
     await stage.reload(discovery={})
     assert known(stage) == ["w0"]
-    assert not stage.proxy.discovery.is_looking
+    assert not stage.control_plane.discovery.is_looking
 
 
 async def test_a_stop_in_the_middle_of_a_look(stage: Stage, names: NameServer) -> None:
@@ -239,7 +239,7 @@ async def test_a_stop_in_the_middle_of_a_look(stage: Stage, names: NameServer) -
     await serve(stage, names, port=80, timeout=60)
     names.is_silent = True
     stage.clock.at += 1
-    stage.proxy.discovery.tick(stage.clock.at)
+    stage.control_plane.discovery.tick(stage.clock.at)
     async with asyncio.timeout(5):
         await stage.close()
     stage.server = None

@@ -37,21 +37,21 @@ def write(path: Path, text: str) -> None:
 
 
 def known(stage: Stage) -> list[str]:
-    return list(stage.proxy.registry.members)
+    return list(stage.control_plane.registry.members)
 
 
 def looked(stage: Stage, times: int = 1) -> None:
     """Looks, a second apart."""
     for _ in range(times):
         stage.clock.at += 1
-        stage.proxy.discovery.tick(stage.clock.at)
+        stage.control_plane.discovery.tick(stage.clock.at)
 
 
 async def serve(stage: Stage, path: Path, *workers: ScriptedWorker, **keys: Any) -> list[str]:
     """With the lines that it says later."""
     await stage.serve(*workers, discovery={"file": {"path": str(path), **keys}})
     said: list[str] = []
-    stage.proxy.discovery.say = said.append
+    stage.control_plane.discovery.say = said.append
     return said
 
 
@@ -204,9 +204,9 @@ async def test_reload(stage: Stage, tmp_path: Path) -> None:
     one.write_text(table(1))
     two.write_text(table(2, "b"))
     await serve(stage, one, worker)
-    (source,) = stage.proxy.discovery.sources
+    (source,) = stage.control_plane.discovery.sources
     await stage.reload(retries=0)
-    assert list(stage.proxy.discovery.sources) == [source]
+    assert list(stage.control_plane.discovery.sources) == [source]
     await stage.reload(discovery={"file": {"path": str(two)}})
     assert known(stage) == ["w0", "b"]
     with pytest.raises(ConfigError, match=r"^discovery\.file\.path: cannot read "):

@@ -55,7 +55,7 @@ async def test_it_ends_by_itself(stage: Stage) -> None:
     await control(stage, b"POST", body=b'{"seconds": 30}')
     await stage.ask(get())
     stage.advance(30)
-    stage.proxy.explanations.tick(stage.clock.at)
+    stage.control_plane.explanations.tick(stage.clock.at)
     assert stage.proxy.router.trace is None
     await stage.ask(get())
     told = await explained(stage)

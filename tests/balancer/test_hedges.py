@@ -333,11 +333,11 @@ async def test_it_is_reported(stage: Stage, hedged: Hedged) -> None:
     """In status and metrics."""
     await hedged.send(get())
     assert (await hedged.client.response()).body == b"quick"
-    told = proxy_status(stage.proxy)["hedging"]
+    told = proxy_status(stage.control_plane)["hedging"]
     late_after = told.pop("late_after")
     assert late_after == {"r": pytest.approx(1.1, rel=0.01)}
     assert told == {"hedged": 1, "won": 1, "denied": 0, "withheld": 0, "losers": 1}
-    text = metrics_text(stage.proxy)[0].decode()
+    text = metrics_text(stage.control_plane)[0].decode()
     for line in (
         "steelyard_hedges_total 1.0",
         "steelyard_hedges_won_total 1.0",

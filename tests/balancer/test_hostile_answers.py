@@ -91,7 +91,7 @@ def seen_again(stage: Stage) -> None:
     """As often as it takes for a file that stands still to be read."""
     for _ in range(3):
         stage.clock.at += 1
-        stage.proxy.discovery.tick(stage.clock.at)
+        stage.control_plane.discovery.tick(stage.clock.at)
 
 
 async def test_a_watched_file_that_is_none(stage: Stage, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_watched_file_that_is_none(stage: Stage, tmp_path: Path) -> None
     good = f'[{{"id": "a", "address": "http://127.0.0.1:{worker.port}"}}]'
     path.write_text(good, encoding="utf-8")
     await stage.serve(discovery={"file": {"path": str(path)}})
-    (source,) = stage.proxy.discovery.sources
+    (source,) = stage.control_plane.discovery.sources
     for text, problem in (
         ("[" * 100_000, f"more than {DEEPEST} tables"),
         ("[" + "9" * 5000 + "]", "not JSON"),

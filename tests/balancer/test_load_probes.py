@@ -67,12 +67,12 @@ async def serve(stage: Stage, *workers: ScriptedWorker | int, **settings: Any) -
 
 
 def counts(stage: Stage) -> tuple[int, int, int, int, int]:
-    found = stage.proxy.load_probes.counts
+    found = stage.control_plane.load_probes.counts
     return found.sent, found.answered, found.silent, found.failed, found.skipped
 
 
 async def settled(stage: Stage) -> None:
-    await stage.eventually(lambda: not stage.proxy.load_probes.under_way)
+    await stage.eventually(lambda: not stage.control_plane.load_probes.under_way)
 
 
 async def test_nobody_is_asked_without_a_path(stage: Stage) -> None:
@@ -102,7 +102,7 @@ async def test_a_request_has_its_connection_first(stage: Stage) -> None:
     await serve(stage, worker)
     await stage.ask(get())
     await settled(stage)
-    stage.proxy.load_probes.use(ProbePlan())
+    stage.control_plane.load_probes.apply(ProbePlan())
     assert (stage.pool().idle, len(worker.connections)) == (2, 2)
     assert [wire.requests[0].line for wire in worker.connections] == [
         b"GET / HTTP/1.1",
@@ -127,7 +127,7 @@ async def test_one_at_a_time_to_an_endpoint(stage: Stage) -> None:
         assert (await stage.ask(get())).status == 200
     assert counts(stage) == (1, 0, 0, 0, 4)
     stage.clock.at += 1
-    stage.proxy.load_probes.sweep(stage.clock.at)
+    stage.control_plane.load_probes.sweep(stage.clock.at)
     assert counts(stage) == (1, 0, 0, 1, 4)
     hang.set()
     await stage.ask(get())
@@ -211,9 +211,9 @@ async def test_when_the_unit_stops_nothing_is_waited_for(stage: Stage) -> None:
 
     await serve(stage, await stage.worker(script))
     await stage.ask(get())
-    assert stage.proxy.load_probes.under_way
-    stage.proxy.load_probes.stop()
-    assert stage.proxy.load_probes.under_way == {}
+    assert stage.control_plane.load_probes.under_way
+    stage.control_plane.load_probes.stop()
+    assert stage.control_plane.load_probes.under_way == {}
 
 
 async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) -> None:
@@ -231,7 +231,7 @@ async def test_what_answers_report_reaches_a_policy_that_observes(stage: Stage) 
             heard.append(outcome.reported_load)
 
     registry.TABLE["curious"] = Observing
-    stage.proxy.apply_policy(PolicySpec(name="curious"))
+    stage.control_plane.apply_policy(PolicySpec(name="curious"))
     client = await stage.client()
     for _ in range(3):
         await client.ask(get())

@@ -7,30 +7,30 @@ from collections.abc import Callable
 import pytest
 
 from balancer.config.sections import EndpointConfig
-from balancer.proxy import Proxy
+from balancer.control_plane import ControlPlane
 from policies.routing.facts import AdminState
 from tests.balancer.wireless import Wireless
 from tests.steps import growth
 
 
-def add(proxy: Proxy, number: int) -> None:
+def add(control_plane: ControlPlane, number: int) -> None:
     for at in range(number):
-        proxy.registry.add(EndpointConfig(id=f"e{at}", address=f"http://192.0.2.{at % 200}:{at + 1}"))
+        control_plane.registry.add(EndpointConfig(id=f"e{at}", address=f"http://192.0.2.{at % 200}:{at + 1}"))
 
 
-def weigh(proxy: Proxy, number: int) -> None:
+def weigh(control_plane: ControlPlane, number: int) -> None:
     for at in range(number):
-        proxy.registry.change(f"e{at}", weight=2.0)
+        control_plane.registry.change(f"e{at}", weight=2.0)
 
 
-def drain(proxy: Proxy, number: int) -> None:
+def drain(control_plane: ControlPlane, number: int) -> None:
     for at in range(0, number, 4):
-        proxy.registry.change(f"e{at}", state=AdminState.DRAINING)
+        control_plane.registry.change(f"e{at}", state=AdminState.DRAINING)
 
 
-def remove(proxy: Proxy, number: int) -> None:
+def remove(control_plane: ControlPlane, number: int) -> None:
     for at in range(number):
-        proxy.registry.remove(f"e{at}")
+        control_plane.registry.remove(f"e{at}")
 
 
 COMMANDS = (add, weigh, drain, remove)
@@ -38,11 +38,11 @@ COMMANDS = (add, weigh, drain, remove)
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("what", COMMANDS, ids=lambda command: command.__name__)
-def test_n_commands_are_linear(what: Callable[[Proxy, int], None]) -> None:
+def test_n_commands_are_linear(what: Callable[[ControlPlane, int], None]) -> None:
     """Twice as many commands over twice as many endpoints take twice as many steps."""
     units = {}
     for number in (150, 300):
-        units[number] = Wireless().proxy
+        units[number] = Wireless().control_plane
         for before in COMMANDS[: COMMANDS.index(what)]:
             before(units[number], number)
     assert growth(lambda number: what(units[number], number), 150) <= 2.3
@@ -50,28 +50,32 @@ def test_n_commands_are_linear(what: Callable[[Proxy, int], None]) -> None:
 
 def test_each_is_there_and_gone() -> None:
     """In the router, the pools, the routes and the names that are looked up; two share a name."""
-    proxy = Wireless().proxy
+    control_plane = Wireless().control_plane
+    proxy = control_plane.proxy
     for id_, host in (("a", "one.test"), ("b", "one.test"), ("c", "two.test")):
-        proxy.registry.add(EndpointConfig(id=id_, address=f"http://{host}:80"))
+        control_plane.registry.add(EndpointConfig(id=id_, address=f"http://{host}:80"))
     routes = proxy.pools.routes
-    assert [*proxy.pools.by_id] == [*routes.by_id] == [*proxy.registry.members] == ["w0", "a", "b", "c"]
+    assert (
+        [*proxy.pools.by_id] == [*routes.by_id] == [*control_plane.registry.members] == ["w0", "a", "b", "c"]
+    )
     assert [*routes.names.known] == ["one.test", "two.test"]
-    proxy.registry.remove("a")
-    proxy.registry.remove("c")
-    assert [*proxy.pools.by_id] == [*routes.by_id] == [*proxy.registry.members] == ["w0", "b"]
+    control_plane.registry.remove("a")
+    control_plane.registry.remove("c")
+    assert [*proxy.pools.by_id] == [*routes.by_id] == [*control_plane.registry.members] == ["w0", "b"]
     assert [state.id for state in proxy.router.states] == ["w0", "b"]
     assert [*routes.names.known] == ["one.test"]
 
 
 def test_a_removed_one_leaves_its_id_to_discovery() -> None:
     """Where a source of discovery names it as well, that one takes its place, with the weight that was ordered."""
-    proxy = Wireless().proxy
-    proxy.registry.add(EndpointConfig(id="a", address="http://192.0.2.1:80"))
-    proxy.registry.replace("file", [EndpointConfig(id="a", address="http://192.0.2.2:80")])
-    proxy.registry.change("a", weight=3.0)
+    control_plane = Wireless().control_plane
+    proxy = control_plane.proxy
+    control_plane.registry.add(EndpointConfig(id="a", address="http://192.0.2.1:80"))
+    control_plane.registry.replace("file", [EndpointConfig(id="a", address="http://192.0.2.2:80")])
+    control_plane.registry.change("a", weight=3.0)
     state = proxy.router.find("a")
-    proxy.registry.remove("a")
-    assert proxy.registry.member("a").source == "file"
+    control_plane.registry.remove("a")
+    assert control_plane.registry.member("a").source == "file"
     assert (state.endpoint.address, state.weight) == ("http://192.0.2.2:80", 3.0)
     assert proxy.pools.by_id["a"].endpoint.address == "http://192.0.2.2:80"
     assert proxy.pools.routes.by_id["a"].host == "192.0.2.2"
@@ -80,18 +84,19 @@ def test_a_removed_one_leaves_its_id_to_discovery() -> None:
 
 def test_a_table_tls_and_keep_alive_go_with_their_endpoint() -> None:
     """Its id may be taken by another that has none."""
-    proxy = Wireless().proxy
+    control_plane = Wireless().control_plane
+    proxy = control_plane.proxy
     own = {"id": "a", "address": "https://192.0.2.1:443", "tls": {"verify": False}, "keep_alive": False}
     for _ in range(2):
-        proxy.registry.add(EndpointConfig.model_validate(own))
+        control_plane.registry.add(EndpointConfig.model_validate(own))
         met = proxy.pools.tls.of(proxy.router.find("a").endpoint)
         assert met is not None
         assert not met.config.verify
         assert not proxy.pools.by_id["a"].keeps_alive
-        proxy.registry.remove("a")
-        proxy.registry.add(EndpointConfig(id="a", address="https://192.0.2.1:443"))
+        control_plane.registry.remove("a")
+        control_plane.registry.add(EndpointConfig(id="a", address="https://192.0.2.1:443"))
         met = proxy.pools.tls.of(proxy.router.find("a").endpoint)
         assert met is not None
         assert met.config.verify
         assert proxy.pools.by_id["a"].keeps_alive
-        proxy.registry.remove("a")
+        control_plane.registry.remove("a")

@@ -69,8 +69,8 @@ async def test_the_status_of_two(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     for _ in range(3):
         await stage.ask(get())
-    one, alone = process_status(stage.proxy), proxy_status(stage.proxy)
-    whole = merged_status([one, process_status(stage.proxy)], 4, 99)
+    one, alone = process_status(stage.control_plane), proxy_status(stage.control_plane)
+    whole = merged_status([one, process_status(stage.control_plane)], 4, 99)
     assert (whole["pid"], whole["requests"], whole["version"]) == (99, 6, alone["version"])
     assert whole["endpoints"][0]["outcomes"]["ok"] == 6
     latency = whole["endpoints"][0]["latency"]
@@ -87,9 +87,9 @@ async def test_the_metrics_of_two(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), stage.dead_port())
     for _ in range(4):
         await stage.ask(get())
-    one = metrics_text(stage.proxy)[0].decode()
+    one = metrics_text(stage.control_plane)[0].decode()
     stage.proxy.router.set_enabled("w1", False)
-    other = metrics_text(stage.proxy)[0].decode()
+    other = metrics_text(stage.control_plane)[0].decode()
     alone, whole = samples(one), samples(merged_metrics([one, other]).decode())
     assert list(whole) == list(alone)
     for name in alone:
@@ -121,7 +121,7 @@ async def test_latencies_are_added_bucket_by_bucket(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()), policy={"name": "region-aware", "margin": 2})
     for _ in range(3):
         await stage.ask(get())
-    one = json.loads(json.dumps(latency_status(stage.proxy)))
+    one = json.loads(json.dumps(latency_status(stage.control_plane)))
     whole = merged([one, one])
     assert (whole["requests"], whole["shortest"], whole["ratio"]) == (6, one["shortest"], one["ratio"])
     assert whole["policy"]["spec"] == {"name": "region-aware", "margin": 2}

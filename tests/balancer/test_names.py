@@ -46,7 +46,7 @@ class Asked:
         self.heard: list[tuple[str, ...]] = []
         plan = NamesPlan(RULES, self.zone)
         self.names = Names(plan, self.clock.now, lambda _, hosts, __: self.heard.append(hosts))
-        self.names.follow([NAME, "192.0.2.9", "2001:db8::9"])
+        self.names.update([NAME, "192.0.2.9", "2001:db8::9"])
 
     async def sweep(self, seconds: float = 0.0) -> None:
         """Time passes, and all look-ups that it brings are done, or begun where there is no answer yet."""
@@ -160,7 +160,7 @@ async def test_names_that_nobody_has_any_more_are_forgotten(asked: Asked) -> Non
     asked.zone.may_answer.clear()
     waiting = asyncio.create_task(asked.get())
     await asyncio.sleep(0)
-    asked.names.follow(["other.test"])
+    asked.names.update(["other.test"])
     with pytest.raises(LookupFailed, match="given up"):
         await waiting
     assert list(asked.names.known) == ["other.test"]
@@ -169,7 +169,7 @@ async def test_names_that_nobody_has_any_more_are_forgotten(asked: Asked) -> Non
 async def test_a_thousand_names_take_turns(asked: Asked) -> None:
     """A start does not flood the name server."""
     asked.zone.may_answer.clear()
-    asked.names.follow(f"n{number}.test" for number in range(1000))
+    asked.names.update(f"n{number}.test" for number in range(1000))
     await asked.sweep()
     for _ in range(5):
         await asyncio.sleep(0)

@@ -91,7 +91,7 @@ async def test_what_is_announced_is_believed(stage: Stage) -> None:
     assert (stage.pool().idle, stage.pool().idle_connections.idle_probe is not None) == (1, True)
     await stage.ask(get())
     assert len(worker.connections) == 2
-    told = proxy_status(stage.proxy)["endpoints"][0]["connections"]
+    told = proxy_status(stage.control_plane)["endpoints"][0]["connections"]
     assert (told["learned"], told["cold"], told["reused"]) == (True, 2, 1)
     assert 9 < told["idle_timeout"] <= 10
     idle_probe, newer = told["each"]
@@ -223,12 +223,12 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
 async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Its idle connections are closed, and none is opened ahead until it is up again."""
     await stage.serve(await stage.worker(answering()), await stage.worker(answering()), pool={"warm": 1})
-    stage.proxy.registry.change("w0", state=AdminState.DOWN)
+    stage.control_plane.registry.change("w0", state=AdminState.DOWN)
     for _ in range(4):
         stage.advance(0.25)
         await stage.turn()
     assert (stage.pool("w0").counts.opened, stage.pool("w1").counts.opened) == (0, 1)
-    stage.proxy.registry.change("w0", state=AdminState.UP)
+    stage.control_plane.registry.change("w0", state=AdminState.UP)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool("w0").idle == 1)
 
@@ -388,7 +388,7 @@ def test_what_a_retired_pool_opens_is_closed_with_the_others() -> None:
         stage.dialling = "hang"
         asked(stage, 2)
         gone = stage.proxy.pools.by_id["w0"]
-        stage.proxy.replace_endpoints([stage.proxy.router.states[1].endpoint])
+        stage.control_plane.replace_endpoints([stage.proxy.router.states[1].endpoint])
         assert repr(gone) == "<Pool w0 idle=0 leased=0 opening=1>"
         closing = stage.loop.create_task(stage.proxy.pools.close())
         stage.turn()

@@ -101,7 +101,7 @@ async def test_new_endpoints_serve_who_waits(stage: Stage) -> None:
     await second.send(get(b"/second"))
     await stage.eventually(lambda: len(stage.proxy.queue) == 1)
     retired = stage.pool()
-    stage.proxy.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
+    stage.control_plane.replace_endpoints([Endpoint("new", f"http://127.0.0.1:{other.port}", "r")])
     assert (await second.response()).body == b"other"
     go.set()
     assert (await first.response()).body == b"/first"

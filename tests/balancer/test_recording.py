@@ -52,7 +52,7 @@ class Taped:
 
     def blocks(self) -> list[tuple[str, Any]]:
         """All of it, when the recording has ended."""
-        self.stage.proxy.recording.close()
+        self.stage.control_plane.recording.close()
         return blocks(self.path.read_bytes())
 
     def rows(self) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_it_is_off_unless_asked_for() -> None:
 async def test_off_there_is_nothing_of_it(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
     await stage.ask(get())
-    assert (stage.proxy.journal, stage.proxy.recorder, stage.proxy.reads_load) == (None, None, False)
+    assert (stage.proxy.journal, stage.control_plane.recorder, stage.proxy.reads_load) == (None, None, False)
     assert "recorder" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -148,7 +148,7 @@ async def test_it_begins_and_ends_by_command(stage: Stage, taped: Taped) -> None
     assert (await taped.control(b"POST")).status == 409
     await stage.ask(get())
     stage.advance(60)
-    stage.proxy.recording.tick(stage.clock.at)
+    stage.control_plane.recording.tick(stage.clock.at)
     assert stage.proxy.journal is None
     await stage.ask(get())
     assert len(taped.rows()) == 1

@@ -198,12 +198,12 @@ async def test_mistakes(stage: Stage, case: str) -> None:
     """One line that names the field and what is allowed; nothing has changed."""
     await stage.serve(await stage.worker(response()))
     method, target, body, code, words = BAD[case]
-    before = stage.proxy.registry.members
+    before = stage.control_plane.registry.members
     answered, told = await command(stage, method, target, body)
     assert (answered, list(told)) == (code, ["error"])
     assert "\n" not in told["error"]
     assert not [word for word in words if word not in told["error"]], told
-    assert stage.proxy.registry.members == before
+    assert stage.control_plane.registry.members == before
     assert (await stage.ask(get())).status == 200
 
 

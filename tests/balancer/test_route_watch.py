@@ -27,7 +27,7 @@ class Watching:
         self.by_id = {
             id_: RouteBaselines(Endpoint(id_, "http://x", region)) for id_, region in regions.items()
         }
-        self.watch.follow(self.by_id.values())
+        self.watch.update(self.by_id.values())
 
     def connect(self, trips: dict[str, float], times: int, tls: float = 0.0) -> None:
         """One connection to each of these every ten seconds."""
@@ -77,7 +77,7 @@ def test_who_leaves_may_have_been_the_detour() -> None:
     watching = Watching()
     watching.connect(dict.fromkeys(watching.by_id, USUAL), 10)
     watching.connect({"e0": DETOUR, "e1": DETOUR}, 10)
-    watching.watch.follow([watching.by_id["u0"]])
+    watching.watch.update([watching.by_id["u0"]])
     assert watching.whats[-1] == ("region_returned", "emea")
     assert watching.watch.regions_departed == set()
 
@@ -173,7 +173,7 @@ def address_of(peer: Peer) -> str:
 def test_who_is_down_is_left_alone() -> None:
     """The operator has said so: nobody connects, even where it has got another address, until it is up again."""
     with Wireless(2, watch=(("every", 10.0),)) as wireless:
-        registry, pools = wireless.proxy.registry, wireless.proxy.pools
+        registry, pools = wireless.control_plane.registry, wireless.proxy.pools
 
         def pass_time() -> list[str]:
             before = len(wireless.workers)

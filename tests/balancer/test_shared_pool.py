@@ -120,7 +120,7 @@ async def test_what_the_status_says(stage: Stage) -> None:
     assert 1 <= told["cold"] <= 5
     gate.set()
     await asyncio.gather(*asking)
-    (one,) = proxy_status(stage.proxy)["endpoints"][0]["connections"]["each"]
+    (one,) = proxy_status(stage.control_plane)["endpoints"][0]["connections"]["each"]
     assert (one["streams"], one["idle"]) == (0, 0)
 
 
@@ -185,11 +185,11 @@ async def test_one_is_kept_warm(stage: Stage) -> None:
     await stage.ask(get())
     counts = stage.pool().counts
     assert (counts.opened, counts.cold, len(plays)) == (1, 0, 1)
-    stage.proxy.registry.change("w0", state=AdminState.DOWN)
+    stage.control_plane.registry.change("w0", state=AdminState.DOWN)
     await stage.eventually(lambda: not stage.pool().standing)
     stage.advance(0.25)
     assert stage.pool().opening == 0
-    stage.proxy.registry.change("w0", state=AdminState.UP)
+    stage.control_plane.registry.change("w0", state=AdminState.UP)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
 

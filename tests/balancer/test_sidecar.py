@@ -462,11 +462,11 @@ async def test_a_reload_brings_and_takes_origins(stage: Stage, aside: Aside) -> 
     assert [(await stage.ask(asking(host))).body for host in (b"a.org", b"c.org")] == [b"a", b"c"]
     assert len(a.connections) == 1
     assert (await stage.ask(asking(b"b.org"))).status == 421
-    assert len(server.units) == 3
+    assert len(server.control_planes) == 3
     go.set()
     assert (await waiting.response()).body == b"late"
     aside.sweep()
-    assert len(server.units) == 2
+    assert len(server.control_planes) == 2
 
 
 async def test_an_end_finishes_what_is_in_flight(stage: Stage, aside: Aside) -> None:

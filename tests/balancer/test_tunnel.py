@@ -598,9 +598,9 @@ async def test_tunnels_are_shown(stage: Stage, party: Party) -> None:
     client, worker = await party.meet(early=b"abc")
     await worker.exactly(3)
     for is_open in (1, 0):
-        status = proxy_status(stage.proxy)["tunnels"]
+        status = proxy_status(stage.control_plane)["tunnels"]
         assert status == {"open": is_open, "opened": 1, "bytes_in": 3, "bytes_out": 5}
-        text = metrics_text(stage.proxy)[0].decode()
+        text = metrics_text(stage.control_plane)[0].decode()
         assert f"steelyard_tunnels {is_open}.0" in text
         assert "steelyard_tunnels_opened_total 1.0" in text
         assert 'steelyard_tunnel_bytes_total{direction="out"} 5.0' in text

@@ -310,13 +310,14 @@ class Wireless:
 
     def __init__(self, endpoints: int = 1, **options: Any) -> None:
         self.loop = VirtualLoop(self._dial)
-        self.proxy = build(settings(endpoints, tuple(options.items())), self.loop)
+        self.control_plane = build(settings(endpoints, tuple(options.items())), self.loop)
+        self.proxy = self.control_plane.proxy
         self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.clients: list[Peer] = []
         self.workers: list[Peer] = []
         self.worker_script: Callable[[Peer], None] | None = None
         self.dialling = "accept"
-        self._sweep = Sweep(self.proxy, lambda now: None)
+        self._sweep = Sweep(self.proxy, self.control_plane.checks.sweep)
         self._control = cast(AdminApplication, Control())
 
     def __enter__(self) -> Self:

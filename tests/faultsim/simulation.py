@@ -64,11 +64,12 @@ class Simulation:
         self._note = note
         self.timeline = Timeline(self._dial, plan.grain)
         settings = Settings(**plan.settings)
-        self.proxy = build(settings, self.timeline, plan.upstream_limit)
+        self.control_plane = build(settings, self.timeline, plan.upstream_limit)
+        self.proxy = self.control_plane.proxy
         self.proxy.fresh_id = map(b"id-%x".__mod__, count()).__next__
         self.log = Log()
         if plan.is_logged:
-            self.proxy.access_log = cast(Any, self.log)
+            self.control_plane.set_access_log(cast(Any, self.log))
         self.ledger = Ledger(plan)
         self.ledger.note = self.say if note is not None else None
         self.policy = settings.policy
@@ -123,13 +124,13 @@ class Simulation:
     def replace(self, endpoints: list[Endpoint]) -> None:
         """Other endpoints."""
         self.endpoints = endpoints
-        self.proxy.replace_endpoints(endpoints)
+        self.control_plane.replace_endpoints(endpoints)
         self._know()
 
     def apply_policy(self, spec: PolicySpec) -> None:
         """Another policy."""
         self.policy = spec
-        self.proxy.apply_policy(spec)
+        self.control_plane.apply_policy(spec)
 
     def _know(self) -> None:
         for state in self.proxy.router.states:
@@ -230,6 +231,7 @@ class Simulation:
     def _look_closely(self, now: float) -> None:
         """In each sweep."""
         proxy = self.proxy
+        self.control_plane.checks.sweep(now)
         if len(proxy.queue) > self.plan.settings.get("limits", {}).get("queue", 10_000):
             raise Wrong(f"{len(proxy.queue)} wait")
         if proxy.router.has_room and len(proxy.queue):

@@ -95,12 +95,12 @@ def test_an_endpoint_that_goes_while_it_is_asked_whether_it_is_well() -> None:
         stage.advance(2.0)
         asked = [peer for peer in stage.workers if b"GET /health " in peer.received]
         assert len(asked) == 2
-        stage.proxy.replace_endpoints([stage.proxy.router.states[0].endpoint])
+        stage.control_plane.replace_endpoints([stage.proxy.router.states[0].endpoint])
         for peer in asked:
             peer.send(ANSWER)
         stage.turn()
         assert [state.healthy for state in stage.proxy.router.states] == [True]
-        assert list(stage.proxy.checks.by_id) == ["w0"]
+        assert list(stage.control_plane.checks.by_id) == ["w0"]
         stage.leave()
 
 

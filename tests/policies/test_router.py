@@ -340,12 +340,12 @@ def test_the_limit_in_all_may_change() -> None:
     told: list[bool] = []
     router.on_available = lambda: told.append(router.has_room)
     held = [router.route(FACTS), router.route(FACTS)]
-    router.limit(1)
+    router.apply_in_flight_limit(1)
     router.settle(held.pop(), outcome())
     assert (router.has_room, told) == (False, [])
-    router.limit(2)
+    router.apply_in_flight_limit(2)
     assert (router.has_room, told) == (True, [True])
-    router.limit(None)
+    router.apply_in_flight_limit(None)
     assert told == [True]
     router.settle(held.pop(), outcome())
 

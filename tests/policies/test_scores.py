@@ -106,13 +106,13 @@ def test_pages_follow_the_members() -> None:
     pages: PerEndpoint[list[int]] = PerEndpoint(list)
     r = router(LeastInFlight(Random(1)), 1, 1, 1)
     one, two, three = r.states
-    pages.follow(r.states)
+    pages.retain(r.states)
     for n, state in enumerate(r.states):
         pages[state].append(n)
     r.replace(
         [one.endpoint, Endpoint(two.id, "http://elsewhere", REGION), Endpoint("new", "http://x", REGION)]
     )
-    pages.follow(r.states)
+    pages.retain(r.states)
     assert [pages[state] for state in r.states] == [[0], [], []]
     assert three not in pages
 

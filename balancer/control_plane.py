@@ -1,0 +1,188 @@
+"""Control plane of one process: applies configuration and commands to the proxy, and observes it.
+
+It owns what no request passes through: the configuration in force, the endpoint registry and its sources, active checks
+and load probes, access log and recording, explanations. A request never waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from balancer.config.transports import transports_of
+from balancer.exchange.explaining import Explanations
+from balancer.log.journal import journal_of
+from balancer.membership.active_checks import Checks
+from balancer.membership.discovery import Discovery
+from balancer.membership.registry import EndpointRegistry, without_reuse
+from balancer.recording.recording import Recording
+from balancer.upstream.load_probes import LoadProbes
+from policies.insight.canary import Canary
+from policies.insight.shadow import Shadow, Shadowed
+from policies.policy import Policy
+from policies.routing.affinity import StickyCounts
+from policies.routing.facts import Endpoint
+
+if TYPE_CHECKING:
+    from balancer.config.runtime import RuntimeConfig
+    from balancer.config.sections import PolicySpec
+    from balancer.config.sticky import StickyConfig
+    from balancer.exchange.affinity import Stickiness
+    from balancer.log.access_log import AccessLog
+    from balancer.proxy import Proxy
+    from balancer.recording.recorder import Recorder
+    from policies.routing.clock import Clock
+
+
+@dataclass(slots=True)
+class ReloadCounts:
+    """Reload totals since the start.
+
+    `problem` is the error of the last reload, None if it succeeded; `waiting` are the changed keys that take effect
+    only at the next start.
+    """
+
+    done: int = 0
+    refused: int = 0
+    problem: str | None = None
+    waiting: tuple[str, ...] = ()
+
+
+class ControlPlane:
+    """Configuration, membership and observation of one `proxy`.
+
+    `terms` is the runtime configuration; `policy` is the policy in force, which may differ from the configured one.
+    `recorder` is None unless a recording runs.
+    """
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        clock: Clock,
+        rng: Random,
+        terms: RuntimeConfig,
+        access_log: AccessLog | None = None,
+    ) -> None:
+        self.proxy = proxy
+        self.terms = terms
+        self.policy = terms.policy
+        self.reload_counts = ReloadCounts()
+        self.sticky_counts = StickyCounts()
+        self.stickiness: Stickiness | None = None
+        self.shadows: tuple[Shadow, ...] = ()
+        self.recorder: Recorder | None = None
+        self._rng = rng
+        self._inner = proxy.router.policy
+        self._sticky: StickyConfig | None = None
+        self._update_shadows()
+        self.set_access_log(access_log)
+        proxy.pools.transports = transports_of(terms.endpoints)
+        proxy.pools.without_reuse = without_reuse(terms.endpoints)
+        proxy.pools.replace([state.endpoint for state in proxy.router.states])
+        self._link_pools()
+        self.checks = Checks(proxy.router, proxy.pools, terms.check_plan)
+        self.load_probes = LoadProbes(proxy.router, proxy.pools, clock.now)
+        self.registry = EndpointRegistry(self, terms)
+        self.discovery = Discovery(self.registry)
+        self.recording = Recording(self, clock)
+        self.explanations = Explanations(proxy.router, clock.now)
+        self._apply(terms)
+
+    # --- configuration
+
+    def apply(self, terms: RuntimeConfig) -> None:
+        """Apply a runtime configuration, except for endpoints and policy, which may have been changed since it was
+        loaded."""
+        self.terms = terms
+        self.proxy.apply(terms)
+        self._apply(terms)
+
+    def _apply(self, terms: RuntimeConfig) -> None:
+        router = self.proxy.router
+        self.checks.apply(terms.check_plan)
+        self.load_probes.apply(terms.probe_plan)
+        router.apply_health(terms.fitness)
+        router.apply_concurrency(terms.concurrency)
+        self.recording.apply(terms.record)
+        self.proxy.explaining = self.explanations.apply(terms.explain)
+        self.stickiness = terms.stickiness
+        if terms.sticky != self._sticky:
+            self._sticky = terms.sticky
+            self._use(self._inner)
+        router.apply_in_flight_limit(terms.limits.in_flight)  # last: waiting requests may be sent at once
+
+    def apply_policy(self, spec: PolicySpec) -> None:
+        """Apply a routing policy. Raises `PoliciesError`, and then changes nothing."""
+        self._use(spec.make(self._rng))
+        self.policy = spec
+        access_log = self.proxy.access_log
+        if access_log is not None:
+            access_log.policy_changed(self.proxy.now(), spec.name)
+
+    def _use(self, policy: Policy) -> None:
+        self._inner = policy
+        self._update_shadows()
+        stickiness = self.stickiness
+        self.proxy.router.set_policy(
+            policy if stickiness is None else stickiness.around(policy, self.sticky_counts)
+        )
+        self._update_observers()
+
+    def _update_shadows(self) -> None:
+        policy = self._inner
+        self.shadows = policy.shadows if isinstance(policy, Shadowed) else ()
+        live = policy.live if isinstance(policy, Shadowed) else policy
+        self.proxy.canary = live if isinstance(live, Canary) else None
+
+    # --- observers
+
+    def set_access_log(self, log: AccessLog | None) -> None:
+        """Set the access log; None turns it off."""
+        self.proxy.access_log = log
+        self._update_observers()
+
+    def set_recorder(self, recorder: Recorder | None) -> None:
+        """Set the recorder; None ends the recording."""
+        self.recorder = recorder
+        self._update_observers()
+
+    def _update_observers(self) -> None:
+        proxy = self.proxy
+        proxy.journal = journal_of(proxy.access_log, self.recorder)
+        proxy.reads_load = self.recorder is not None or hasattr(self._inner, "observe")
+
+    def sweep(self, now: float) -> None:
+        """Run periodic work; called with every sweep of the data path."""
+        self.checks.sweep(now)
+        self.discovery.tick(now)
+        self.load_probes.sweep(now)
+        self.recording.tick(now)
+        self.explanations.tick(now)
+
+    # --- endpoints
+
+    def replace_endpoints(self, endpoints: list[Endpoint]) -> None:
+        """Replace the endpoints; requests in flight at removed ones finish."""
+        self.proxy.pools.replace(endpoints)  # first: the router sends waiting requests at once
+        self.proxy.router.replace(endpoints)
+        self._link_pools()
+        self.checks.update()
+
+    def put_endpoint(self, endpoint: Endpoint) -> None:
+        """Add or change one endpoint, without a scan of the others."""
+        pools, router = self.proxy.pools, self.proxy.router
+        pools.put(endpoint)  # first: the router sends waiting requests at once
+        router.put(endpoint)
+        router.find(endpoint.id).connections = pools.by_id[endpoint.id]
+        self.checks.update_one(endpoint.id, endpoint.address)
+
+    def drop_endpoint(self, endpoint_id: str) -> None:
+        """Remove one endpoint; its requests in flight finish."""
+        self.proxy.pools.drop(endpoint_id)
+        self.proxy.router.drop(endpoint_id)
+        self.checks.update_one(endpoint_id, None)
+
+    def _link_pools(self) -> None:
+        for state in self.proxy.router.states:
+            state.connections = self.proxy.pools.by_id[state.id]
