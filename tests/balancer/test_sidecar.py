@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,9 +88,9 @@ def error_of(answer: Message) -> tuple[int, str, bytes | None]:
 
 
 def origins_of(*given: tuple[str, str, str | None], own: tuple[str, ...] = ()) -> Origins:
-    proxy: Any = None
+    control_plane: Any = SimpleNamespace(proxy=None)
     return Origins(
-        [Origin(name, f"https://{name}", host, prefix, proxy) for name, host, prefix in given], own
+        [Origin(name, f"https://{name}", host, prefix, control_plane) for name, host, prefix in given], own
     )
 
 
