@@ -371,19 +371,16 @@ class Exchange:
 
     def _final_head(self, response: Response, now: float) -> bytes:
         """Return the response head for the client; note its status, its framing and whether the client stays."""
-        request, proxy = self._request, self._proxy
-        fields = request.fields
+        request, proxy, attempt = self._request, self._proxy, cast(Attempt, self._attempt)
+        fields, block = request.fields, response.block
+        if proxy.reads_load or proxy.edits is not None or attempt.why:
+            block = self._fields_of(response, attempt)
         self._client_stays = fields.keep_alive and self._is_complete and proxy.keeps_alive
         head, self._to_client = outgoing_head(
-            response,
-            self._fields_of(response, cast(Attempt, self._attempt)),
-            request.method == b"HEAD",
-            fields.is_http10,
-            self._client_stays,
-            proxy.date_line,
+            response, block, request.method == b"HEAD", fields.is_http10, self._client_stays, proxy.date_line
         )
         self._status = response.status
-        cast(Attempt, self._attempt).first_byte_at = now
+        attempt.first_byte_at = now
         return head
 
     def _fields_of(self, response: Response, attempt: Attempt) -> bytes:

@@ -53,7 +53,8 @@ class Response:
 
     `line` is the status line with our version; `block` are the fields to pass on, without hop-by-hop fields. `framing`
     is how the worker frames a body, if one may follow: LENGTH, of `length` bytes, CHUNKED or UNTIL_CLOSE. `keep_alive`:
-    the worker accepts further requests on the connection. `has_date`: the response has a Date field.
+    the worker accepts further requests on the connection. `has_date`: the response has a Date field. `is_bodiless`: no
+    body follows, whatever the fields say (RFC 9112 § 6.3, case 1); the caller handles HEAD.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Response:
         self.length = length
         self.keep_alive = keep_alive
         self.has_date = has_date
+        self.is_bodiless = status < 200 or status in BODILESS_STATUSES
         self._internal: InternalFields | None = None  # the fields removed from `_public`
         self._public = block
 
@@ -82,11 +84,6 @@ class Response:
             self._public = internal.without(self.block)
             self._internal = internal
         return self._public
-
-    @property
-    def is_bodiless(self) -> bool:
-        """Return whether no body follows, whatever the fields say (RFC 9112 § 6.3, case 1); the caller handles HEAD."""
-        return self.status < 200 or self.status in BODILESS_STATUSES
 
 
 class ResponseHeads:
@@ -207,7 +204,7 @@ def outgoing_head(
     For an HTTP/1.0 client, such a body and a chunked one end when the downstream connection closes.
     """
     framing = response.framing
-    if to_head or response.status in BODILESS_STATUSES:
+    if to_head or response.is_bodiless:
         framing = NONE
     elif framing is not LENGTH:
         framing = UNTIL_CLOSE if to_http10 else CHUNKED
