@@ -57,7 +57,7 @@ HOT = [
     "balancer/sidecar/downstream.py",
     "balancer/tls/transport.py",
     "balancer/exchange/tunnel.py",
-    "balancer/downstream/turn.py",
+    "balancer/downstream/request_handler.py",
     "balancer/proxy.py",
     "balancer/upstream/connection.py",
     "balancer/exchange/affinity.py",

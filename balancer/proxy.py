@@ -91,7 +91,7 @@ class Proxy:
         self.cached_time = self.started_at = clock.now()
         self.date_line = b""
         self.hedges: Hedges | None = None
-        self.gate: Admission | None = None
+        self.admission: Admission | None = None
         self.is_draining = False
         self.keeps_alive = True
         self.counts = Counts()
@@ -150,10 +150,10 @@ class Proxy:
         rules, queue = terms.admission_rules, self.queue
         levels = len(rules.levels) if rules is not None else 1
         queue.apply(terms.limits.queue, terms.timeouts.queue, levels, terms.queue_is_adaptive)
-        if self.gate is not None and rules is not None:
-            self.gate.rules = rules
+        if self.admission is not None and rules is not None:
+            self.admission.rules = rules
         else:
-            self.gate = Admission(rules, self.router, queue, self.now) if rules is not None else None
+            self.admission = Admission(rules, self.router, queue, self.now) if rules is not None else None
 
     def drain(self, idle_limit: float = CLOSE_ALL_IDLE) -> None:
         """Drain: close each downstream connection after its response, or when idle for `idle_limit` seconds."""

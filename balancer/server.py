@@ -94,7 +94,7 @@ class Server:
         channel = Channel(member) if member is not None else None
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
-        self._control = AdminApplication(
+        self._admin = AdminApplication(
             self.control_plane, self.reloads, terms.token, channel, self.listening.control
         )
         self._front = member.front if member is not None else None
@@ -118,7 +118,7 @@ class Server:
         if self.proxy.access_log is not None:
             self.proxy.access_log.start()
         await self.control_plane.discovery.start(self.proxy.now())
-        await self._control.start()  # last: runtime overrides of endpoints need the endpoints
+        await self._admin.start()  # last: runtime overrides of endpoints need the endpoints
         self._publish_grace()
         self.proxy.pools.routes.sweep(self.proxy.now())
         self._acceptor = Acceptor(
@@ -147,7 +147,7 @@ class Server:
         return None if tls is None else tls.handshake(self._front)
 
     def _downstream(self) -> DownstreamConnection:
-        return DownstreamConnection(self.proxy, self._control)
+        return DownstreamConnection(self.proxy, self._admin.exchange)
 
     @property
     def _client_limit(self) -> int:
@@ -186,7 +186,7 @@ class Server:
         control_plane.apply(terms)
         control_plane.registry.apply(terms)
         self.arrivals.tls, self.arrivals.proxies = self._handshake(terms.server_tls), terms.proxy_protocol
-        self._control.token = terms.token
+        self._admin.token = terms.token
         self._publish_grace()
         if self._acceptor is not None:
             self._acceptor.limit = self._client_limit
@@ -231,7 +231,7 @@ class Server:
             downstream.idle_since = proxy.cached_time  # the idle time starts now
         if self._owns_sockets and not is_patient:
             self.listening.control.remove()
-        self._control.close()
+        self._admin.close()
         if self._acceptor is not None:
             await self._acceptor.stop()
         if not is_patient:
@@ -248,7 +248,7 @@ class Server:
             self._sweep.stop()
         control_plane.checks.stop()
         control_plane.load_probes.stop()
-        await self._control.stop()
+        await self._admin.stop()
         await control_plane.discovery.stop()
         await proxy.pools.close()
         if proxy.access_log is not None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from balancer.admin.access import Entrance, has_token, is_admitted
 from balancer.admin.connection import AdminConnection
 from balancer.admin.endpoint_routes import EndpointRoutes, Refused, json_of, problem
-from balancer.admin.exchange import BODY_LIMIT, READY
+from balancer.admin.exchange import BODY_LIMIT, READY, AdminExchange, Connection
 from balancer.admin.live_routes import LiveRoutes
 from balancer.admin.merge import merged_metrics, merged_status
 from balancer.admin.metrics import metrics_text
@@ -156,6 +156,16 @@ class AdminApplication:
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(request)
+
+    # --- requests on client connections
+
+    def exchange(self, connection: Connection, request: Request) -> AdminExchange:
+        """Return the handler of an admin request on the traffic port."""
+        return AdminExchange(connection, self, request, Entrance.TRAFFIC)
+
+    def exchange_on_listener(self, connection: Connection, request: Request) -> AdminExchange:
+        """Return the handler of a request on the admin listener."""
+        return AdminExchange(connection, self, request, Entrance.LISTEN)
 
     # --- access
 

@@ -5,38 +5,37 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from balancer.admin.access import Entrance
 from balancer.downstream.connection import ADMIN_PREFIX, DownstreamConnection
 from balancer.errors import RequestRejected
 from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 
 if TYPE_CHECKING:
+    from balancer.admin.application import AdminApplication
     from balancer.proxy import Proxy
 
 
 class AdminConnection(DownstreamConnection):
     """A client connection to `control.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
 
-    __slots__ = ()
+    __slots__ = ("_application",)
 
-    @property
-    def entrance(self) -> Entrance:
-        """The entrance `control.listen`."""
-        return Entrance.LISTEN
+    def __init__(self, proxy: Proxy, application: AdminApplication) -> None:
+        super().__init__(proxy, application.exchange_on_listener)
+        self._application = application
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._control.enter(self):
+        if not self._application.enter(self):
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._control.leave(self)
+        self._application.leave(self)
         super().connection_lost(error)
 
     def detach(self) -> asyncio.Transport:
         """Return the transport for another protocol and stop counting this connection."""
-        self._control.leave(self)
+        self._application.leave(self)
         return super().detach()
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:

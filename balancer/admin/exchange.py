@@ -40,8 +40,6 @@ class Connection(Protocol):
     client: Client
     head_at: float
 
-    @property
-    def entrance(self) -> Entrance: ...
     def detach(self) -> asyncio.Transport: ...
     def exchange_ended(self, stays: bool) -> None: ...
     def count_error(self, error: ForwardingError) -> None: ...
@@ -56,14 +54,16 @@ class AdminExchange:
     it.
     """
 
-    def __init__(self, connection: Connection, control: AdminApplication, request: Request) -> None:
+    def __init__(
+        self, connection: Connection, application: AdminApplication, request: Request, entrance: Entrance
+    ) -> None:
         self._connection = connection
-        self._control = control
+        self._application = application
         self._request = request
         self.head = request.raw
         self._path = request.target.partition(b"?")[0]
         self._is_probe = request.method in (b"GET", b"HEAD") and (self._path == LIVE or self._path in READY)
-        self._is_allowed = not self._is_probe and control.admits(request.raw, connection.entrance)
+        self._is_allowed = not self._is_probe and application.admits(request.raw, entrance)
         self._body = bytearray()
         self._is_up = False
         self._is_complete = not request.fields.has_body
@@ -75,7 +75,7 @@ class AdminExchange:
     def start(self) -> None:
         self._is_up = True
         if self._is_probe:
-            passes_health = self._path == LIVE or self._control.is_ready
+            passes_health = self._path == LIVE or self._application.is_ready
             name = b"live" if self._path == LIVE else b"healthy"
             body = b'{"%b": %b}' % (name, b"true" if passes_health else b"false")
             self._answer(
@@ -129,12 +129,14 @@ class AdminExchange:
         )  # fmt: skip
         request = self._request
         self._connection.transport.write(head if request.method == b"HEAD" else head + body)
-        self._control.log_answer(request, self._connection.client, self._connection.head_at, int(status[:3]))
+        self._application.log_answer(
+            request, self._connection.client, self._connection.head_at, int(status[:3])
+        )
         self._connection.exchange_ended(stays=False)
 
     def _hand_over(self) -> None:
         if self._is_up and self._is_complete:
-            self._control.take_over(self._connection.detach(), self._message())
+            self._application.take_over(self._connection.detach(), self._message())
 
     def _message(self) -> bytes:
         """Return the request reframed as one message with `Connection: close`."""

@@ -37,12 +37,12 @@ def queue_status(proxy: Proxy) -> dict[str, Any]:
 
 def level_status(proxy: Proxy) -> list[dict[str, Any]] | None:
     """Return the priority levels, the highest first; None with fewer than two levels."""
-    gate, line = proxy.gate, proxy.queue.line
-    if gate is None or len(gate.rules.levels) < 2:
+    admission, line = proxy.admission, proxy.queue.line
+    if admission is None or len(admission.rules.levels) < 2:
         return None
     return [
         {"name": level.name, "waiting": line.waiting(number), "shed": proxy.queue.shed[number]}
-        for number, level in enumerate(gate.rules.levels)
+        for number, level in enumerate(admission.rules.levels)
     ]
 
 

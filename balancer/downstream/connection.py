@@ -1,9 +1,9 @@
 """Downstream connection (HTTP/1.1): parse requests, answer them in order, close.
 
-Each request becomes a turn, and turns are answered in the order of their requests, even if pipelined (RFC 9112
-§ 9.3.2). Data behind a request is parsed when that request has been answered and the client has taken the response.
-Until then it is kept as bytes (`pipelined.py`) and reading pauses, so a client can occupy the memory of one read.
-Malformed input is answered once, then the connection closes.
+Each request gets a handler. Handlers answer in the order of their requests, even if pipelined (RFC 9112 § 9.3.2). Data
+behind a request is parsed when that request has been answered and the client has taken the response. Until then it is
+kept as bytes (`pipelined.py`) and reading pauses, so a client can occupy the memory of one read. Malformed input is
+answered once, then the connection closes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from balancer.admin.access import Entrance
-from balancer.admin.exchange import AdminExchange
 from balancer.downstream.client import Client
 from balancer.downstream.client_connection import (
     HELD_BY_BODY,
@@ -23,7 +21,7 @@ from balancer.downstream.client_connection import (
 from balancer.downstream.networks import ends_of
 from balancer.downstream.pending_upgrade import PendingUpgrade
 from balancer.downstream.pipelined import PipelinedBytes
-from balancer.downstream.turn import Refusal, Turn
+from balancer.downstream.request_handler import AdminExchanges, Refusal, RequestHandler
 from balancer.downstream.unread import has_unread
 from balancer.errors import BodyTooLarge, MalformedBody, RequestRejected
 from balancer.exchange.exchange import Exchange
@@ -33,7 +31,6 @@ from balancer.http1.request_head import Request
 from balancer.http1.request_reader import RequestReader
 
 if TYPE_CHECKING:
-    from balancer.admin.application import AdminApplication
     from balancer.proxy import Proxy
 
 ADMIN_PREFIX: Final = b"/-/"
@@ -43,9 +40,9 @@ class DownstreamConnection(ClientConnection):
     """Downstream connection; the protocol of its transport."""
 
     __slots__ = (
+        "_admin_exchange",
         "_answering",
         "_body",
-        "_control",
         "_ignores_input",
         "_keeps_alive",
         "_linger_until",
@@ -57,16 +54,16 @@ class DownstreamConnection(ClientConnection):
         "client",
         "head_at",
         "idle_since",
-        "offer",
+        "pending_upgrade",
     )
 
-    def __init__(self, proxy: Proxy, control: AdminApplication) -> None:
+    def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges) -> None:
         super().__init__(proxy)
-        self._control = control
+        self._admin_exchange = admin_exchange
         self._reader: RequestReader | None = None  # None: nothing more is read
         self._body: Body | None = None  # body reader of the request being received, once its head is complete
-        self._answering: Turn | None = None
-        self._unstarted: Turn | None = None  # started at the end of the current read
+        self._answering: RequestHandler | None = None
+        self._unstarted: RequestHandler | None = None  # started at the end of the current read
         self._pipelined: PipelinedBytes | None = None  # None unless the client pipelines
         self._keeps_alive = True  # keep-alive after the request being received
         self._ignores_input = False  # further input from the client is ignored
@@ -75,17 +72,12 @@ class DownstreamConnection(ClientConnection):
         self.came_at = 0.0  # arrival of the pipelined bytes being parsed, else 0
         self.idle_since = proxy.cached_time
         self._linger_until: float | None = None
-        self.offer: PendingUpgrade | None = None  # pending upgrade, None if there is none
+        self.pending_upgrade: PendingUpgrade | None = None
 
     @property
     def is_answering(self) -> bool:
         """Return whether a request is being answered."""
         return self._answering is not None
-
-    @property
-    def entrance(self) -> Entrance:
-        """Entrance at which admin requests on this connection arrive."""
-        return Entrance.TRAFFIC
 
     # --- asyncio.Protocol
 
@@ -111,7 +103,7 @@ class DownstreamConnection(ClientConnection):
             proxy.internal_fields,
             proxy.adds_forwarded,
             proxy.allowed_methods,
-            proxy.gate.fields(is_trusted) if proxy.gate is not None else None,
+            proxy.admission.fields(is_trusted) if proxy.admission is not None else None,
         )
 
     def apply(self) -> None:
@@ -139,9 +131,9 @@ class DownstreamConnection(ClientConnection):
             self._start_late()
 
     def _start_late(self) -> None:
-        turn, self._unstarted = self._unstarted, None
-        if turn is not None:
-            turn.start()
+        handler, self._unstarted = self._unstarted, None
+        if handler is not None:
+            handler.start()
 
     def _keep(self, data: bytes) -> None:
         """Keep pipelined data until earlier requests are answered."""
@@ -196,8 +188,8 @@ class DownstreamConnection(ClientConnection):
 
     def _ahead_is_read(self, ahead: PipelinedBytes) -> None:
         """Finish reading pipelined data: resume reading, or give the rest to a pending upgrade."""
-        if self.offer is not None:
-            self.offer.take_over(ahead)
+        if self.pending_upgrade is not None:
+            self.pending_upgrade.take_over(ahead)
         self.unhold(HELD_BY_PIPELINE)
         if ahead.has_ended and self._reader is not None and not self.eof_received():
             self.transport.close()
@@ -226,7 +218,7 @@ class DownstreamConnection(ClientConnection):
         """Hold the data behind a request with an upgrade offer until the offer is answered."""
         if not isinstance(self._answering, Exchange):  # answered immediately, or an admin request
             return rest
-        self._reader, self.offer = None, PendingUpgrade(self, reader, rest)
+        self._reader, self.pending_upgrade = None, PendingUpgrade(self, reader, rest)
         return b""
 
     def go_on(self, reader: RequestReader, early: bytes) -> None:
@@ -271,9 +263,9 @@ class DownstreamConnection(ClientConnection):
     def connection_lost(self, error: Exception | None) -> None:
         self._proxy.downstreams.pop(self, None)
         self._reader = self._pipelined = None
-        turn, self._answering = self._answering, None
-        if turn is not None:
-            turn.abandon()
+        handler, self._answering = self._answering, None
+        if handler is not None:
+            handler.abandon()
         self._proxy.client_left()
 
     def pause_writing(self) -> None:
@@ -288,35 +280,35 @@ class DownstreamConnection(ClientConnection):
         elif self._pipelined is not None:
             self._go_on_soon()
 
-    # --- turns
+    # --- requests
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:
         """Begin a request that `proxy` forwards and whose head is complete."""
         proxy.counts.requests += 1
         has_body = request.fields.has_body
-        turn: Turn
+        handler: RequestHandler
         if request.target.startswith(ADMIN_PREFIX):
-            turn = AdminExchange(self, self._control, request)
+            handler = self._admin_exchange(self, request)
         elif proxy.journal is not None:
-            turn = LoggedExchange(proxy, self, request, proxy.journal)
+            handler = LoggedExchange(proxy, self, request, proxy.journal)
         else:
-            turn = Exchange(proxy, self, request)
+            handler = Exchange(proxy, self, request)
         if has_body:
             self._body = reader.body(request)
             self._keeps_alive = request.fields.keep_alive
-            self._answering = self._unstarted = turn  # sent with the body in this read
+            self._answering = self._unstarted = handler  # sent with the body in this read
             return
         if not request.fields.keep_alive:
             self._reader = None
-        self._answering = turn
-        turn.start()
+        self._answering = handler
+        handler.start()
 
     def exchange_ended(self, stays: bool) -> None:
         """Continue after a response was sent in full: next request, lingering close, or close."""
         self._answering = None
         self.idle_since = self._proxy.cached_time
         if not stays or self._reader is None:
-            if self.offer is None or not self.offer.withdraw(stays):
+            if self.pending_upgrade is None or not self.pending_upgrade.withdraw(stays):
                 self._finish()
         elif self._pipelined is not None:
             asyncio.get_running_loop().call_soon(self._read_ahead)

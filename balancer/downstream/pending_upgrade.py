@@ -46,7 +46,7 @@ class PendingUpgrade(asyncio.Protocol):
 
     def withdraw(self, stays: bool) -> bool:
         """End the pending upgrade after an HTTP response. Returns whether the connection stays open (`stays`)."""
-        self.downstream.offer = None
+        self.downstream.pending_upgrade = None
         if stays:
             # Deferred: offers declined at once would nest as deep as the client pipelines.
             asyncio.get_running_loop().call_soon(self._go_on)

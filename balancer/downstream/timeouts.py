@@ -85,8 +85,8 @@ class Sweep:
                 downstream.check(now)
             if number % SLICE == 0:
                 yield
-        if proxy.gate is not None:
-            proxy.gate.sweep()
+        if proxy.admission is not None:
+            proxy.admission.sweep()
         proxy.tunnels.check(now)
         proxy.retries.budget.note(proxy.counts.requests, now)
         if proxy.hedges is not None:

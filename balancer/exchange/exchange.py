@@ -105,9 +105,9 @@ the next sweep at most, so the head of a slow worker is delayed by a quarter of 
 class Exchange:
     """A request and its current attempt; two attempts while it is hedged.
 
-    It is a `Turn` of its downstream connection, the `ResponseSink` of its upstream connection, and a `Waiter` of the
-    wait queue: `level` is its priority level and `deadline` the instant after which its response is useless, where
-    admission control is on; `queued_at` is when it first entered the queue, `place` its current ticket there.
+    It is the `RequestHandler` of its downstream connection, the `ResponseSink` of its upstream connection, and a
+    `Waiter` of the wait queue: `level` is its priority level and `deadline` the instant after which its response is
+    useless, where admission control is on; `queued_at` is when it first entered the queue, `ticket` its current ticket.
     """
 
     # Not slots: most keep their defaults in most requests, and an attribute that is not set costs nothing.
@@ -115,7 +115,7 @@ class Exchange:
     level = 0
     deadline = inf
     queued_at = 0.0
-    place: Ticket[Waiter] | None = None
+    ticket: Ticket[Waiter] | None = None
     _attempt: Attempt | None = None  # the latest one; None while the request waits for an endpoint
     _attempts = 0  # attempts so far
     _race: HedgeRace | None = None  # while a hedged attempt runs beside `_attempt`
@@ -153,13 +153,13 @@ class Exchange:
     def start(self) -> None:
         """Start the exchange: all earlier requests of the connection have been answered."""
         self._started_at = self._proxy.cached_time
-        if self._proxy.gate is None or self._is_admitted(self._proxy.gate):
+        if self._proxy.admission is None or self._is_admitted(self._proxy.admission):
             self.attempt()
 
-    def _is_admitted(self, gate: Admission) -> bool:
+    def _is_admitted(self, admission: Admission) -> bool:
         """Return whether admission control accepts the request; if not, send the error response."""
         try:
-            self.level, self.deadline = gate.admit(self._request.fields.stated)
+            self.level, self.deadline = admission.admit(self._request.fields.stated)
         except ForwardingError as error:
             self._answer(error)
             return False
@@ -310,7 +310,7 @@ class Exchange:
     def _may_hedge(self, late: Attempt) -> bool:
         """Return whether the request may be hedged: complete, repeatable, and nothing sent to the client yet."""
         downstream, kept = self._downstream, self._body_buffer
-        is_sent = self._is_complete and not downstream.is_held and downstream.offer is None
+        is_sent = self._is_complete and not downstream.is_held and downstream.pending_upgrade is None
         is_repeatable = kept is None or not kept.is_spent
         is_waited_for = self._attempt is late and not (self._has_sent_interim or downstream.is_write_paused)
         return is_sent and is_repeatable and is_waited_for and self._race is None
@@ -472,15 +472,15 @@ class Exchange:
 
     def _switch(self, response: Response) -> None:
         """Switch protocols: hand both connections to a tunnel."""
-        offer, attempt = self._downstream.offer, cast(Attempt, self._attempt)
+        pending, attempt = self._downstream.pending_upgrade, cast(Attempt, self._attempt)
         upstream, proxy = attempt.upstream, self._proxy
-        if offer is None or upstream is None or not is_taken(self._request, response):
+        if pending is None or upstream is None or not is_taken(self._request, response):
             self.response_failed(MalformedResponse("101 for a request without Upgrade"))
             return
         fields = self._fields_of(response, attempt)
         attempt.first_byte_at, self._status = proxy.now(), response.status
         attempt.upstream, self.state = None, ENDED
-        Tunnel(proxy.tunnels, offer, upstream, self.tunnel_ended).begin(response, fields)
+        Tunnel(proxy.tunnels, pending, upstream, self.tunnel_ended).begin(response, fields)
 
     def tunnel_ended(self, bytes_in: int, bytes_out: int) -> None:
         """Settle the exchange of a tunnel that has closed; arguments are the bytes from and to the client."""

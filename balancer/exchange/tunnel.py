@@ -87,13 +87,13 @@ class Tunnel:
     def __init__(
         self,
         tunnels: Tunnels,
-        offer: PendingUpgrade,
+        pending_upgrade: PendingUpgrade,
         upstream: UpstreamConnection,
         on_end: Callable[[int, int], None],
     ) -> None:
         self._tunnels = tunnels
-        self._offer = offer
-        self._downstream = offer.downstream
+        self._pending_upgrade = pending_upgrade
+        self._downstream = pending_upgrade.downstream
         self._upstream = upstream
         self._on_end = on_end
         self._client = Relay(self, self._downstream)
@@ -115,11 +115,11 @@ class Tunnel:
             self.pause(self._client)
         self._worker.passed += len(early)
         self._client.transport.write(response.line + without([b"content-length"], fields) + b"\r\n" + early)
-        if self._offer.early:
-            self._client.data_received(self._offer.early)
-        if self._offer.has_ended:
+        if self._pending_upgrade.early:
+            self._client.data_received(self._pending_upgrade.early)
+        if self._pending_upgrade.has_ended:
             self._client.eof_received()
-        self._offer.release()
+        self._pending_upgrade.release()
 
     @property
     def bytes_in(self) -> int:

@@ -31,13 +31,13 @@ class Waiter(Protocol):
     """A request in the wait queue.
 
     `deadline` is when the client stops waiting, less the time that a response takes; `queued_at` when it first entered
-    the queue, over all its attempts; `level` its priority, 0 the highest; `place` its current ticket.
+    the queue, over all its attempts; `level` its priority, 0 the highest; `ticket` its current ticket.
     """
 
     deadline: float
     level: int
     queued_at: float
-    place: Ticket[Waiter] | None
+    ticket: Ticket[Waiter] | None
 
     def attempt(self) -> None: ...
     def decline(self, error: Unserved) -> None: ...
@@ -90,7 +90,7 @@ class RequestQueue:
             self._make_room(waiter.level, now)
         self.joined += 1
         until = waiter.queued_at + self.timeout
-        waiter.place = line.join(waiter, waiter.level, now, min(until, waiter.deadline))
+        waiter.ticket = line.join(waiter, waiter.level, now, min(until, waiter.deadline))
 
     def _check_deadline(self, waiter: Waiter, now: float) -> None:
         """Raise `DeadlinePassed` if the expected wait is far beyond the request's deadline."""
@@ -103,45 +103,45 @@ class RequestQueue:
 
     def _make_room(self, level: int, now: float) -> None:
         """Shed the last request of a lower level; raise `QueueFull` if there is none."""
-        place = self.line.last_below(level)
-        waiter = place.waiter if place is not None else None
-        if place is None or waiter is None:
+        ticket = self.line.last_below(level)
+        waiter = ticket.waiter if ticket is not None else None
+        if ticket is None or waiter is None:
             detail = f"every endpoint is full and {self.line.limit} requests wait already"
             error = QueueFull(detail, self.retry_after(now))
             self.note_dropped(level, error)
             raise error
-        self.line.leave(place)
+        self.line.leave(ticket)
         self._drop(waiter, Shed("more important requests take the room there is", self.retry_after(now)))
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a request that has ended otherwise."""
-        place, waiter.place = waiter.place, None
-        if place is not None and place.waits:
+        ticket, waiter.ticket = waiter.ticket, None
+        if ticket is not None and ticket.waits:
             self.left += 1
-            self.line.leave(place)
+            self.line.leave(ticket)
 
     def serve(self) -> None:
         """Serve waiting requests in order while endpoints have room."""
         line, router = self.line, self._router
         while len(line) and router.has_room:
             now = self._now()
-            place = line.take(now)
-            waiter = place.waiter if place is not None else None
-            if place is None or waiter is None:
+            ticket = line.take(now)
+            waiter = ticket.waiter if ticket is not None else None
+            if ticket is None or waiter is None:
                 return
-            if now > place.deadline:
-                self._decline(waiter, place, now)
+            if now > ticket.deadline:
+                self._decline(waiter, ticket, now)
             else:
                 self.served += 1
-                waiter.place = None  # break the reference cycle of waiter and ticket
+                waiter.ticket = None  # break the reference cycle of waiter and ticket
                 waiter.attempt()
 
     def check(self, waiter: Waiter, now: float) -> None:
         """Reject a request whose wait has exceeded its deadline; called by the sweep."""
-        place = waiter.place
-        if place is not None and place.waits and now > place.deadline:
-            self.line.leave(place)
-            self._decline(waiter, place, now)
+        ticket = waiter.ticket
+        if ticket is not None and ticket.waits and now > ticket.deadline:
+            self.line.leave(ticket)
+            self._decline(waiter, ticket, now)
 
     def close(self) -> None:
         """Clear the queue at shutdown; the connections are closed separately."""
@@ -153,10 +153,10 @@ class RequestQueue:
         count = float(len(self.line)) if turns is None else turns
         return max(1, ceil(min(LONGEST_RETRY, self.line.time_to_clear(count, now))))
 
-    def _decline(self, waiter: Waiter, place: Ticket[Waiter], now: float) -> None:
+    def _decline(self, waiter: Waiter, ticket: Ticket[Waiter], now: float) -> None:
         """Reject a request after its deadline or the queue timeout."""
         retry_after = self.retry_after(now)
-        if place.deadline < waiter.queued_at + self.timeout:
+        if ticket.deadline < waiter.queued_at + self.timeout:
             error: Unserved = DeadlinePassed(TOO_LATE, retry_after)
         else:
             error = QueueTimeout(f"every endpoint stayed full for {self.timeout:g} s", retry_after)
@@ -164,7 +164,7 @@ class RequestQueue:
 
     def _drop(self, waiter: Waiter, error: Unserved) -> None:
         self.note_dropped(waiter.level, error)
-        waiter.place = None
+        waiter.ticket = None
         waiter.decline(error)
 
     def note_dropped(self, level: int, error: Unserved) -> None:

@@ -23,7 +23,7 @@ from balancer.http1.request_reader import RequestReader
 from balancer.sidecar.heads import Heads
 
 if TYPE_CHECKING:
-    from balancer.admin.application import AdminApplication
+    from balancer.downstream.request_handler import AdminExchanges
     from balancer.proxy import Proxy
     from balancer.sidecar.origins import Origins
 
@@ -33,8 +33,8 @@ class OriginConnection(DownstreamConnection):
 
     __slots__ = ("_origin_heads",)
 
-    def __init__(self, proxy: Proxy, control: AdminApplication, origins: Origins) -> None:
-        super().__init__(proxy, control)
+    def __init__(self, proxy: Proxy, admin_exchange: AdminExchanges, origins: Origins) -> None:
+        super().__init__(proxy, admin_exchange)
         self._origin_heads = Heads(origins)
 
     def _begin(self, proxy: Proxy, request: Request, reader: RequestReader) -> None:

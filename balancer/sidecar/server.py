@@ -41,7 +41,7 @@ class SidecarServer(Server):
         self._leaving: list[ControlPlane] = []  # of removed origins with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
         self._share()
-        self._control = SidecarControl(
+        self._admin = SidecarControl(
             self.control_plane,
             self.reloads,
             self.origins,
@@ -53,7 +53,7 @@ class SidecarServer(Server):
         return _named(config, one, build(config.unit_of(one), self._clock))
 
     def _downstream(self) -> OriginConnection:
-        return OriginConnection(self.proxy, self._control, self.origins)
+        return OriginConnection(self.proxy, self._admin.exchange, self.origins)
 
     @property
     def control_planes(self) -> list[ControlPlane]:

@@ -294,7 +294,7 @@ async def test_by_default_nothing_is_asked(stage: Stage) -> None:
     """No gate, no limits to find, no levels."""
     await stage.serve(await stage.worker(response()))
     proxy = stage.proxy
-    assert proxy.gate is None
+    assert proxy.admission is None
     assert not proxy.queue.line.is_adaptive
     assert stage.state().concurrency is None
     shown = await status(stage)

@@ -32,7 +32,7 @@ class Waiter:
         self.level = level
         self.queued_at = world.clock.at
         self.deadline = world.clock.at + limit
-        self.place: Ticket[AnyWaiter] | None = None
+        self.ticket: Ticket[AnyWaiter] | None = None
         self.served_at: float | None = None
         self.error: Unserved | None = None
         self.ended_at = inf
@@ -221,7 +221,7 @@ def test_whatever_happens(events: list[Event], places: int, limit: int, is_adapt
             world.finish()
         elif what == "leave" and come:
             waiter = come[number % len(come)]
-            if waiter.place is not None:
+            if waiter.ticket is not None:
                 waiter.ended_at = world.clock.at
             world.queue.leave(waiter)
         elif what == "wait":
@@ -233,7 +233,7 @@ def test_whatever_happens(events: list[Event], places: int, limit: int, is_adapt
 
 def must_hold(world: World, come: list[Waiter], limit: int) -> None:
     now = world.clock.at
-    waiting = [waiter for waiter in come if waiter.place is not None]
+    waiting = [waiter for waiter in come if waiter.ticket is not None]
     assert len(world.queue) == len(waiting) <= limit
     assert not (waiting and world.router.has_room)
     assert all(waiter.ended_at == inf for waiter in waiting)

@@ -20,6 +20,7 @@ from typing import Any, Self, cast
 
 from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
+from balancer.admin.exchange import AdminExchange
 from balancer.config.load import Settings
 from balancer.downstream.client import Client
 from balancer.downstream.connection import DownstreamConnection
@@ -318,7 +319,6 @@ class Wireless:
         self.worker_script: Callable[[Peer], None] | None = None
         self.dialling = "accept"
         self._sweep = Sweep(self.proxy, self.control_plane.checks.sweep)
-        self._control = cast(AdminApplication, Control())
 
     def __enter__(self) -> Self:
         self.loop.__enter__()
@@ -332,9 +332,12 @@ class Wireless:
         peer = Peer()
         self.clients.append(peer)
         self._connect(
-            peer, DownstreamConnection(self.proxy, self._control), (CLIENTS, 50000 + len(self.clients))
+            peer, DownstreamConnection(self.proxy, self._admin_exchange), (CLIENTS, 50000 + len(self.clients))
         )
         return peer
+
+    def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
+        return AdminExchange(connection, cast(AdminApplication, Control()), request, Entrance.TRAFFIC)
 
     def turn(self) -> None:
         """All that can happen without time passing has happened then. Raises `Escaped`."""

@@ -13,11 +13,14 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, cast
 
+from balancer.admin.access import Entrance
 from balancer.admin.application import AdminApplication
+from balancer.admin.exchange import AdminExchange
 from balancer.config.load import Settings
 from balancer.config.sections import PolicySpec
 from balancer.downstream.connection import DownstreamConnection
 from balancer.downstream.timeouts import Sweep
+from balancer.http1.request_head import Request
 from balancer.server import build
 from balancer.upstream.pool import Pool
 from policies.routing.endpoint_state import EndpointState
@@ -84,7 +87,6 @@ class Simulation:
         self._know()
         self._wires: list[weakref.ref[Wire]] = []
         self._sweep = Sweep(self.proxy, self._look_closely, date=lambda: "Thu, 01 Jan 1970 00:00:01 GMT")
-        self._control = cast(AdminApplication, Control())
         self._most_held = 2 * (settings.limits.buffer + READ) + KERNEL
         self._is_stopped = False
 
@@ -142,13 +144,16 @@ class Simulation:
 
     # --- connections
 
+    def _admin_exchange(self, connection: DownstreamConnection, request: Request) -> AdminExchange:
+        return AdminExchange(connection, cast(AdminApplication, Control()), request, Entrance.TRAFFIC)
+
     def _connect(self, client: Client) -> None:
         if self._is_stopped:
             client.refused()
             return
         number = len(self._wires)
         end = ClientEnd(self.timeline, client, self.client_route, number)
-        protocol = DownstreamConnection(self.proxy, self._control)
+        protocol = DownstreamConnection(self.proxy, self._admin_exchange)
         self._wire(end, protocol, (CLIENTS, 20_000 + number), client.caller.room)
         end.begin()
 

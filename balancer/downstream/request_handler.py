@@ -1,14 +1,16 @@
-"""Turn: a request on its downstream connection, answered when all requests before it have been.
+"""Handler of a request on its downstream connection; it answers when all requests before it have been answered.
 
 A forwarded request (`exchange/exchange.py`), an admin request (`admin/exchange.py`) and a refusal have the same
-interface. A refusal waits for its turn like any other, and closes the connection.
+interface. A refusal waits for the requests before it like any other, and closes the connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from balancer.errors import RequestRejected
+from balancer.http1.request_head import Request
 from balancer.log.formats import NOT_CONNECTED, Entry, fault_of, host_of, requested
 
 if TYPE_CHECKING:
@@ -19,8 +21,8 @@ HOST_LIMIT = 256
 """Bytes of a refused request's Host that are logged."""
 
 
-class Turn(Protocol):
-    """A request and its handler. `head` is the request head, as far as it has come."""
+class RequestHandler(Protocol):
+    """Handler of one request. `head` is the request head, as far as it has come."""
 
     @property
     def head(self) -> bytes: ...
@@ -34,8 +36,12 @@ class Turn(Protocol):
     def check(self, now: float) -> None: ...
 
 
+AdminExchanges = Callable[["DownstreamConnection", Request], RequestHandler]
+"""Creates the handler of an admin request."""
+
+
 class Refusal:
-    """A turn answered with an error when it starts; the connection closes after it."""
+    """Handler that answers with an error; the connection closes after it."""
 
     def __init__(
         self, proxy: Proxy, downstream: DownstreamConnection, error: RequestRejected, head: bytes
