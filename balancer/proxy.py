@@ -188,7 +188,7 @@ class Proxy:
         self.pools.routes.use(terms.routes)
         self.checks.use(terms.check_plan)
         self.load_probes.use(terms.probe_plan)
-        self.router.apply_health(terms.fitness)
+        self.router.apply_health(terms.health)
         self.router.apply_concurrency(terms.concurrency)
         self._apply_hedging(terms.hedging)
         self._apply_admission(terms)

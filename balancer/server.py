@@ -47,7 +47,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     terms = runtime_config_of(settings)
     endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
     router = Router(
-        endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, fitness=terms.fitness
+        endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, health=terms.health
     )
     log = terms.log
     access_log = None
@@ -66,7 +66,7 @@ def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: 
         rng=rng,
         sample=log.sample,
         limit=log.queue,
-        logs_control=log.control,
+        logs_admin=log.admin,
     )
 
 
@@ -93,7 +93,7 @@ class Server:
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._control = AdminApplication(
-            self.proxy, self.reloads, terms.token, channel, self.listening.control
+            self.proxy, self.reloads, terms.token, channel, self.listening.admin
         )
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
@@ -205,7 +205,7 @@ class Server:
                 old.reopen()
         elif old is not None:
             old.apply(
-                output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_control=log.control
+                output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin
             )
         else:
             proxy.access_log = open_log(log, output, self._clock, proxy.policy.name, Random())
@@ -230,7 +230,7 @@ class Server:
         for downstream in proxy.downstreams:
             downstream.idle_since = proxy.cached_time  # the idle time starts now
         if self._owns_sockets and not is_patient:
-            self.listening.control.remove()
+            self.listening.admin.remove()
         self._control.close()
         if self._acceptor is not None:
             await self._acceptor.stop()

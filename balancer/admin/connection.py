@@ -1,4 +1,4 @@
-"""Connection to `control.listen`: a client connection with its limits and timeouts that takes only admin requests."""
+"""Connection to `admin.listen`: a client connection with its limits and timeouts that takes only admin requests."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from balancer.http1.request_reader import RequestReader
 
 
 class AdminConnection(DownstreamConnection):
-    """A client connection to `control.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
+    """A client connection to `admin.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
 
     __slots__ = ()
 
     @property
     def entrance(self) -> Entrance:
-        """The entrance `control.listen`."""
+        """The entrance `admin.listen`."""
         return Entrance.LISTEN
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -57,7 +57,7 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "setup": {phase: round(getattr(counts, phase) / max(1, counts.opened), 6) for phase in PHASES},
         "idle_timeout": float(round(pool.idle_connections.limit, 3)),
         "learned": pool.idle_timeout.is_learned,
-        "in_trouble": pool.backoff.is_backing_off,
+        "backing_off": pool.backoff.is_backing_off,
         "last_fault": pool.last_fault,
         "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
     }

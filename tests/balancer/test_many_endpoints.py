@@ -25,7 +25,7 @@ def weigh(proxy: Proxy, number: int) -> None:
 
 def drain(proxy: Proxy, number: int) -> None:
     for at in range(0, number, 4):
-        proxy.registry.change(f"e{at}", state=AdminState.DRAINING)
+        proxy.registry.change(f"e{at}", state=AdminState.DRAIN)
 
 
 def remove(proxy: Proxy, number: int) -> None:
