@@ -55,7 +55,12 @@ Examples:
 """
 
 
-@click.group(cls=CommandGroup, renamed={"control": "admin"}, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(
+    cls=CommandGroup,
+    renamed={"control": "admin"},
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
+)
 @click.version_option(package_name="steelyard", prog_name="balancer")
 def cli() -> None:
     """An HTTP load balancer for regional workers, with routing policies in Python."""
@@ -64,7 +69,10 @@ def cli() -> None:
 @cli.command("serve", epilog=SERVE_EPILOG)
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file; see 'balancer check'.")
 @click.option(
-    "--worker", multiple=True, metavar="REGION=URL", help="An endpoint; may be repeated. Replaces those of the file."
+    "--worker",
+    multiple=True,
+    metavar="REGION=URL",
+    help="An endpoint; may be repeated. Replaces those of the file.",
 )
 @click.option("--policy", help="Name of the routing policy.")
 @click.option("--home-region", help="Region of this balancer's clients.")

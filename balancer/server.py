@@ -92,9 +92,7 @@ class Server:
         channel = Channel(member) if member is not None else None
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
-        self._control = AdminApplication(
-            self.proxy, self.reloads, terms.token, channel, self.listening.admin
-        )
+        self._control = AdminApplication(self.proxy, self.reloads, terms.token, channel, self.listening.admin)
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
             self.proxy, self._downstream, self._handshake(terms.server_tls), terms.proxy_protocol
@@ -204,9 +202,7 @@ class Server:
             if old is not None:
                 old.reopen()
         elif old is not None:
-            old.apply(
-                output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin
-            )
+            old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
         else:
             proxy.access_log = open_log(log, output, self._clock, proxy.policy.name, Random())
             proxy.access_log.start()

@@ -9,8 +9,8 @@ c·(in_flight + 1)/weight. Twitter's Finagle, `loadbalancer/PeakEwma.scala`; Lin
 
 Three things differ from Finagle. A read changes nothing: in Finagle each read decays the cost and counts as an
 observation. Failures are charged, at least 5 s or the endpoint's 99th percentile, because fast ones would attract
-traffic (`EndpointState.failure_penalty` defines for how long). And a stale cost does not attract all requests: the endpoint is on
-probation, as a new one is.
+traffic (`EndpointState.failure_penalty` defines for how long). And a stale cost does not attract all requests: the
+endpoint is on probation, as a new one is.
 """
 
 from __future__ import annotations

@@ -97,7 +97,9 @@ def connection_families(proxy: Proxy) -> Iterator[Metric]:
         f"{PREFIX}_endpoint_setup_seconds", "Time to each phase, summed up", labels=[*OF_ENDPOINT, "phase"]
     )
     idle_timeout = GaugeMetricFamily(
-        f"{PREFIX}_endpoint_horizon_seconds", "Idle age up to which one is leased", labels=OF_ENDPOINT
+        f"{PREFIX}_endpoint_idle_timeout_seconds",
+        "Idle time up to which a connection is reused",
+        labels=OF_ENDPOINT,
     )
     ages = HistogramMetricFamily(
         f"{PREFIX}_endpoint_idle_close_seconds", "Idle age at the worker's close", labels=OF_ENDPOINT

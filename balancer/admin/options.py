@@ -26,7 +26,9 @@ def default_url() -> str:
     )
 
 
-def refuse_renamed_variables(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+def refuse_renamed_variables(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> str | None:
     """Return the option's value. Raises `click.UsageError` if the environment has it under the old key `control`."""
     old = (name for name in os.environ if name.upper().startswith(f"{ENVIRONMENT_PREFIX}CONTROL"))
     problem = renamed_variable(old, ENVIRONMENT_PREFIX)

@@ -43,16 +43,29 @@ class DnsDiscovery(Section):
         default="address",
         description="address: A and AAAA; srv: ports, weights and names of its own (RFC 2782)",
     )
-    port: int | None = Field(default=None, ge=1, le=65535, description="port of the endpoints; SRV records have their own")
+    port: int | None = Field(
+        default=None, ge=1, le=65535, description="port of the endpoints; SRV records have their own"
+    )
     scheme: Literal["http", "https"] = Field(default="http", description="scheme of the endpoints")
     region: Name = Field(default="default", description="region of the endpoints")
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="weight of each endpoint; SRV records have their own")
-    max_in_flight: int | None = Field(default=None, ge=1, description="limit of each endpoint. None: no limit")
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="weight of each endpoint; SRV records have their own",
+    )
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="limit of each endpoint. None: no limit"
+    )
     servers: Servers = Field(
         default=(), description="name servers, as address or address:port. Empty: those of this machine"
     )
-    max_ttl: Seconds = Field(default=300.0, description="seconds to the next lookup at most, whatever the TTL")
-    timeout: Seconds = Field(default=2.0, description="seconds for a lookup; after a timeout the known endpoints stay")
+    max_ttl: Seconds = Field(
+        default=300.0, description="seconds to the next lookup at most, whatever the TTL"
+    )
+    timeout: Seconds = Field(
+        default=2.0, description="seconds for a lookup; after a timeout the known endpoints stay"
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:

@@ -33,9 +33,12 @@ class HealthChecksConfig(Section):
     )
     interval: Seconds = Field(default=5.0, description="seconds between two checks")
     fast_interval: Seconds = Field(
-        default=2.0, description="seconds between two checks while the state changes or the endpoint is unhealthy"
+        default=2.0,
+        description="seconds between two checks while the state changes or the endpoint is unhealthy",
     )
-    timeout: Seconds = Field(default=1.0, description="seconds for a check, from the connect to the last byte")
+    timeout: Seconds = Field(
+        default=1.0, description="seconds for a check, from the connect to the last byte"
+    )
     rise: int = Field(default=2, ge=1, le=100, description="consecutive passed checks until it is healthy")
     fall: int = Field(default=3, ge=1, le=100, description="consecutive failed checks until it is unhealthy")
 
@@ -66,7 +69,10 @@ class OutlierDetectionConfig(Section):
 
     failures: int = Field(default=5, ge=0, le=10_000, description="consecutive failures. 0: off")
     success_rate: float = Field(
-        default=0.8, ge=0, le=1, description="least success rate, as a part of that of the other endpoints. 0: off"
+        default=0.8,
+        ge=0,
+        le=1,
+        description="least success rate, as a part of that of the other endpoints. 0: off",
     )
     window: Seconds = Field(default=30.0, description="seconds over which the success rate is measured")
     min_requests: int = Field(default=5, ge=1, description="requests in the window for a success rate")
@@ -90,7 +96,10 @@ class PanicConfig(Section):
     """Panic mode: health is ignored when too few endpoints are healthy."""
 
     threshold: float = Field(
-        default=0.5, ge=0, le=1, description="healthy share of the pool below which health is ignored. 0: never"
+        default=0.5,
+        ge=0,
+        le=1,
+        description="healthy share of the pool below which health is ignored. 0: never",
     )
 
 

@@ -27,7 +27,13 @@ from balancer.config.admin import AdminConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.documents import read_document
 from balancer.config.explain import ExplainConfig
-from balancer.config.health import HealthChecksConfig, OutlierDetectionConfig, PanicConfig, SlowStartConfig, health_of
+from balancer.config.health import (
+    HealthChecksConfig,
+    OutlierDetectionConfig,
+    PanicConfig,
+    SlowStartConfig,
+    health_of,
+)
 from balancer.config.key import KeyConfig
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig

@@ -14,7 +14,9 @@ class LoadProbesConfig(Section):
     """Load probes; off without a path, and sent only while the policy needs them."""
 
     path: str | None = Field(
-        default=None, pattern=r"^/[!-~]*$", description="path of the load report; the policy decides which workers are asked"
+        default=None,
+        pattern=r"^/[!-~]*$",
+        description="path of the load report; the policy decides which workers are asked",
     )
     timeout: Annotated[float, Field(gt=0, le=60)] = Field(
         default=1.0, description="seconds for a probe, from the connect to the last byte"

@@ -1,4 +1,4 @@
-"""The tables [names] and [route_watch] of the configuration: DNS resolution, and monitoring of the routes to endpoints."""
+"""The tables [names] and [route_watch] of the configuration: DNS resolution and monitoring of connect times."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class NamesConfig(Section):
         default=(),
         description="name servers for dns, as address or address:port. Empty: those of this machine",
     )
-    ttl: Seconds = Field(default=30.0, description="TTL in seconds of answers of the system resolver, which gives none")
+    ttl: Seconds = Field(
+        default=30.0, description="TTL in seconds of answers of the system resolver, which gives none"
+    )
     min_ttl: Seconds = Field(default=1.0, description="seconds that an answer is fresh at least")
     max_ttl: Seconds = Field(default=300.0, description="seconds that an answer is fresh at most")
     max_stale: Week = Field(
         default=86_400.0,
         description="seconds that an expired answer is used while there is no newer one. 0: never",
     )
-    negative_ttl: Seconds = Field(
-        default=5.0, description="seconds after a failed lookup until the next one"
-    )
+    negative_ttl: Seconds = Field(default=5.0, description="seconds after a failed lookup until the next one")
     timeout: Seconds = Field(default=5.0, description="seconds for a lookup")
     prefetch: bool = Field(
         default=True,
@@ -65,7 +65,11 @@ class RouteWatchConfig(Section):
 
     enabled: bool = Field(default=True, description="monitor connect times")
     factor: float = Field(
-        default=2.0, gt=1, le=100, allow_inf_nan=False, description="multiple of the baseline that counts as a change"
+        default=2.0,
+        gt=1,
+        le=100,
+        allow_inf_nan=False,
+        description="multiple of the baseline that counts as a change",
     )
     minimum: Seconds = Field(default=0.005, description="seconds above the baseline that count as a change")
     duration: Seconds = Field(default=60.0, description="seconds that a change must last")

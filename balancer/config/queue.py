@@ -25,10 +25,12 @@ class QueueConfig(Section):
         default=None, description="field with the client's timeout in milliseconds"
     )
     start_header: FieldName | None = Field(
-        default=None, description="field with the time at which the first proxy received the request; from trusted_proxies only"
+        default=None,
+        description="field with the time at which the first proxy received the request; from trusted_proxies only",
     )
     start_timeout: Seconds = Field(
-        default=30.0, description="with start_header: that proxy's timeout in seconds; Heroku's router has 30 s"
+        default=30.0,
+        description="with start_header: that proxy's timeout in seconds; Heroku's router has 30 s",
     )
 
 
@@ -36,7 +38,9 @@ class LevelConfig(Section):
     """One priority level, with the loads at which its requests are shed."""
 
     name: Name = Field(description="value of admission.header, case-insensitive")
-    queue: float = Field(default=1.0, gt=0, le=1, description="fill level of the queue at which it is rejected")
+    queue: float = Field(
+        default=1.0, gt=0, le=1, description="fill level of the queue at which it is rejected"
+    )
     in_flight: float = Field(
         default=1.0, gt=0, le=1, description="share of the endpoints' limits in use at which it is rejected"
     )
@@ -52,7 +56,9 @@ DEFAULT_LEVELS = (
 class AdmissionConfig(Section):
     """Admission control: requests of low priority levels are rejected first."""
 
-    header: FieldName | None = Field(default=None, description="field with the priority level of a request. None: off")
+    header: FieldName | None = Field(
+        default=None, description="field with the priority level of a request. None: off"
+    )
     trust: Literal["proxies", "all"] = Field(
         default="proxies", description="senders whose field counts: trusted_proxies, or all"
     )
@@ -81,8 +87,12 @@ class ConcurrencyConfig(Section):
 
     adaptive: bool = Field(default=False, description="derive limits from latency. false: max_in_flight only")
     initial: int = Field(default=20, ge=1, le=100_000, description="requests in flight at the start")
-    minimum: int = Field(default=4, ge=1, le=100_000, description="requests in flight that are always allowed")
-    maximum: int = Field(default=1000, ge=1, le=100_000, description="highest limit; max_in_flight applies too")
+    minimum: int = Field(
+        default=4, ge=1, le=100_000, description="requests in flight that are always allowed"
+    )
+    maximum: int = Field(
+        default=1000, ge=1, le=100_000, description="highest limit; max_in_flight applies too"
+    )
     tolerance: float = Field(
         default=1.5, gt=1, le=10, description="accepted latency as a multiple of the latency without queueing"
     )

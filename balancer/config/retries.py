@@ -46,7 +46,10 @@ class HedgingConfig(Section):
 
     enabled: bool = Field(default=False, description="send a late request to a second endpoint too")
     quantile: float = Field(
-        default=0.95, ge=0.5, le=0.999, description="quantile of a region's latency after which a request is late"
+        default=0.95,
+        ge=0.5,
+        le=0.999,
+        description="quantile of a region's latency after which a request is late",
     )
     share: float = Field(default=0.05, gt=0, le=0.5, description="share of the requests that may be hedged")
     minimum: float = Field(default=0.01, ge=0.01, le=60, description="shortest delay of a hedge in seconds")

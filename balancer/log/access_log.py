@@ -114,9 +114,7 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
-    def apply(
-        self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_admin: bool
-    ) -> None:
+    def apply(self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_admin: bool) -> None:
         """Switch to another open output and other settings; queued entries are written to it too."""
         self.logs_admin = logs_admin
         self._sample = sample

@@ -81,7 +81,11 @@ def _idle(kept: KeepAliveFindings) -> list[Row]:
     how = "forgets them" if idle.is_silent else "closes them"
     when = "at random, the first" if idle.is_random else ""
     return [
-        ("idle_timeout", _number(idle.safe * MARGIN), " ".join(f"it {how} {when} after {idle.closed:.1f} s".split()))
+        (
+            "idle_timeout",
+            _number(idle.safe * MARGIN),
+            " ".join(f"it {how} {when} after {idle.closed:.1f} s".split()),
+        )
     ]
 
 

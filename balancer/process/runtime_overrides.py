@@ -66,7 +66,9 @@ class RuntimeOverrides:
             "added": [config.model_dump(mode="json") for config in added],
             "removed": removed,
             "weights": weights,
-            "states": {state.id: state.admin_state.value for state in proxy.router.states if not state.enabled},
+            "states": {
+                state.id: state.admin_state.value for state in proxy.router.states if not state.enabled
+            },
         }
 
     async def catch_up(self) -> None:

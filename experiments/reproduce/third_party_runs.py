@@ -139,7 +139,9 @@ def names_keys(port: int, is_forgotten: bool) -> Keys:
     that expires before the next request and is not refreshed ahead.
     """
     keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
-    return keys | ({"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if is_forgotten else {})
+    return keys | (
+        {"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if is_forgotten else {}
+    )
 
 
 async def settled(place: Place) -> None:

@@ -175,7 +175,9 @@ class Health:
     def _enforce_ejection_limit(self, states: Sequence[EndpointState], now: float) -> bool:
         """Return ejected endpoints to the pool, soonest due first, where a smaller pool allows fewer ejections."""
         out = [
-            state for state in states if state.record.until is not None and state.admin_state is AdminState.READY
+            state
+            for state in states
+            if state.record.until is not None and state.admin_state is AdminState.READY
         ]
         if not out:
             return False

@@ -59,9 +59,9 @@ class EndpointState:
     `limit` is `inf` where the endpoint has none. During a slow start `share` (0..1) is less than 1, and `weight` and
     `limit` are less than the endpoint's. `order` is its position in the configuration.
 
-    `admin_state` is the admin state, `healthy` the result of active checks, `is_reachable` whether these got an answer,
-    `record` the state of outlier detection. `is_healthy` (healthy): all of these are good, and it is still configured
-    (`is_member`). `is_eligible` (eligible): it may be used, possibly because a panic ignores its health.
+    `passes_checks` is the result of active checks, `is_reachable` whether these got an answer, `record` the state of
+    outlier detection. `is_healthy`: `admin_state` is ready, all of these are good, and it is still configured
+    (`is_member`). `is_eligible`: it may be used, possibly because a panic ignores its health.
     `is_selectable`: it is in the router's list of available states. `busy_since` is when it last went from idle to
     busy with requests of this process, `failures` the number of requests it has failed since the start.
 
@@ -77,33 +77,33 @@ class EndpointState:
         "_heard_at",
         "_most",
         "_usual",  # mean number of requests elsewhere
+        "admin_state",
         "busy_since",
         "concurrency",
         "connections",
         "elsewhere",
         "endpoint",
         "failures",
-        "passes_checks",
         "histogram",
         "id",
         "in_flight",
         "is_eligible",
+        "is_healthy",
         "is_member",
         "is_reachable",
         "is_selectable",
-        "is_healthy",
         "latency",
-        "limit",
         "latency_prior",
+        "limit",
         "order",
         "outcomes",
         "part",
         "parts",
+        "passes_checks",
         "record",
         "region",
         "row",
         "share",
-        "admin_state",
         "told",
         "weight",
     )

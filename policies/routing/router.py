@@ -178,7 +178,7 @@ class Router(EndpointSet):
         now = self._now()
         health = self.health
         if health.tick(self.states, now):
-            self._judge()
+            self._reevaluate_all()
         elif health.slow_start:
             health.slow_start.advance(self.states, now)
             self._refresh_and_notify()
@@ -206,7 +206,7 @@ class Router(EndpointSet):
         self._active.install(policy)
         self._take_hooks()
         self._notify_members()
-        self._judge()
+        self._reevaluate_all()
 
     def explain(self, trace: Trace | None) -> None:
         """Record the explanation of each pick in `trace`, from the next one on; None stops recording."""

@@ -122,9 +122,7 @@ def test_what_a_killed_program_left_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_configured_must_be_usable(tmp_path: Path) -> None:
-    with pytest.raises(
-        ListenFailed, match=r"admin\.socket: cannot listen on .*: No such file or directory"
-    ):
+    with pytest.raises(ListenFailed, match=r"admin\.socket: cannot listen on .*: No such file or directory"):
         open_admin_sockets(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -163,7 +163,9 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
 
 async def test_a_worker_that_does_not_take_connections(stage: Stage) -> None:
     """It cannot be reached: not even a panic sends requests there while there is anybody else."""
-    await stage.serve(stage.dead_port(), stage.dead_port(), await stage.worker(response()), health_checks=PATH)
+    await stage.serve(
+        stage.dead_port(), stage.dead_port(), await stage.worker(response()), health_checks=PATH
+    )
     stage.advance(0.0)
     for _ in range(3):
         await check(stage, 3.0)

@@ -249,7 +249,9 @@ async def test_an_operator_s_word_on_a_discovered_one(stage: Stage, names: NameS
     """It may be drained and weighed, and that stays; removing it is its discovery's business."""
     names.address(NAME, "127.0.0.1", "127.0.0.2")
     await serve(stage, names, port=80)
-    change = local(b"/-/endpoints/127.0.0.1-80", method=b"PATCH", body=b'{"state": "maintenance", "weight": 4}')
+    change = local(
+        b"/-/endpoints/127.0.0.1-80", method=b"PATCH", body=b'{"state": "maintenance", "weight": 4}'
+    )
     assert (await stage.ask(change)).status == 200
     refused = await stage.ask(local(b"/-/endpoints/127.0.0.1-80", method=b"DELETE"))
     assert (refused.status, b"dns workers.test:80" in refused.body) == (409, True)

@@ -222,7 +222,9 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
 
 async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Its idle connections are closed, and none is opened ahead until it is up again."""
-    await stage.serve(await stage.worker(answering()), await stage.worker(answering()), pool={"preconnect": 1})
+    await stage.serve(
+        await stage.worker(answering()), await stage.worker(answering()), pool={"preconnect": 1}
+    )
     stage.proxy.registry.change("w0", state=AdminState.MAINTENANCE)
     for _ in range(4):
         stage.advance(0.25)

@@ -521,5 +521,10 @@ def test_far_servers_get_http2_and_slow_ones_time(tmp_path: Path) -> None:
     assert toml["endpoints"] == [
         {"id": "api.example.org", "address": "https://api.example.org", "transport": "http2"}
     ]
-    assert toml["pool"] == {"idle_timeout": 4.5, "preconnect": 2, "heartbeat": "/ping", "heartbeat_method": "HEAD"}
+    assert toml["pool"] == {
+        "idle_timeout": 4.5,
+        "preconnect": 2,
+        "heartbeat": "/ping",
+        "heartbeat_method": "HEAD",
+    }
     assert toml["timeouts"] == {"connect": 3.0}

@@ -31,7 +31,12 @@ async def test_the_list(stage: Stage) -> None:
     code, told = await command(stage, b"GET")
     assert (code, told["leaving"]) == (200, [])
     (one,) = told["endpoints"]
-    assert (one["id"], one["source"], one["state"], one["available"]) == ("w0", "configuration", "ready", True)
+    assert (one["id"], one["source"], one["state"], one["available"]) == (
+        "w0",
+        "configuration",
+        "ready",
+        True,
+    )
     assert await command(stage, b"GET", "/w0") == (200, (await status(stage))["endpoints"][0])
 
 
@@ -185,7 +190,13 @@ BAD: dict[str, tuple[bytes, str, Any, int, list[str]]] = {
     "unknown": (b"PATCH", "/w9", {"state": "ready"}, 404, ["w9", "known: w0"]),
     "unknown to remove": (b"DELETE", "/w9", None, 404, ["w9", "known: w0"]),
     "unknown to get": (b"GET", "/w9", None, 404, ["w9", "known: w0"]),
-    "bad state": (b"PATCH", "/w0", {"state": "away"}, 422, ["state", "ready", "drain", "maintenance", "away"]),
+    "bad state": (
+        b"PATCH",
+        "/w0",
+        {"state": "away"},
+        422,
+        ["state", "ready", "drain", "maintenance", "away"],
+    ),
     "no weight": (b"PATCH", "/w0", {"weight": 0}, 422, ["weight", "0"]),
     "endless weight": (b"PATCH", "/w0", b'{"weight": Infinity}', 422, ["weight"]),
     "nothing": (b"PATCH", "/w0", {}, 422, ["state", "weight"]),

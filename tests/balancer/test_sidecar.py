@@ -339,7 +339,9 @@ async def test_connections_age_and_a_get_that_meets_a_closed_one_is_sent_again(
 ) -> None:
     """The sweep of the front looks after the origins' pools."""
     worker = await stage.worker(response())
-    server = await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}})
+    server = await aside.serve(
+        {"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}}
+    )
     (origin,) = server.origins.all
     pool = origin.proxy.pools.by_id["a"]
     assert (await stage.ask(asking(b"a.org"))).status == 200

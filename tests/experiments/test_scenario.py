@@ -226,7 +226,10 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     ("said", "message"),
     [
         ({"retrys": 1}, "balancer: retrys: Extra inputs"),
-        ({"outlier_detection": {"failures": -1}}, r"balancer: outlier_detection\.failures: Input should be greater"),
+        (
+            {"outlier_detection": {"failures": -1}},
+            r"balancer: outlier_detection\.failures: Input should be greater",
+        ),
     ],
 )
 def test_a_wrong_key_for_the_balancer_is_named(tmp_path: Path, said: dict[str, Any], message: str) -> None:

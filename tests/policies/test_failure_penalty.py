@@ -75,7 +75,7 @@ def test_blame_is_the_share_of_failures_until_a_look_is_due() -> None:
 
 
 def test_only_one_looks_at_a_time() -> None:
-    """While the look is out, be it for long, there is failure_penalty; and none once nothing was heard for FORGET_AFTER."""
+    """While the look is out, be it for long, there is a penalty; and none once nothing was heard for FORGET_AFTER."""
     one = One()
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER

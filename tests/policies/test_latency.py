@@ -120,7 +120,9 @@ def test_answers_of_the_same_instant_all_count() -> None:
 def test_the_unmeasured_are_seeded_by_their_peers() -> None:
     """By the median of their region; by everyone's where the region is unknown; by a guess where all is."""
     latency_prior = LatencyPrior()
-    near, far, new, newest = (state(i, r, latency_prior) for i, r in (("n", "x"), ("f", "y"), ("2", "y"), ("3", "z")))
+    near, far, new, newest = (
+        state(i, r, latency_prior) for i, r in (("n", "x"), ("f", "y"), ("2", "y"), ("3", "z"))
+    )
     latency_prior.states = [near, far, new, newest]
     assert new.predicted_latency(0.0) == LatencyPrior.GUESS
     answer(near, 0.2, 1.0)
