@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from balancer.admin.endpoint_commands import endpoints
-from balancer.admin.status_command import control, status
+from balancer.admin.renamed_commands import CommandGroup
+from balancer.admin.status_command import admin, status
 from balancer.config.load import ENVIRONMENT_PREFIX, ConfigError, Settings, endpoints_from_workers, load
 from balancer.errors import ListenFailed, LogFailed
 from balancer.log.output import LogOutput
@@ -54,7 +55,12 @@ Examples:
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.group(
+    cls=CommandGroup,
+    renamed={"control": "admin"},
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EPILOG,
+)
 @click.version_option(package_name="steelyard", prog_name="balancer")
 def cli() -> None:
     """An HTTP load balancer for regional workers, with routing policies in Python."""
@@ -63,18 +69,21 @@ def cli() -> None:
 @cli.command("serve", epilog=SERVE_EPILOG)
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file; see 'balancer check'.")
 @click.option(
-    "--worker", multiple=True, metavar="REGION=URL", help="An endpoint; may be repeated. Replaces the file's."
+    "--worker",
+    multiple=True,
+    metavar="REGION=URL",
+    help="An endpoint; may be repeated. Replaces those of the file.",
 )
 @click.option("--policy", help="Name of the routing policy.")
-@click.option("--home-region", help="Where this unit's requests come from.")
+@click.option("--home-region", help="Region of this balancer's clients.")
 @click.option("--host", help="Address to listen on (default 127.0.0.1).")
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on (default $PORT, else 8080; 0: any)."
 )
 @click.option(
-    "--processes", type=click.IntRange(1), help="Processes on that port (default $WEB_CONCURRENCY, else 1)."
+    "--processes", type=click.IntRange(1), help="Number of processes (default $WEB_CONCURRENCY, else 1)."
 )
-@click.option("--seed", type=click.IntRange(0), help="Of the policy's randomness.")
+@click.option("--seed", type=click.IntRange(0), help="Seed of the policies' random numbers.")
 def serve_command(config: Path | None, **options: Any) -> None:
     """Forward requests until SIGTERM, then finish what is in flight."""
     given = overrides(config, **options)
@@ -112,7 +121,7 @@ def run_as(member: Member, settings: Settings, read: Callable[[], Settings]) -> 
         return 1
 
 
-cli.add_command(control)
+cli.add_command(admin)
 cli.add_command(endpoints)
 cli.add_command(probe)
 cli.add_command(sidecar)

@@ -102,7 +102,7 @@ class ControlPlane:
         router = self.proxy.router
         self.checks.apply(terms.check_plan)
         self.load_probes.apply(terms.probe_plan)
-        router.apply_health(terms.fitness)
+        router.apply_health(terms.health)
         router.apply_concurrency(terms.concurrency)
         self.recording.apply(terms.record)
         self.proxy.explaining = self.explanations.apply(terms.explain)

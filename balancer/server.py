@@ -48,7 +48,7 @@ def build(settings: Settings, clock: Clock, upstream_limit: int | None = None) -
     terms = runtime_config_of(settings)
     endpoints = [endpoint.endpoint() for endpoint in terms.endpoints]
     router = Router(
-        endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, fitness=terms.fitness
+        endpoints, terms.policy.make(rng), clock, rng, concurrency=terms.concurrency, health=terms.health
     )
     log = terms.log
     access_log = None
@@ -67,7 +67,7 @@ def open_log(log: LogConfig, output: LogOutput, clock: Clock, policy: str, rng: 
         rng=rng,
         sample=log.sample,
         limit=log.queue,
-        logs_control=log.control,
+        logs_admin=log.admin,
     )
 
 
@@ -95,7 +95,7 @@ class Server:
         self.listening = listening(settings, complain) if member is None else member.listening
         self._owns_sockets = member is None
         self._admin = AdminApplication(
-            self.control_plane, self.reloads, terms.token, channel, self.listening.control
+            self.control_plane, self.reloads, terms.token, channel, self.listening.admin
         )
         self._front = member.front if member is not None else None
         self.arrivals = HandshakingConnections(
@@ -203,9 +203,7 @@ class Server:
             if old is not None:
                 old.reopen()
         elif old is not None:
-            old.apply(
-                output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_control=log.control
-            )
+            old.apply(output, FORMATS[log.access], sample=log.sample, limit=log.queue, logs_admin=log.admin)
         else:
             new = open_log(log, output, self._clock, control_plane.policy.name, Random())
             control_plane.set_access_log(new)
@@ -230,7 +228,7 @@ class Server:
         for downstream in proxy.downstreams:
             downstream.idle_since = proxy.cached_time  # the idle time starts now
         if self._owns_sockets and not is_patient:
-            self.listening.control.remove()
+            self.listening.admin.remove()
         self._admin.close()
         if self._acceptor is not None:
             await self._acceptor.stop()

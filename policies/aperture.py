@@ -143,4 +143,4 @@ class Aperture:
 def _load(pair: tuple[EndpointState, float], now: float) -> float:
     """Return the relative load: in flight plus failure penalty, per weight that lies within the window."""
     state, part = pair
-    return (state.in_flight + FAILING * state.blame(now)) / (state.weight * part)
+    return (state.in_flight + FAILING * state.failure_penalty(now)) / (state.weight * part)

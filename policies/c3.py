@@ -109,11 +109,11 @@ class C3(ByScore):
         if latency < 0.0:
             if state.in_flight:
                 return ON_TRIAL * state.in_flight / state.weight
-            latency = state.norms.latency(state.region, now)
+            latency = state.latency_prior.latency(state.region, now)
         if service < 0.0:
             service = min(latency, state.latency.floor)
         waiting = 1.0 + state.in_flight * self._balancers + (queue if queue > 0.0 else 0.0)
         if state.latency.failures:
-            waiting += FAILING * state.blame(now)
+            waiting += FAILING * state.failure_penalty(now)
         score: float = latency - service + (waiting / state.weight) ** self._exponent * service
         return score

@@ -51,11 +51,11 @@ class NoEndpointAvailable(PoliciesError):
 
     def __str__(self) -> str:
         enabled = [state for state in self._states if state.enabled]
-        fit = [state for state in enabled if state.is_eligible]
-        full = sum(state.is_full for state in fit)
+        eligible = [state for state in enabled if state.is_eligible]
+        full = sum(state.is_full for state in eligible)
         return (
             f"no endpoint available: {len(self._states)} known, {len(enabled)} up, "
-            f"{len(fit)} of these fit, {full} of these full"
+            f"{len(eligible)} of these eligible, {full} of these full"
         )
 
 

@@ -95,4 +95,4 @@ class JoinIdleQueue:
 def is_usable(state: EndpointState, facts: RequestFacts, now: float) -> bool:
     """Whether it may take the request and has no failure penalty."""
     is_on_offer = state.is_selectable and state.id not in facts.tried
-    return is_on_offer and not (state.latency.failures and state.blame(now))
+    return is_on_offer and not (state.latency.failures and state.failure_penalty(now))

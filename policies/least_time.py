@@ -73,7 +73,7 @@ class LeastTime(ByScore):
     def score(self, state: EndpointState, now: float) -> float:
         """Return the score in seconds; an unmeasured endpoint comes first if it is idle, else last."""
         mean = self._means[state]
-        failed = state.latency.charge * state.blame(now) if state.latency.failures else 0.0
+        failed = state.latency.charge * state.failure_penalty(now) if state.latency.failures else 0.0
         if now - mean.at >= self._forget and not failed:
             return ON_TRIAL * state.in_flight / state.weight
         return (mean.seconds + failed) * (state.in_flight + 1) / state.weight

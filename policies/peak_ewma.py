@@ -9,8 +9,8 @@ c·(in_flight + 1)/weight. Twitter's Finagle, `loadbalancer/PeakEwma.scala`; Lin
 
 Three things differ from Finagle. A read changes nothing: in Finagle each read decays the cost and counts as an
 observation. Failures are charged, at least 5 s or the endpoint's 99th percentile, because fast ones would attract
-traffic (`EndpointState.blame` defines for how long). And a stale cost does not attract all requests: the endpoint is on
-probation, as a new one is.
+traffic (`EndpointState.failure_penalty` defines for how long). And a stale cost does not attract all requests: the
+endpoint is on probation, as a new one is.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PeakEwma(ByScore):
         age = now - cost.at
         seconds = cost.seconds * exp(-age / self._decay) if age < self._stale else 0.0
         if state.latency.failures:
-            seconds += state.latency.charge * state.blame(now)
+            seconds += state.latency.charge * state.failure_penalty(now)
         if seconds == 0.0:
             return ON_TRIAL * state.in_flight / state.weight
         return seconds * (state.in_flight + 1) / state.weight

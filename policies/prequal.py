@@ -150,7 +150,7 @@ class Prequal:
         """Return the latency in seconds at that load, of which `of_ours` requests are this balancer's."""
         latency = self._latencies[state].read(in_flight, now)
         if latency is None:
-            return state.norms.latency(state.region, now) * (of_ours + PRIOR_SHARE)
+            return state.latency_prior.latency(state.region, now) * (of_ours + PRIOR_SHARE)
         return latency
 
     def _drawn(self) -> list[EndpointState]:

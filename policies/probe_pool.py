@@ -156,5 +156,5 @@ def load_of(state: EndpointState, probe: Probe, now: float) -> float:
     The count is at least this process's own, as the probe may be old."""
     in_flight = max(probe.in_flight, state.in_flight)
     if state.latency.failures:
-        return (in_flight + FAILING * state.blame(now)) / state.weight
+        return (in_flight + FAILING * state.failure_penalty(now)) / state.weight
     return in_flight / state.weight

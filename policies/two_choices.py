@@ -56,7 +56,7 @@ Failures are fast, so a failing endpoint has few requests in flight, which alone
 
 def relative_load(state: EndpointState, now: float) -> float:
     """Return the requests in flight plus the failure penalty, per unit of weight."""
-    return (state.in_flight + FAILING * state.blame(now)) / state.weight
+    return (state.in_flight + FAILING * state.failure_penalty(now)) / state.weight
 
 
 def note_loads(trace: Trace, drawn: Sequence[EndpointState], now: float) -> None:

@@ -1,4 +1,4 @@
-"""Control sockets of the units under test go to a directory of the test run's own."""
+"""Admin sockets of the units under test go to a directory of the test run's own."""
 
 from __future__ import annotations
 

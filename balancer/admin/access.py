@@ -4,7 +4,7 @@
   be this machine's, and a page that a worker serves through it shares its origin. Only the liveness and readiness
   checks are open.
 - On the admin socket the file's permissions admit this user alone.
-- On `control.listen` requests from this machine are admitted, unless another site has led a browser there.
+- On `admin.listen` requests from this machine are admitted, unless another site has led a browser there.
 
 With a token configured, all three need it.
 """

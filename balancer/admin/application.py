@@ -45,7 +45,7 @@ DRAIN_TIME = 1.0
 """Seconds for which aiohttp continues to read after a response that did not wait for the request's body."""
 
 CLIENT_LIMIT = 64
-"""Limit of connections to `control.listen` that are not admitted yet; further ones are reset."""
+"""Limit of connections to `admin.listen` that are not admitted yet; further ones are reset."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -174,7 +174,7 @@ class AdminApplication:
         return is_admitted(head, entrance, self.token)
 
     def enter(self, client: AdminConnection) -> bool:
-        """Register one more connection to `control.listen`; return False at the limit."""
+        """Register one more connection to `admin.listen`; return False at the limit."""
         if len(self._clients) >= CLIENT_LIMIT:
             return False
         self._clients.add(client)
@@ -220,7 +220,7 @@ class AdminApplication:
         log = self._proxy.access_log
         if request is not None and is_from_sibling(request):
             return
-        if log is not None and log.logs_control and log.takes(entry.status, None):
+        if log is not None and log.logs_admin and log.takes(entry.status, None):
             log.add(entry)
 
     # --- routes

@@ -56,8 +56,8 @@ class AdminClient:
             raise AdminError(one_line(document["error"]))
         if status == 404:
             raise Unreachable(
-                f"no control plane at {self.url}: its control socket was not found on this machine, and it takes "
-                "control requests elsewhere only with its token; see --token"
+                f"no control plane at {self.url}: its admin socket was not found on this machine, and it takes "
+                "admin requests elsewhere only with its token; see --token"
             )
         raise Unreachable(f"{self.url} answers {status}")
 

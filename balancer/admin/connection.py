@@ -1,4 +1,4 @@
-"""Connection to `control.listen`: a client connection with its limits and timeouts that takes only admin requests."""
+"""Connection to `admin.listen`: a client connection with its limits and timeouts that takes only admin requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AdminConnection(DownstreamConnection):
-    """A client connection to `control.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
+    """A client connection to `admin.listen`; beyond `application.CLIENT_LIMIT` of them a new one is reset."""
 
     __slots__ = ("_application",)
 

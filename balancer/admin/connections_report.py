@@ -57,7 +57,7 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "setup": {phase: round(getattr(counts, phase) / max(1, counts.opened), 6) for phase in PHASES},
         "idle_timeout": float(round(pool.idle_connections.limit, 3)),
         "learned": pool.idle_timeout.is_learned,
-        "in_trouble": pool.backoff.is_backing_off,
+        "backing_off": pool.backoff.is_backing_off,
         "last_fault": pool.last_fault,
         "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
     }
@@ -97,7 +97,9 @@ def connection_families(proxy: Proxy) -> Iterator[Metric]:
         f"{PREFIX}_endpoint_setup_seconds", "Time to each phase, summed up", labels=[*OF_ENDPOINT, "phase"]
     )
     idle_timeout = GaugeMetricFamily(
-        f"{PREFIX}_endpoint_horizon_seconds", "Idle age up to which one is leased", labels=OF_ENDPOINT
+        f"{PREFIX}_endpoint_idle_timeout_seconds",
+        "Idle time up to which a connection is reused",
+        labels=OF_ENDPOINT,
     )
     ages = HistogramMetricFamily(
         f"{PREFIX}_endpoint_idle_close_seconds", "Idle age at the worker's close", labels=OF_ENDPOINT

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from balancer.admin.policy_report import summary
 from policies.stats.load import Histogram
 
-TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "in_trouble", "full"})
+TRUE_IF_ANY = frozenset({"draining", "everywhere", "ejected", "departed", "backing_off", "full"})
 """Booleans that are true if true in any process."""
 
 ALIKE = frozenset({"max_in_flight", "options", "spec"})

@@ -67,7 +67,7 @@ class MetricsCollector(Collector):
         yield from self._hedges()
         yield CounterMetricFamily(f"{PREFIX}_abandoned", "Requests whose client left", counts.abandoned)
         yield CounterMetricFamily(
-            f"{PREFIX}_demotions", "Picks that the fallback policy made", proxy.router.fallback_picks
+            f"{PREFIX}_fallback_picks", "Picks that the fallback policy made", proxy.router.fallback_picks
         )
         yield from self._tunnels()
         yield from reload_families(self._control_plane.reload_counts)
@@ -84,7 +84,7 @@ class MetricsCollector(Collector):
         yield probe_family(self._control_plane.load_probes.counts)
         yield from queue_families(proxy)
         yield from panic_families(proxy)
-        errors = CounterMetricFamily(f"{PREFIX}_errors", "Answers of the unit's own", labels=["reason"])
+        errors = CounterMetricFamily(f"{PREFIX}_errors", "Error responses of the balancer", labels=["reason"])
         if proxy.access_log is not None:
             yield log_family(proxy.access_log.counts)
         for reason, number in counts.errors.items():
@@ -173,7 +173,7 @@ class MetricsCollector(Collector):
 
 def panic_families(proxy: Proxy) -> Iterator[Metric]:
     """Yield where panic mode ignores health, and the requests routed meanwhile; "" is the whole pool."""
-    panic, router = proxy.router.fitness.panic, proxy.router
+    panic, router = proxy.router.health.panic, proxy.router
     now = GaugeMetricFamily(f"{PREFIX}_panic", "1: health is ignored here", labels=["region"])
     now.add_metric([""], panic.is_everywhere)
     for region in sorted({state.region for state in router.states}):
@@ -196,7 +196,7 @@ def health_families(control_plane: ControlPlane) -> Iterator[Metric]:
     )
     for state in proxy.router.states:
         labels = _labels(state)
-        healthy.add_metric(labels, state.healthy)
+        healthy.add_metric(labels, state.passes_checks)
         ejected.add_metric(labels, state.is_ejected)
         share.add_metric(labels, state.share)
         ejections.add_metric(labels, state.record.count)

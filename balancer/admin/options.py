@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from balancer.admin.client import UNIX_SCHEME, AdminClient, AdminError, Unreachable
+from balancer.config.load import ENVIRONMENT_PREFIX
+from balancer.config.renamed import renamed_variable
 from balancer.printable import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -16,7 +18,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def default_url() -> str:
     """Return the URL of this machine's balancer: the admin socket named in the environment, else $PORT or 8080."""
-    path = os.environ.get("BALANCER_CONTROL__SOCKET", "")
+    path = os.environ.get("BALANCER_ADMIN__SOCKET", "")
     return (
         f"{UNIX_SCHEME}{path}"
         if path.startswith("/")
@@ -24,15 +26,29 @@ def default_url() -> str:
     )
 
 
+def refuse_renamed_variables(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> str | None:
+    """Return the option's value. Raises `click.UsageError` if the environment has it under the old key `control`."""
+    old = (name for name in os.environ if name.upper().startswith(f"{ENVIRONMENT_PREFIX}CONTROL"))
+    problem = renamed_variable(old, ENVIRONMENT_PREFIX)
+    if problem is not None:
+        raise click.UsageError(problem)
+    return value
+
+
 def connection_options(command: Command) -> Command:
     url = click.option(
         "--url",
         default=default_url,
         metavar="URL",
-        help="Where it serves (default http://127.0.0.1:8080, or $PORT), or unix:/path of its control socket.",
+        help="Where it serves (default http://127.0.0.1:8080, or $PORT), or unix:/path of its admin socket.",
     )
     token = click.option(
-        "--token", envvar="BALANCER_CONTROL__TOKEN", help="Its control.token; also from the environment."
+        "--token",
+        envvar="BALANCER_ADMIN__TOKEN",
+        callback=refuse_renamed_variables,
+        help="Its admin.token; also from the environment.",
     )
     return url(token(command))
 
@@ -57,7 +73,7 @@ class BalancerClient:
         try:
             made = [*lines()]
         except (KeyError, TypeError, ValueError, AttributeError):
-            problem = f"--url: {self._client.url} does not answer as a unit does"
+            problem = f"--url: {self._client.url} is not a balancer"
             raise click.ClickException(problem) from None
         for line in made:
             click.echo(printable(line).replace("\n", " "))

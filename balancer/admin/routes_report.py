@@ -127,7 +127,7 @@ def _watch_families(proxy: Proxy) -> Iterator[Metric]:
     for what, number in watch.counts.items():
         events.add_metric([what], number)
     visits = CounterMetricFamily(
-        f"{PREFIX}_watch_connections", "Connections of the watch's own", labels=["result"]
+        f"{PREFIX}_route_watch_connections", "Test connections of the route watch", labels=["result"]
     )
     visits.add_metric(["made"], watch.connects - watch.failed)
     visits.add_metric(["failed"], watch.failed)

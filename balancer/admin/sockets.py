@@ -19,10 +19,10 @@ from balancer.downstream.acceptor import bind
 from balancer.errors import ListenFailed
 
 if TYPE_CHECKING:
-    from balancer.config.control import AdminConfig
+    from balancer.config.admin import AdminConfig
 
-UNIX_LABEL = "control.socket"
-TCP_LABEL = "control.listen"
+UNIX_LABEL = "admin.socket"
+TCP_LABEL = "admin.listen"
 """Labels under which the sockets are passed on at a hot restart."""
 
 BACKLOG = 64
@@ -93,7 +93,7 @@ def _open_unix(wanted: str, port: int, complain: Callable[[str], None]) -> socke
             path = str(made_directory() / socket_name(port))
         return bind_unix(path)
     except OSError as error:
-        problem = f"control.socket: cannot listen on {path}: {error.strerror or error}"
+        problem = f"admin.socket: cannot listen on {path}: {error.strerror or error}"
         if wanted != "auto":
             raise ListenFailed(problem) from None
         complain(problem)

@@ -61,7 +61,7 @@ def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:
         "endpoints": [endpoint_status(control_plane, state) for state in proxy.router.states],
         "leaving": leaving_status(control_plane),
         "names": names_status(proxy),
-        "watch": watch_status(proxy),
+        "route_watch": watch_status(proxy),
         "events": events_status(proxy),
         "discovery": [
             {
@@ -117,7 +117,7 @@ def build() -> str:
 
 def panic_status(proxy: Proxy) -> dict[str, Any]:
     """Return where panic mode is active, how often it began, and the requests routed in it."""
-    panic = proxy.router.fitness.panic
+    panic = proxy.router.health.panic
     return {
         "everywhere": panic.is_everywhere,
         "regions": sorted(panic.regions),
@@ -158,9 +158,9 @@ def endpoint_status(control_plane: ControlPlane, state: EndpointState) -> dict[s
         "max_in_flight": endpoint.max_in_flight,
         "source": control_plane.registry.member(endpoint.id).source,
         "concurrency": concurrency_status(state),
-        "state": state.standing.value,
+        "state": state.admin_state.value,
         "available": state.available,
-        "healthy": state.healthy,
+        "healthy": state.passes_checks,
         "reachable": state.is_reachable and not state.record.is_unreachable,
         "share": round(state.share, 3),
         "ejection": ejection_status(proxy, state),

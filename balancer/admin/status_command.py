@@ -1,4 +1,4 @@
-"""`balancer status` and `balancer control`: show a running balancer, and send it any admin request."""
+"""`balancer status` and `balancer admin`: show a running balancer, and send it any admin request."""
 
 from __future__ import annotations
 
@@ -51,21 +51,21 @@ def lines_of(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-@click.command("control")
+@click.command("admin")
 @click.argument("method", type=click.Choice(["get", "put", "post", "patch", "delete"], case_sensitive=False))
 @click.argument("path")
 @click.argument("body", required=False)
 @connection_options
-def control(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
+def admin(method: str, path: str, body: str | None, url: str, token: str | None) -> None:
     """Send an admin request to a running balancer and print the response; exit 1 if it is refused.
 
     PATH is what follows /-/ and BODY is JSON; text that is not JSON is sent as a string.
 
     \b
     Examples:
-      balancer control get metrics
-      balancer control put policy '{"name": "latency-weighted", "explore": 0.05}'
-      balancer control post reload
+      balancer admin get metrics
+      balancer admin put policy '{"name": "latency-weighted", "explore": 0.05}'
+      balancer admin post reload
     """
     document: Any = None
     if body is not None:

@@ -30,8 +30,8 @@ class FileDiscovery(Section):
     """Endpoints from a file, which is read again when it has changed."""
 
     path: Path = Field(description="[[endpoints]] in TOML, or in JSON where the name ends in .json")
-    may_be_empty: bool = Field(
-        default=False, description="whether an empty list takes all of them out; else the known ones stay"
+    allow_empty: bool = Field(
+        default=False, description="accept an empty list, which removes all endpoints of the file"
     )
 
 
@@ -43,25 +43,36 @@ class DnsDiscovery(Section):
         default="address",
         description="address: A and AAAA; srv: ports, weights and names of its own (RFC 2782)",
     )
-    port: int | None = Field(default=None, ge=1, le=65535, description="of address records; SRV has its own")
-    scheme: Literal["http", "https"] = Field(default="http", description="what the workers speak")
-    region: Name = Field(default="default", description="of all that this name leads to")
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="of each; SRV has its own")
-    max_in_flight: int | None = Field(default=None, ge=1, description="of each. None: no limit")
+    port: int | None = Field(
+        default=None, ge=1, le=65535, description="port of the endpoints; SRV records have their own"
+    )
+    scheme: Literal["http", "https"] = Field(default="http", description="scheme of the endpoints")
+    region: Name = Field(default="default", description="region of the endpoints")
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="weight of each endpoint; SRV records have their own",
+    )
+    max_in_flight: int | None = Field(
+        default=None, ge=1, description="limit of each endpoint. None: no limit"
+    )
     servers: Servers = Field(
-        default=(), description="address or address:port of those to ask. None named: those of this machine"
+        default=(), description="name servers, as address or address:port. Empty: those of this machine"
     )
-    longest: Seconds = Field(
-        default=300.0, description="seconds, at most, to the next look-up, whatever the TTL"
+    max_ttl: Seconds = Field(
+        default=300.0, description="seconds to the next lookup at most, whatever the TTL"
     )
-    timeout: Seconds = Field(default=2.0, description="seconds for a look-up; what was known stays")
+    timeout: Seconds = Field(
+        default=2.0, description="seconds for a lookup; after a timeout the known endpoints stay"
+    )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.record == "address" and self.port is None:
             raise ValueError("port: is required with address records")
         if self.record == "srv" and "port" in self.model_fields_set:
-            raise ValueError("port: SRV records say their own")
+            raise ValueError("port: SRV records have their own")
         return self
 
     @property

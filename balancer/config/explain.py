@@ -14,11 +14,15 @@ FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-
 class ExplainConfig(Section):
     """Explanations of picks; off unless `enabled` or `header` is set. POST /-/explain turns them on for a while."""
 
-    enabled: bool = Field(default=False, description="explain every pick, and count reasons in the metrics")
+    enabled: bool = Field(
+        default=False, description="explain every pick, and count the reasons in the metrics"
+    )
     header: FieldName | None = Field(
-        default=None, description="a request with this field is told why it went where it went"
+        default=None, description="field of a request that asks for an explanation in the response"
     )
-    trust: Literal["proxies", "everybody"] = Field(
-        default="proxies", description="whose field counts: that of trusted_proxies, or of everybody"
+    trust: Literal["proxies", "all"] = Field(
+        default="proxies", description="senders whose field counts: trusted_proxies, or all"
     )
-    answer: FieldName = Field(default="X-Picked", description="the field of the response that says so")
+    response_header: FieldName = Field(
+        default="X-Picked", description="field of the response with the explanation"
+    )

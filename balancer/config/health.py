@@ -1,4 +1,4 @@
-"""The tables [checks], [ejection], [panic] and [slow_start] of the configuration: endpoint health.
+"""The tables [health_checks], [outlier_detection], [panic] and [slow_start] of the configuration: endpoint health.
 
 The reasons for a default are documented with the mechanism, in `policies`.
 """
@@ -19,25 +19,28 @@ from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 
 
-class ChecksConfig(Section):
+class HealthChecksConfig(Section):
     """Active checks. Without a path they only connect to unreachable endpoints: no path is known to be cheap and
     meaningful on every worker.
     """
 
     path: str | None = Field(
         default=None,
-        description="GET this of every endpoint. None: only connect, to who was not to be reached",
+        description="path requested from every endpoint. None: only unreachable endpoints are checked, by a connection",
     )
     status: int | None = Field(
-        default=None, ge=200, le=599, description="the good answer. None: any from 200 to 399"
+        default=None, ge=200, le=599, description="status of a passed check. None: any from 200 to 399"
     )
-    interval: Seconds = Field(default=5.0, description="between checks while nothing changes")
+    interval: Seconds = Field(default=5.0, description="seconds between two checks")
     fast_interval: Seconds = Field(
-        default=2.0, description="while something changes, or the endpoint is down"
+        default=2.0,
+        description="seconds between two checks while the state changes or the endpoint is unhealthy",
     )
-    timeout: Seconds = Field(default=1.0, description="a check, from before its connection to its last byte")
-    rise: int = Field(default=2, ge=1, le=100, description="good ones in a row until it is healthy")
-    fall: int = Field(default=3, ge=1, le=100, description="bad ones in a row until it is not")
+    timeout: Seconds = Field(
+        default=1.0, description="seconds for a check, from the connect to the last byte"
+    )
+    rise: int = Field(default=2, ge=1, le=100, description="consecutive passed checks until it is healthy")
+    fall: int = Field(default=3, ge=1, le=100, description="consecutive failed checks until it is unhealthy")
 
     @field_validator("path")
     @classmethod
@@ -59,25 +62,30 @@ class ChecksConfig(Section):
         return CheckPlan(self.path, self.status, self.timeout, rules, seed)
 
 
-class EjectionConfig(Section):
+class OutlierDetectionConfig(Section):
     """Outlier detection: an endpoint that fails live traffic is ejected for a while; never more than half of the pool.
     0 switches a rule off.
     """
 
-    failures: int = Field(default=5, ge=0, le=10_000, description="in a row. 0: never for that")
+    failures: int = Field(default=5, ge=0, le=10_000, description="consecutive failures. 0: off")
     success_rate: float = Field(
-        default=0.8, ge=0, le=1, description="less than this part of what the others reach. 0: never for that"
+        default=0.8,
+        ge=0,
+        le=1,
+        description="least success rate, as a part of that of the other endpoints. 0: off",
     )
-    window: Seconds = Field(default=30.0, description="over which the success rate is taken")
-    requests: int = Field(default=5, ge=1, description="in the window, at least, for a success rate")
+    window: Seconds = Field(default=30.0, description="seconds over which the success rate is measured")
+    min_requests: int = Field(default=5, ge=1, description="requests in the window for a success rate")
     latency: float = Field(
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="waits this many times as long as is usual in the pool. 0: never for that",
+        description="highest latency above the floor, as a multiple of the pool's median. 0: off",
     )
-    time: Seconds = Field(default=30.0, description="of the first ejection; the n-th takes n times as long")
-    longest: Seconds = Field(default=300.0, description="ejection")
+    base_time: Seconds = Field(
+        default=30.0, description="seconds of the first ejection; the n-th takes n times as long"
+    )
+    max_time: Seconds = Field(default=300.0, description="seconds of an ejection at most")
 
     def rules(self) -> EjectionRules:
         """Return the rules of outlier detection as plain values."""
@@ -87,7 +95,12 @@ class EjectionConfig(Section):
 class PanicConfig(Section):
     """Panic mode: health is ignored when too few endpoints are healthy."""
 
-    share: float = Field(default=0.5, ge=0, le=1, description="part that must be fit. 0: never panic")
+    threshold: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="healthy share of the pool below which health is ignored. 0: never",
+    )
 
 
 class SlowStartConfig(Section):
@@ -97,18 +110,18 @@ class SlowStartConfig(Section):
     """
 
     window: float = Field(
-        default=0.0, ge=0, le=86_400, allow_inf_nan=False, description="until the whole share. 0: at once"
+        default=0.0, ge=0, le=86_400, allow_inf_nan=False, description="duration in seconds. 0: off"
     )
-    least: float = Field(default=0.1, gt=0, le=1, description="part of the share to begin with")
+    minimum: float = Field(default=0.1, gt=0, le=1, description="share of its weight at the start")
 
 
 def health_of(
-    ejection: EjectionConfig, panic: PanicConfig, slow_start: SlowStartConfig, rng: Random
+    outlier_detection: OutlierDetectionConfig, panic: PanicConfig, slow_start: SlowStartConfig, rng: Random
 ) -> Health:
     """Return the health mechanisms that these tables configure."""
     return Health(
         rng,
-        ejection=ejection.rules(),
-        panic=Panic(panic.share),
-        slow_start=SlowStart(slow_start.window, slow_start.least),
+        ejection=outlier_detection.rules(),
+        panic=Panic(panic.threshold),
+        slow_start=SlowStart(slow_start.window, slow_start.minimum),
     )

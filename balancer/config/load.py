@@ -23,18 +23,25 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from balancer.config.control import AdminConfig
+from balancer.config.admin import AdminConfig
 from balancer.config.discovery import DiscoveryConfig, check_unique
 from balancer.config.documents import read_document
 from balancer.config.explain import ExplainConfig
-from balancer.config.health import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig, health_of
+from balancer.config.health import (
+    HealthChecksConfig,
+    OutlierDetectionConfig,
+    PanicConfig,
+    SlowStartConfig,
+    health_of,
+)
 from balancer.config.key import KeyConfig
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load_probes import LoadProbesConfig
-from balancer.config.names import NamesConfig, WatchConfig
+from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
-from balancer.config.queue import ConcurrencyConfig, QueueConfig, SheddingConfig
+from balancer.config.queue import AdmissionConfig, ConcurrencyConfig, QueueConfig
 from balancer.config.record import RecordConfig
+from balancer.config.renamed import renamed_at, renamed_variable
 from balancer.config.retries import HedgingConfig, RetryConfig
 from balancer.config.sections import (
     EndpointConfig,
@@ -103,15 +110,15 @@ class Settings(BaseSettings):
     http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
     queue: QueueConfig = QueueConfig()
-    shedding: SheddingConfig = SheddingConfig()
+    admission: AdmissionConfig = AdmissionConfig()
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     headers: HeadersConfig = HeadersConfig()
     pool: PoolConfig = PoolConfig()
     names: NamesConfig = NamesConfig()
-    watch: WatchConfig = WatchConfig()
-    checks: ChecksConfig = ChecksConfig()
+    route_watch: RouteWatchConfig = RouteWatchConfig()
+    health_checks: HealthChecksConfig = HealthChecksConfig()
     load_probes: LoadProbesConfig = LoadProbesConfig()
-    ejection: EjectionConfig = EjectionConfig()
+    outlier_detection: OutlierDetectionConfig = OutlierDetectionConfig()
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()
     sticky: StickyConfig = StickyConfig()
@@ -119,7 +126,7 @@ class Settings(BaseSettings):
     log: LogConfig = LogConfig()
     record: RecordConfig = RecordConfig()
     explain: ExplainConfig = ExplainConfig()
-    control: AdminConfig = AdminConfig()
+    admin: AdminConfig = AdminConfig()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -135,15 +142,15 @@ class Settings(BaseSettings):
         """Limits of the connection pools."""
         return self.pool.limits(self.timeouts.connect, self.seed)
 
-    def fitness(self) -> Health:
+    def health(self) -> Health:
         """Return the health mechanisms. They have their own generator, so that a seeded policy's random sequence does
         not depend on them.
         """
-        return health_of(self.ejection, self.panic, self.slow_start, Random(self.seed))
+        return health_of(self.outlier_detection, self.panic, self.slow_start, Random(self.seed))
 
     def check_plan(self) -> CheckPlan:
         """Return the parameters of the active checks."""
-        return self.checks.plan(self.seed)
+        return self.health_checks.plan(self.seed)
 
     def server_tls(self) -> ServerTls | None:
         """Return the TLS context for clients, None without TLS. Raises `TlsProblem`."""
@@ -169,6 +176,7 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     Heroku's $PORT sets `listen` on all addresses, and its $WEB_CONCURRENCY sets `processes`, unless `overrides` has
     them. Raises `ConfigError`.
     """
+    refuse_renamed_variables()
     document = read_file(path) if path is not None else {}
     overrides = dict(overrides)
     if "listen" not in overrides and (port := os.environ.get("PORT")):
@@ -187,6 +195,13 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Settings:
     except PoliciesError as error:
         raise ConfigError(str(error) if str(error).startswith("policy") else f"policy: {error}") from None
     return settings
+
+
+def refuse_renamed_variables() -> None:
+    """Check that no environment variable has the name of a renamed key. Raises `ConfigError`."""
+    problem = renamed_variable(os.environ, ENVIRONMENT_PREFIX)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _all_addresses(port: str) -> str:
@@ -265,7 +280,8 @@ def first_problem(error: ValidationError) -> str:
     if problem["type"] == "missing":
         message = "is required"
     elif problem["type"] == "extra_forbidden":
-        message = "is not a known key"
+        new = renamed_at(problem["loc"])
+        message = "is not a known key" if new is None else f"renamed to {new}"
     elif problem["type"] != "value_error":
         given = repr(problem["input"])
         message = (

@@ -14,15 +14,17 @@ class LoadProbesConfig(Section):
     """Load probes; off without a path, and sent only while the policy needs them."""
 
     path: str | None = Field(
-        default=None, pattern=r"^/[!-~]*$", description="GET this of a worker whose load the policy asks for"
+        default=None,
+        pattern=r"^/[!-~]*$",
+        description="path of the load report; the policy decides which workers are asked",
     )
     timeout: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=1.0, description="seconds, from before the connection to the last byte"
+        default=1.0, description="seconds for a probe, from the connect to the last byte"
     )
-    most: int = Field(
-        default=100, ge=1, le=10_000, description="under way at once; further ones are not sent"
+    max_in_flight: int = Field(
+        default=100, ge=1, le=10_000, description="concurrent probes; further ones are not sent"
     )
 
     def plan(self) -> ProbePlan:
         """Return the parameters of the load probes."""
-        return ProbePlan(self.path, self.timeout, self.most)
+        return ProbePlan(self.path, self.timeout, self.max_in_flight)

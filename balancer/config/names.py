@@ -1,4 +1,4 @@
-"""The tables [names] and [watch] of the configuration: DNS resolution, and monitoring of the routes to endpoints."""
+"""The tables [names] and [route_watch] of the configuration: DNS resolution and monitoring of connect times."""
 
 from __future__ import annotations
 
@@ -22,60 +22,64 @@ class NamesConfig(Section):
 
     resolver: Literal["system", "dns"] = Field(
         default="system",
-        description="system: as this machine does it, in a thread; dns: name servers, with TTLs",
+        description="system: getaddrinfo in a thread; dns: name servers, with their TTLs",
     )
     servers: Servers = Field(
         default=(),
-        description="with dns: address or address:port of those to ask. None named: this machine's",
+        description="name servers for dns, as address or address:port. Empty: those of this machine",
     )
-    ttl: Seconds = Field(default=30.0, description="seconds; of answers of the system, which tells none")
-    shortest: Seconds = Field(default=1.0, description="seconds that an answer holds, whatever its TTL")
-    longest: Seconds = Field(default=300.0, description="seconds that an answer holds at most")
-    stale: Week = Field(
+    ttl: Seconds = Field(
+        default=30.0, description="TTL in seconds of answers of the system resolver, which gives none"
+    )
+    min_ttl: Seconds = Field(default=1.0, description="seconds that an answer is fresh at least")
+    max_ttl: Seconds = Field(default=300.0, description="seconds that an answer is fresh at most")
+    max_stale: Week = Field(
         default=86_400.0,
-        description="seconds that an answer serves after that, while there is no newer one. 0: never",
+        description="seconds that an expired answer is used while there is no newer one. 0: never",
     )
-    negative: Seconds = Field(
-        default=5.0, description="seconds without another look-up after one that failed"
-    )
-    timeout: Seconds = Field(default=5.0, description="seconds for a look-up")
-    ahead: bool = Field(
+    negative_ttl: Seconds = Field(default=5.0, description="seconds after a failed lookup until the next one")
+    timeout: Seconds = Field(default=5.0, description="seconds for a lookup")
+    prefetch: bool = Field(
         default=True,
-        description="false: names are looked up when a connection needs them, as most clients do it",
+        description="look names up in the background. false: when a connection needs them",
     )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
         if self.servers and self.resolver != "dns":
             raise ValueError('servers: are for resolver = "dns"')
-        if self.shortest > self.longest:
-            raise ValueError(f"shortest: must not be above longest ({self.longest:g}), got {self.shortest:g}")
+        if self.min_ttl > self.max_ttl:
+            raise ValueError(f"min_ttl: must not be above max_ttl ({self.max_ttl:g}), got {self.min_ttl:g}")
         return self
 
     def plan(self) -> NamesPlan:
         """Return the resolver settings as plain values."""
-        rules = NameRules(self.shortest, self.longest, self.stale, self.negative)
+        rules = NameRules(self.min_ttl, self.max_ttl, self.max_stale, self.negative_ttl)
         if self.resolver == "dns":
-            return NamesPlan(rules, DnsLookup(self.servers, self.timeout), self.resolver, self.ahead)
-        return NamesPlan(rules, SystemLookup(self.ttl, self.timeout), self.resolver, self.ahead)
+            return NamesPlan(rules, DnsLookup(self.servers, self.timeout), self.resolver, self.prefetch)
+        return NamesPlan(rules, SystemLookup(self.ttl, self.timeout), self.resolver, self.prefetch)
 
 
-class WatchConfig(Section):
+class RouteWatchConfig(Section):
     """Detection of endpoints whose connect time has departed from its baseline."""
 
-    enabled: bool = Field(default=True, description="false: connections are not looked at")
+    enabled: bool = Field(default=True, description="monitor connect times")
     factor: float = Field(
-        default=2.0, gt=1, le=100, allow_inf_nan=False, description="times what is usual is a departure"
+        default=2.0,
+        gt=1,
+        le=100,
+        allow_inf_nan=False,
+        description="multiple of the baseline that counts as a change",
     )
-    least: Seconds = Field(default=0.005, description="seconds above what is usual, that it must be, too")
-    lasting: Seconds = Field(default=60.0, description="seconds that every connection must show it")
-    every: Seconds | None = Field(
+    minimum: Seconds = Field(default=0.005, description="seconds above the baseline that count as a change")
+    duration: Seconds = Field(default=60.0, description="seconds that a change must last")
+    interval: Seconds | None = Field(
         default=None,
         ge=1,
-        description="seconds without a connection after which the watch opens one. None: it never does",
+        description="seconds without a connect after which a test connection is opened. None: never",
     )
 
     def plan(self) -> WatchPlan:
         """Return the watch settings as plain values."""
-        rules = BaselineRules(factor=self.factor, least=self.least, lasting=self.lasting)
-        return WatchPlan(self.enabled, rules, self.every)
+        rules = BaselineRules(factor=self.factor, least=self.minimum, lasting=self.duration)
+        return WatchPlan(self.enabled, rules, self.interval)

@@ -14,59 +14,59 @@ from balancer.upstream.pool_limits import PoolLimits
 class PoolConfig(Section):
     """Connection pool of each endpoint: idle time, age, preconnect, heartbeat and backoff."""
 
-    idle: Seconds = Field(
+    idle_timeout: Seconds = Field(
         default=30.0,
-        description="keep an unused one for so long at most; how long the worker keeps it is learned",
+        description="seconds that an idle connection is kept at most; the worker's own idle timeout is estimated",
     )
     risk: float = Field(
         default=0.01,
         ge=0,
         le=0.5,
-        description="chance that the worker has closed one that is used again, a tenth of it for what may not be "
-        "repeated; 0: nothing is learned, and `idle` must stay below what the worker keeps",
+        description="accepted chance that the worker has closed a reused connection, a tenth of it for requests that "
+        "must not be repeated; 0: nothing is estimated, and `idle_timeout` must stay below the worker's",
     )
     max_age: Seconds = Field(
-        default=300.0, description="oldest connection that is used again, less up to 10 %"
+        default=300.0, description="seconds after which a connection is not reused, less up to 10 %"
     )
-    requests: int | None = Field(
-        default=None, ge=1, description="on one connection, less up to 10 %. None: any number"
+    max_requests: int | None = Field(
+        default=None, ge=1, description="requests on one connection, less up to 10 %. None: no limit"
     )
-    warm: int = Field(
+    preconnect: int = Field(
         default=0,
         ge=0,
         le=1000,
-        description="connections kept ready to each endpoint, beside those in use; 0: none is opened ahead",
+        description="spare connections to each endpoint that are kept open; 0: none",
     )
     heartbeat: str | None = Field(
         default=None,
         pattern=r"^/[!-~]*$",
-        description="path asked for to keep the warm ones alive. None: they are opened anew before they end",
+        description="path of a request that keeps spare connections alive. None: they are replaced before they expire",
     )
-    heartbeat_method: Literal["HEAD", "GET"] = Field(default="HEAD", description="of the heartbeat")
-    backoff: float = Field(
+    heartbeat_method: Literal["HEAD", "GET"] = Field(default="HEAD", description="method of the heartbeat")
+    max_backoff: float = Field(
         default=1.0,
         ge=0,
         le=60,
-        description="seconds: longest pause between connects to an endpoint that several have failed to; 0: none",
+        description="longest pause in seconds between connects after several have failed; 0: no pause",
     )
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        if self.heartbeat is not None and not self.warm:
-            raise ValueError("heartbeat: is for warm connections, and warm is 0")
+        if self.heartbeat is not None and not self.preconnect:
+            raise ValueError("heartbeat: is for spare connections, and preconnect is 0")
         return self
 
     def limits(self, connect_timeout: float, seed: int | None) -> PoolLimits:
         """Return the limits of the connection pools; `connect_timeout` is in seconds."""
         return PoolLimits(
-            idle=self.idle,
+            idle=self.idle_timeout,
             max_age=self.max_age,
             connect_timeout=connect_timeout,
-            requests=self.requests,
+            requests=self.max_requests,
             idle_timeout=IdleTimeoutRules(self.risk, self.risk / 10),
-            warm=self.warm,
+            warm=self.preconnect,
             heartbeat=self.heartbeat,
             heartbeat_method=self.heartbeat_method,
-            backoff=self.backoff,
+            backoff=self.max_backoff,
             seed=seed,
         )

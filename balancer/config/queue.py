@@ -1,4 +1,4 @@
-"""The tables [queue], [shedding] and [concurrency] of the configuration: behaviour under overload."""
+"""The tables [queue], [admission] and [concurrency] of the configuration: behaviour under overload."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ class QueueConfig(Section):
     """Wait queue while every endpoint is full; `limits.queue` and `timeouts.queue` bound it."""
 
     order: Literal["fifo", "adaptive"] = Field(
-        default="fifo", description="adaptive: newest first while the queue has stood for long"
+        default="fifo", description="adaptive: last in, first out while the queue does not empty"
     )
-    limit_header: FieldName | None = Field(
-        default=None, description="says in milliseconds how long the client waits for its answer"
+    timeout_header: FieldName | None = Field(
+        default=None, description="field with the client's timeout in milliseconds"
     )
     start_header: FieldName | None = Field(
-        default=None, description="says when the first proxy got the request; of trusted_proxies only"
+        default=None,
+        description="field with the time at which the first proxy received the request; from trusted_proxies only",
     )
-    start_limit: Seconds = Field(
-        default=30.0, description="with start_header: how long that proxy waits; Heroku's router does 30 s"
+    start_timeout: Seconds = Field(
+        default=30.0,
+        description="with start_header: that proxy's timeout in seconds; Heroku's router has 30 s",
     )
 
 
 class LevelConfig(Section):
     """One priority level, with the loads at which its requests are shed."""
 
-    name: Name = Field(description="the value of shedding.header that means it, in any case")
-    queue: float = Field(default=1.0, gt=0, le=1, description="share of the queue at which it is refused")
+    name: Name = Field(description="value of admission.header, case-insensitive")
+    queue: float = Field(
+        default=1.0, gt=0, le=1, description="fill level of the queue at which it is rejected"
+    )
     in_flight: float = Field(
-        default=1.0, gt=0, le=1, description="share of what the endpoints may hold at which it is refused"
+        default=1.0, gt=0, le=1, description="share of the endpoints' limits in use at which it is rejected"
     )
 
 
@@ -49,16 +53,18 @@ DEFAULT_LEVELS = (
 )
 
 
-class SheddingConfig(Section):
-    """Load shedding by priority level."""
+class AdmissionConfig(Section):
+    """Admission control: requests of low priority levels are rejected first."""
 
-    header: FieldName | None = Field(default=None, description="says how important a request is. None: off")
-    trust: Literal["proxies", "everybody"] = Field(
-        default="proxies", description="whose header is believed: that of trusted_proxies, or anybody's"
+    header: FieldName | None = Field(
+        default=None, description="field with the priority level of a request. None: off"
     )
-    default: Name = Field(default="normal", description="the level of requests that say none")
+    trust: Literal["proxies", "all"] = Field(
+        default="proxies", description="senders whose field counts: trusted_proxies, or all"
+    )
+    default: Name = Field(default="normal", description="level of requests without one")
     levels: tuple[LevelConfig, ...] = Field(
-        default=DEFAULT_LEVELS, min_length=1, max_length=8, description="the highest first"
+        default=DEFAULT_LEVELS, min_length=1, max_length=8, description="priority levels, the highest first"
     )
 
     @model_validator(mode="after")
@@ -79,12 +85,16 @@ class SheddingConfig(Section):
 class ConcurrencyConfig(Section):
     """Adaptive concurrency limit of each endpoint, derived from its latency."""
 
-    adaptive: bool = Field(default=False, description="false: max_in_flight alone")
-    initial: int = Field(default=20, ge=1, le=100_000, description="requests at once, to begin with")
-    minimum: int = Field(default=4, ge=1, le=100_000, description="never fewer")
-    maximum: int = Field(default=1000, ge=1, le=100_000, description="never more, nor than max_in_flight")
+    adaptive: bool = Field(default=False, description="derive limits from latency. false: max_in_flight only")
+    initial: int = Field(default=20, ge=1, le=100_000, description="requests in flight at the start")
+    minimum: int = Field(
+        default=4, ge=1, le=100_000, description="requests in flight that are always allowed"
+    )
+    maximum: int = Field(
+        default=1000, ge=1, le=100_000, description="highest limit; max_in_flight applies too"
+    )
     tolerance: float = Field(
-        default=1.5, gt=1, le=10, description="times its usual latency that an endpoint may take"
+        default=1.5, gt=1, le=10, description="accepted latency as a multiple of the latency without queueing"
     )
 
     @model_validator(mode="after")
@@ -102,19 +112,19 @@ class ConcurrencyConfig(Section):
         return ConcurrencyRules(self.initial, self.minimum, self.maximum, self.tolerance)
 
 
-def admission_rules(queue: QueueConfig, shedding: SheddingConfig) -> AdmissionRules | None:
+def admission_rules(queue: QueueConfig, admission: AdmissionConfig) -> AdmissionRules | None:
     """Return the rules of admission control; None if no header for it is configured."""
-    if queue.limit_header is None and queue.start_header is None and shedding.header is None:
+    if queue.timeout_header is None and queue.start_header is None and admission.header is None:
         return None
-    is_public = shedding.trust == "everybody"
-    levels = shedding.by_name()
-    of_trusted = HintFields(shedding.header, levels, queue.limit_header, queue.start_header)
+    is_public = admission.trust == "all"
+    levels = admission.by_name()
+    of_trusted = HintFields(admission.header, levels, queue.timeout_header, queue.start_header)
     of_others = None
-    if queue.limit_header is not None or (is_public and shedding.header is not None):
-        of_others = HintFields(shedding.header if is_public else None, levels, queue.limit_header)
-    if shedding.header is None:
-        return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_limit)
-    by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in shedding.levels)
+    if queue.timeout_header is not None or (is_public and admission.header is not None):
+        of_others = HintFields(admission.header if is_public else None, levels, queue.timeout_header)
+    if admission.header is None:
+        return AdmissionRules(of_trusted, of_others, ONLY_LEVEL, 0, queue.start_timeout)
+    by_number = tuple(Level(level.name, level.queue, level.in_flight) for level in admission.levels)
     return AdmissionRules(
-        of_trusted, of_others, by_number, levels[shedding.default.lower()], queue.start_limit
+        of_trusted, of_others, by_number, levels[admission.default.lower()], queue.start_timeout
     )

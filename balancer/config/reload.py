@@ -20,7 +20,7 @@ from balancer.membership.file_source import FileSource
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError
 
-FIXED = ("listen", "processes", "seed", "control.socket", "control.listen")
+FIXED = ("listen", "processes", "seed", "admin.socket", "admin.listen")
 """Keys that take effect only at the start."""
 
 

@@ -20,19 +20,19 @@ class RetryConfig(Section):
     """Retry budget and conditions; the number of further endpoints is `retries`."""
 
     share: float = Field(
-        default=0.2, ge=0, le=1, description="of the requests of the last 10 s, that may be sent again"
+        default=0.2, ge=0, le=1, description="budget: share of the requests of the last 10 s"
     )
     per_second: float = Field(
-        default=10.0, ge=0, le=10_000, description="requests that may be sent again beside that share"
+        default=10.0, ge=0, le=10_000, description="retries per second beside that share"
     )
     body: int = Field(
-        default=65_536, ge=0, le=1 << 26, description="bytes of a body that are kept for a further endpoint"
+        default=65_536, ge=0, le=1 << 26, description="bytes of a request body that are kept for a retry"
     )
     statuses: tuple[ErrorStatus, ...] = Field(
-        default=(502, 503), description="of workers, after which an idempotent request goes elsewhere"
+        default=(502, 503), description="worker statuses after which an idempotent request is retried"
     )
     idempotency_key: bool = Field(
-        default=False, description="a request with an Idempotency-Key counts as idempotent"
+        default=False, description="treat requests with an Idempotency-Key as idempotent"
     )
 
     def retries(self, limit: int) -> Retries:
@@ -44,13 +44,16 @@ class RetryConfig(Section):
 class HedgingConfig(Section):
     """Hedging: a second attempt beside the first when that is late."""
 
-    enabled: bool = Field(default=False, description="ask a second endpoint when the first is late")
+    enabled: bool = Field(default=False, description="send a late request to a second endpoint too")
     quantile: float = Field(
-        default=0.95, ge=0.5, le=0.999, description="share of the requests that are in time, by region"
+        default=0.95,
+        ge=0.5,
+        le=0.999,
+        description="quantile of a region's latency after which a request is late",
     )
-    share: float = Field(default=0.05, gt=0, le=0.5, description="of the requests, that may be hedged")
-    least: float = Field(default=0.01, ge=0.01, le=60, description="seconds before which nobody is late")
+    share: float = Field(default=0.05, gt=0, le=0.5, description="share of the requests that may be hedged")
+    minimum: float = Field(default=0.01, ge=0.01, le=60, description="shortest delay of a hedge in seconds")
 
     def hedging(self) -> Hedging | None:
         """Return the hedging rules; None if it is off."""
-        return Hedging(self.quantile, self.share, self.least) if self.enabled else None
+        return Hedging(self.quantile, self.share, self.minimum) if self.enabled else None

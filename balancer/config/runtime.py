@@ -12,7 +12,7 @@ from balancer.config.discovery import DiscoveryConfig
 from balancer.config.explain import ExplainConfig
 from balancer.config.limits import Limits, Timeouts
 from balancer.config.load import Settings
-from balancer.config.queue import QueueConfig, SheddingConfig, admission_rules
+from balancer.config.queue import AdmissionConfig, QueueConfig, admission_rules
 from balancer.config.record import RecordConfig
 from balancer.config.sections import EndpointConfig, LogConfig, PolicySpec, UpstreamTlsConfig
 from balancer.config.sticky import StickyConfig
@@ -42,14 +42,14 @@ class RuntimeConfig:
     policy: PolicySpec
     concurrency: ConcurrencyRules | None
     admission_rules: AdmissionRules | None
-    stated: tuple[QueueConfig, SheddingConfig]  # sources of `admission_rules`, which cannot be compared
+    stated: tuple[QueueConfig, AdmissionConfig]  # sources of `admission_rules`, which cannot be compared
     queue_is_adaptive: bool
     home_region: Region | None
     retries: Retries
     hedging: Hedging | None
     check_plan: CheckPlan
     probe_plan: ProbePlan
-    fitness: Health
+    health: Health
     timeouts: Timeouts
     limits: Limits
     pools: PoolLimits
@@ -79,7 +79,7 @@ class RuntimeConfig:
 
 def runtime_config_of(settings: Settings) -> RuntimeConfig:
     """Return the runtime configuration for `settings`. Raises `TlsProblem`."""
-    names, token = settings.headers.internal, settings.control.token
+    names, token = settings.headers.internal, settings.admin.token
     internal = InternalFields(names) if names else None
     sticky = settings.sticky if settings.sticky.cookie or settings.sticky.header else None
     stickiness = Stickiness(sticky) if sticky is not None else None
@@ -88,19 +88,19 @@ def runtime_config_of(settings: Settings) -> RuntimeConfig:
         discovery=settings.discovery,
         policy=settings.policy,
         concurrency=settings.concurrency.rules(),
-        admission_rules=admission_rules(settings.queue, settings.shedding),
-        stated=(settings.queue, settings.shedding),
+        admission_rules=admission_rules(settings.queue, settings.admission),
+        stated=(settings.queue, settings.admission),
         queue_is_adaptive=settings.queue.order == "adaptive",
         home_region=settings.home_region,
         retries=settings.retry.retries(settings.retries),
         hedging=settings.hedging.hedging(),
         check_plan=settings.check_plan(),
         probe_plan=settings.load_probes.plan(),
-        fitness=settings.fitness(),
+        health=settings.health(),
         timeouts=_timeouts(settings),
         limits=_limits(settings),
         pools=settings.pool_limits,
-        routes=RoutesPlan(settings.names.plan(), settings.watch.plan()),
+        routes=RoutesPlan(settings.names.plan(), settings.route_watch.plan()),
         trusted_proxies=settings.trusted_proxies,
         proxy_protocol=settings.proxy_protocol,
         internal_names=names,

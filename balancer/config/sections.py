@@ -308,7 +308,7 @@ class LogConfig(Section):
         le=1_000_000,
         description="entries that may wait to be written; more are dropped",
     )
-    control: bool = Field(default=True, description="log requests under /-/ too")
+    admin: bool = Field(default=True, description="log admin requests too")
 
 
 class CertificateConfig(Section):
@@ -326,7 +326,7 @@ class TlsConfig(Section):
     certificates: tuple[CertificateConfig, ...] = Field(
         default=(), description="several, chosen by SNI; the first is for whoever names none of them"
     )
-    minimum: Literal["1.2", "1.3"] = Field(default="1.2", description="version of TLS")
+    min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="oldest accepted version of TLS")
     client_ca: Path | None = Field(
         default=None, description="PEM; clients are asked for a certificate that these have signed"
     )

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from balancer.config.control import AdminConfig
+from balancer.config.admin import AdminConfig
 from balancer.config.listen import HostPort, ListenAddress
 from balancer.config.load import ConfigError, Settings, first_problem, read_file
-from balancer.config.names import NamesConfig, WatchConfig
+from balancer.config.names import NamesConfig, RouteWatchConfig
 from balancer.config.pool import PoolConfig
 from balancer.config.retries import RetryConfig
 from balancer.config.sections import (
@@ -110,9 +110,9 @@ class SidecarConfig(Section):
     retry: RetryConfig = RetryConfig()
     limits: LimitsConfig = LimitsConfig()
     names: NamesConfig = NamesConfig()
-    watch: WatchConfig = WatchConfig()
+    route_watch: RouteWatchConfig = RouteWatchConfig()
     log: LogConfig = LogConfig()
-    control: AdminConfig = AdminConfig()
+    admin: AdminConfig = AdminConfig()
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -140,7 +140,7 @@ class SidecarConfig(Section):
 
     def front(self) -> Settings:
         """Return the settings of the common front: clients, access log and admin interface."""
-        return _bare(listen=self.listen, log=self.log, control=self.control, **self._common())
+        return _bare(listen=self.listen, log=self.log, admin=self.admin, **self._common())
 
     def unit_of(self, origin: OriginConfig) -> Settings:
         """Return the settings of the proxy for one origin."""
@@ -164,7 +164,7 @@ class SidecarConfig(Section):
             "timeouts": self.timeouts,
             "limits": self.limits,
             "names": self.names,
-            "watch": self.watch,
+            "route_watch": self.route_watch,
             "headers": {"internal": (MARKER,)},
         }
 

@@ -104,8 +104,8 @@ class Explaining:
         self._router = router
         self._explanations = explanations
         self._asks = re.compile(rb"\n(?i:%b):" % re.escape((config.header or "").encode())).search
-        self._trusts_all = config.trust == "everybody"
-        self._answer = config.answer
+        self._trusts_all = config.trust == "all"
+        self._answer = config.response_header
         self.line = b""
         """Response line that explains the last pick, b"" if it was not explained."""
 

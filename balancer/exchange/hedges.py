@@ -77,9 +77,9 @@ class Hedges:
         if attempt.has_failed:
             return
         if first_byte_at is not None:
-            self.hedging.judge(state, first_byte_at - attempt.assignment.routed_at, now)
+            self.hedging.record(state, first_byte_at - attempt.assignment.routed_at, now)
         elif attempt.exchange is not None:
-            self.hedging.judge(state, None, now)
+            self.hedging.record(state, None, now)
             attempt.exchange.hedge(attempt, self.hedging)
 
     def _set_timer(self, now: float) -> None:

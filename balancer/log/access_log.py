@@ -59,9 +59,9 @@ class AccessLog:
         rng: Random,
         sample: float = 1.0,
         limit: int = 10_000,
-        logs_control: bool = True,
+        logs_admin: bool = True,
     ) -> None:
-        self.logs_control = logs_control
+        self.logs_admin = logs_admin
         self.counts = LogCounts()
         self._output = output
         self._line = line
@@ -114,11 +114,9 @@ class AccessLog:
         self._reopens = True
         self._wakes.set()
 
-    def apply(
-        self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_control: bool
-    ) -> None:
+    def apply(self, output: LogOutput, line: Format, *, sample: float, limit: int, logs_admin: bool) -> None:
         """Switch to another open output and other settings; queued entries are written to it too."""
-        self.logs_control = logs_control
+        self.logs_admin = logs_admin
         self._sample = sample
         self._drawn_with = f"{sample:g}"
         self._limit = limit

@@ -154,7 +154,7 @@ def outcome(entry: Entry) -> tuple[str, int, int]:
 
 def _good_end(entry: Entry) -> str:
     if entry.endpoint is None:
-        return "control"
+        return "admin"
     if entry.status == 101 or (entry.method == b"CONNECT" and entry.status < 300):
         return "tunnel"
     return "ok" if entry.status < 500 else "error_status"

@@ -110,7 +110,7 @@ class Checks:
             watch.verdict.rules = plan.rules
         for state in self._router.states if plan.path is None else ():
             self.by_id.pop(state.id, None)
-            if not state.healthy:
+            if not state.passes_checks:
                 self._router.set_healthy(state.id, True)
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ class Checks:
             self._router.set_healthy(endpoint_id, verdict.is_healthy, is_reachable=is_reachable)
 
     def _is_due(self, state: EndpointState, watch: Watch, now: float) -> bool:
-        if state.standing is AdminState.DOWN:
+        if state.admin_state is AdminState.MAINTENANCE:
             return False
         if state.record.is_unreachable:
             watch.verdict.check_soon(now)

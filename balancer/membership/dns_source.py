@@ -63,7 +63,7 @@ class DnsSource:
             await resolver.close()
         self.problem = None
         self._pause = SHORTEST
-        self.next_at = now + min(max(ttl, SHORTEST), self.config.longest)
+        self.next_at = now + min(max(ttl, SHORTEST), self.config.max_ttl)
         return endpoints
 
     async def _found(self, resolver: Resolver) -> tuple[tuple[EndpointConfig, ...], float]:

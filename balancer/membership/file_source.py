@@ -68,10 +68,10 @@ class FileSource:
             endpoints = EndpointList.model_validate(self._document()).endpoints
         except ValidationError as error:
             raise ConfigError(f"discovery.file: {self.config.path}: {first_problem(error)}") from None
-        if not endpoints and not self.config.may_be_empty:
+        if not endpoints and not self.config.allow_empty:
             raise ConfigError(
                 f"discovery.file: {self.config.path}: endpoints: is empty; "
-                "discovery.file.may_be_empty = true allows that"
+                "discovery.file.allow_empty = true allows that"
             )
         return endpoints
 

@@ -165,7 +165,7 @@ class EndpointRegistry:
     def _set_state(self, endpoint_id: str, state: AdminState) -> None:
         self._control_plane.proxy.router.set_admin_state(endpoint_id, state)
         pool = self._control_plane.proxy.pools.by_id[endpoint_id]
-        pool.route.is_down = state is AdminState.DOWN
+        pool.route.is_down = state is AdminState.MAINTENANCE
         if pool.route.is_down:
             pool.close_idle()
 

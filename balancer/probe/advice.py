@@ -23,7 +23,7 @@ MARGIN = 0.9
 SLOW_CONNECT = 0.5
 """Connect time in seconds from which the default timeout of 2 s is tight."""
 
-WARM = 2
+PRECONNECT = 2
 """Preconnected connections: with little traffic, enough for all but a few requests in a thousand."""
 
 NO_HEARTBEAT = 400
@@ -64,10 +64,10 @@ def _pool(findings: Findings) -> str:
         return ""
     rows = _idle(kept)
     if kept.is_bounded:
-        rows.append(("requests", str(kept.requests), "after which it ends a connection"))
+        rows.append(("max_requests", str(kept.requests), "after which it ends a connection"))
     gain = _gain(findings)
     if gain >= DEAR:
-        rows.append(("warm", str(WARM), f"a new connection costs {gain * 1e3:.0f} ms"))
+        rows.append(("preconnect", str(PRECONNECT), f"a new connection costs {gain * 1e3:.0f} ms"))
         rows += _heartbeat(findings, kept)
     return _table("[pool]", rows) if rows else ""
 
@@ -77,11 +77,15 @@ def _idle(kept: KeepAliveFindings) -> list[Row]:
     if idle is None:
         return []
     if idle.closed is None:
-        return [("idle", _number(idle.waited), "it keeps them for longer than that")]
+        return [("idle_timeout", _number(idle.waited), "it keeps them for longer than that")]
     how = "forgets them" if idle.is_silent else "closes them"
     when = "at random, the first" if idle.is_random else ""
     return [
-        ("idle", _number(idle.safe * MARGIN), " ".join(f"it {how} {when} after {idle.closed:.1f} s".split()))
+        (
+            "idle_timeout",
+            _number(idle.safe * MARGIN),
+            " ".join(f"it {how} {when} after {idle.closed:.1f} s".split()),
+        )
     ]
 
 

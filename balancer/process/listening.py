@@ -19,8 +19,8 @@ class Listening:
 
     listen: str
     traffic: socket.socket
-    control: AdminSockets
-    control_listen: str | None
+    admin: AdminSockets
+    admin_listen: str | None
 
     @property
     def address(self) -> ListenAddress:
@@ -29,7 +29,7 @@ class Listening:
 
     def labelled(self) -> list[tuple[str, socket.socket]]:
         """Return all sockets with their labels, for a hot restart."""
-        return [(self.listen, self.traffic), *self.control.labelled(self.control_listen)]
+        return [(self.listen, self.traffic), *self.admin.labelled(self.admin_listen)]
 
 
 def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
@@ -41,13 +41,13 @@ def listening(settings: Settings, complain: Callable[[str], None]) -> Listening:
     traffic = inherited.traffic(settings.listen) or bind(address.host, address.port)
     try:
         port = address_of(traffic).port
-        control = open_admin_sockets(settings.control, port, complain, inherited.control)
+        admin = open_admin_sockets(settings.admin, port, complain, inherited.admin)
     except BaseException:
         traffic.close()
         raise
     finally:
         inherited.close()
-    return Listening(settings.listen, traffic, control, settings.control.listen)
+    return Listening(settings.listen, traffic, admin, settings.admin.listen)
 
 
 def address_of(sock: socket.socket) -> ListenAddress:

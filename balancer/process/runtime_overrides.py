@@ -71,7 +71,7 @@ class RuntimeOverrides:
             "removed": removed,
             "weights": weights,
             "states": {
-                state.id: state.standing.value
+                state.id: state.admin_state.value
                 for state in control_plane.proxy.router.states
                 if not state.enabled
             },

@@ -39,9 +39,9 @@ class Inherited:
         """Return the inherited traffic socket: of the predecessor if it was bound for `listen`, or of systemd."""
         return self._sockets.pop(listen, None) or self._of_systemd
 
-    def control(self, label: str) -> socket.socket | None:
-        """Return the inherited admin socket with this label."""
-        return self._sockets.pop(label, None)
+    def admin(self, label: str) -> socket.socket | None:
+        """Return the inherited admin socket with this label. A program of version 0.1 passes it as `control.`."""
+        return self._sockets.pop(label, None) or self._sockets.pop(label.replace("admin.", "control."), None)
 
     def close(self) -> None:
         """Close the sockets that were not used; the predecessor still has them, and so their queued connections."""

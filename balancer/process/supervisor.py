@@ -152,7 +152,7 @@ class Supervisor:
             self._say(f"balancer stopping: {in_flight} in flight")
         self._is_stopping, self._is_patient = True, number == REPLACED
         if not self._is_patient:
-            self._listening.control.remove()
+            self._listening.admin.remove()
         grace = max(page.grace for page in self._board.pages) or self._settings.timeouts.shutdown
         self._kill_at = time.monotonic() + grace + SPARE_TIME
         self._tell(number)
@@ -202,7 +202,7 @@ class Supervisor:
         if successor.is_ready():
             self._say(replaced_message(successor))
             self._listening.traffic.close()
-            self._listening.control.close()
+            self._listening.admin.close()
             self._stop(REPLACED)
         else:
             self._say(SUCCESSOR_FAILED)

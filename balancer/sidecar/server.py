@@ -17,7 +17,7 @@ from balancer.downstream.timeouts import Sweep
 from balancer.membership.dns_source import DnsSource
 from balancer.proxy import CLOSE_ALL_IDLE
 from balancer.server import Server, build
-from balancer.sidecar.control import SidecarControl
+from balancer.sidecar.admin import SidecarAdmin
 from balancer.sidecar.downstream import OriginConnection
 from balancer.sidecar.origins import Origin, Origins
 from policies.routing.clock import Clock
@@ -41,12 +41,12 @@ class SidecarServer(Server):
         self._leaving: list[ControlPlane] = []  # of removed origins with requests in flight
         self.origins = Origins([self._origin(config, one) for one in config.origins], config.own_names)
         self._share()
-        self._admin = SidecarControl(
+        self._admin = SidecarAdmin(
             self.control_plane,
             self.reloads,
             self.origins,
             self.control_plane.terms.token,
-            self.listening.control,
+            self.listening.admin,
         )
 
     def _origin(self, config: SidecarConfig, one: OriginConfig) -> Origin:

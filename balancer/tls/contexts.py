@@ -90,7 +90,7 @@ class SharedContext:
 
 def _manner(config: TlsConfig) -> tuple[object, ...]:
     """Settings of a context other than its certificates."""
-    return config.minimum, config.client_ca, config.client_certificate
+    return config.min_version, config.client_ca, config.client_certificate
 
 
 def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]:
@@ -110,7 +110,7 @@ def _named_contexts(config: TlsConfig) -> list[tuple[list[str], ssl.SSLContext]]
 
 def _server_context(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[config.minimum]
+    context.minimum_version = _VERSIONS[config.min_version]
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_ciphers(CIPHERS)
     context.set_alpn_protocols([HTTP1])

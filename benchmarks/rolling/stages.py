@@ -102,7 +102,7 @@ class Ground:
 
 def configured(site: Site, tempo: StageTiming, policy: str, without: str = "") -> str:
     """Write the balancer's configuration without one worker; returns its path."""
-    mechanisms = OURS + f"[pool]\nidle = {tempo.idle:g}\n"
+    mechanisms = OURS + f"[pool]\nidle_timeout = {tempo.idle:g}\n"
     return site.file(FILE, steelyard(site.port, site.workers, policy, mechanisms, without))
 
 

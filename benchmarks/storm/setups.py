@@ -22,7 +22,7 @@ CHECK_PATH = "/healthz"
 OURS = """\
 retries = 3                # further endpoints, where that is safe; POSTs are never sent twice
 
-[checks]                   # four times a second while something changes; out after two bad answers, back after one
+[health_checks]            # four times a second while something changes; out after two bad answers, back after one
 path = "/healthz"
 interval = 0.5
 fast_interval = 0.25
@@ -30,12 +30,12 @@ timeout = 0.4
 rise = 1
 fall = 2
 
-[ejection]                 # out after two failures in a row, on trial again a second later
+[outlier_detection]        # out after two failures in a row, on trial again a second later
 failures = 2
 latency = 5.0
 window = 5.0
-time = 1.0
-longest = 2.0
+base_time = 1.0
+max_time = 2.0
 
 [timeouts]
 attempt = 0.5              # a GET leaves a worker that hangs

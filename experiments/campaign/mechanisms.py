@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from balancer.config.health import ChecksConfig, EjectionConfig, PanicConfig, SlowStartConfig
+from balancer.config.health import HealthChecksConfig, OutlierDetectionConfig, PanicConfig, SlowStartConfig
 from balancer.config.pool import PoolConfig
 from balancer.config.queue import ConcurrencyConfig, QueueConfig
+from balancer.config.renamed import renamed_at
 from balancer.config.retries import HedgingConfig, RetryConfig
 from balancer.config.sections import LimitsConfig, TimeoutsConfig
 from experiments.campaign.model import Model
@@ -27,8 +28,8 @@ class Mechanisms(Model):
     retries: int = Field(default=2, ge=0, le=10, description="further endpoints tried where that is safe")
     retry: RetryConfig = RetryConfig()
     hedging: HedgingConfig = HedgingConfig()
-    checks: ChecksConfig = ChecksConfig()
-    ejection: EjectionConfig = EjectionConfig()
+    health_checks: HealthChecksConfig = HealthChecksConfig()
+    outlier_detection: OutlierDetectionConfig = OutlierDetectionConfig()
     panic: PanicConfig = PanicConfig()
     slow_start: SlowStartConfig = SlowStartConfig()
     pool: PoolConfig = PoolConfig()
@@ -47,7 +48,11 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
         Mechanisms.model_validate(said)
     except ValidationError as error:
         complaint = error.errors()[0]
-        place = ".".join(str(part) for part in complaint["loc"])
+        place, new = ".".join(str(part) for part in complaint["loc"]), None
+        if complaint["type"] == "extra_forbidden":
+            new = renamed_at(complaint["loc"])
+        if new is not None:
+            raise ValueError(f"{place}: renamed to {new}") from None
         raise ValueError(f"{place}: {complaint['msg'].removeprefix('Value error, ')}") from None
     return said
 

@@ -55,7 +55,7 @@ class Playing:
     async def _change(self, worker: int, before: FaultState, after: FaultState, at: float) -> None:
         """Change a worker's fault state: drain before its process ends, and listen before it gets requests."""
         if after.is_draining and not before.is_draining:
-            await self._order("PATCH", worker, {"state": "draining"})
+            await self._order("PATCH", worker, {"state": "drain"})
         if after.is_gone and not before.is_gone:
             await self._fleet.end(worker, gently=after.is_graceful)
         if before.is_gone and not after.is_gone:
@@ -65,7 +65,7 @@ class Playing:
         if not after.is_gone and not same(faults_of(after, at), known):
             await request_worker(self._fleet.workers[worker].address, faults_of(after, at))
         if before.is_draining and not after.is_draining:
-            await self._order("PATCH", worker, {"state": "up"})
+            await self._order("PATCH", worker, {"state": "ready"})
         if before.is_absent and not after.is_absent:
             endpoint = self._fleet.endpoint(worker)
             await request_balancer(self._fleet.balancer.address, "POST", "/-/endpoints", endpoint)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from balancer.admin.options import refuse_renamed_variables
 from experiments.campaign.comparison import ENOUGH_BLOCKS
 from experiments.campaign.progress import clock, in_ms
 from experiments.errors import BadInputError, ExperimentError
@@ -84,7 +85,10 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 )
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the order.")
 @click.option(
-    "--token", envvar="BALANCER_CONTROL__TOKEN", help="The unit's control.token; also from the environment."
+    "--token",
+    envvar="BALANCER_ADMIN__TOKEN",
+    callback=refuse_renamed_variables,
+    help="The admin.token of the balancer; also from the environment.",
 )
 @click.option(
     "--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write everything there."

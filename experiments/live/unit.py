@@ -46,7 +46,7 @@ class LiveBalancer(Protocol):
 
 
 class HttpBalancer:
-    """The balancer at `url`, over HTTP or its control socket."""
+    """The balancer at `url`, over HTTP or its admin socket."""
 
     def __init__(
         self, url: str, token: str | None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -105,7 +105,7 @@ class HttpBalancer:
     def _checked(self, status: int, path: str, told: dict[str, Any]) -> dict[str, Any]:
         if status == 404:
             raise BadInputError(
-                f"URL: {self._url} has no control socket on this machine and takes control requests only with its "
+                f"URL: {self._url} has no admin socket on this machine and takes admin requests only with its "
                 "token, or is no unit of this version; see --token"
             )
         if status >= 400:

@@ -29,7 +29,7 @@ KINDS = {
     "reset": Kind.RESET,
     "abandoned": Kind.ABANDONED,
 }
-LEFT_OUT = ("control", "tunnel")
+LEFT_OUT = ("admin", "control", "tunnel")  # version 0.1.0 logged admin requests as "control"
 """Ends of what is not a request and response with a latency."""
 
 TEXT_FIELD = re.compile(r'(?:^| )([a-z_]+)=("(?:[^"\\]|\\[\s\S]?)*+(?:"|$)|[^\s"]+)')

@@ -60,7 +60,7 @@ A1 = Party("A, HTTP/1.1 and TLS 1.2", service="60-140ms")
 A2 = Party("A, HTTP/2 and TLS 1.3", service="60-140ms", tls="1.3", http="2")
 B = Party("B")
 FAR = Party("far", trip=0.090)
-BEATING = {"warm": 2, "heartbeat": "/healthz"}
+BEATING = {"preconnect": 2, "heartbeat": "/healthz"}
 """Two: one serves while the other has a heartbeat in flight."""
 
 OLD_A = Mode("HTTP/1.1, TLS 1.2", A1, "A")
@@ -68,7 +68,7 @@ NEW_A = Mode("HTTP/2, TLS 1.3", A2, "A", {"transport": "http2"})
 WITHOUT = Mode("without", B, "B", slow_names=True, forgotten=True)
 NAMES = Mode("+ background names", B, "B", slow_names=True)
 BEATS = Mode("+ heartbeats", B, "B", pool=BEATING, slow_names=True)
-WARM = Mode("or opened ahead", B, "B", pool={"warm": 1}, slow_names=True)
+WARM = Mode("or opened ahead", B, "B", pool={"preconnect": 1}, slow_names=True)
 COLD_FAR = Mode("without", FAR, "far")
 WARM_FAR = Mode("kept warm", FAR, "far", pool=BEATING)
 

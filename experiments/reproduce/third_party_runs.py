@@ -139,7 +139,9 @@ def names_keys(port: int, is_forgotten: bool) -> Keys:
     that expires before the next request and is not refreshed ahead.
     """
     keys: dict[str, object] = {"resolver": "dns", "servers": [f"127.0.0.1:{port}"]}
-    return keys | ({"ahead": False, "shortest": 0.05, "longest": 0.05, "stale": 0} if is_forgotten else {})
+    return keys | (
+        {"prefetch": False, "min_ttl": 0.05, "max_ttl": 0.05, "max_stale": 0} if is_forgotten else {}
+    )
 
 
 async def settled(place: Place) -> None:
@@ -204,8 +206,8 @@ async def route_changed(setup: Setup, seed: int, folder: Path) -> RouteChange:
             endpoint = {"id": "provider", "address": f"https://127.0.0.1:{port}"}
             tables: dict[str, Keys] = {
                 "upstream_tls": {"verify": False},
-                "pool": {"warm": 2},
-                "watch": {"lasting": setup.lasting},
+                "pool": {"preconnect": 2},
+                "route_watch": {"duration": setup.lasting},
             }
             unit = await crew.unit("watching", BalancerFile({}, tables, [endpoint]), folder, stack)
             await wait_for_baseline(unit)

@@ -94,11 +94,11 @@ class Fleet:
     def _unit(self, number: int) -> SimulatedBalancer:
         model, rules = self.model, self.model.mechanisms
         rng = Random(f"{self._stream}:policy:{number}")
-        fitness = Health(
+        health = Health(
             Random(f"{self._stream}:fitness:{number}"),
             ejection=rules.ejection,
             panic=Panic(rules.panic),
-            slow_start=SlowStart(rules.slow_start, rules.slow_start_least),
+            slow_start=SlowStart(rules.slow_start, rules.slow_start_minimum),
         )
         policy = make_policy(model, self.workers, rng)
         router = Router(
@@ -108,7 +108,7 @@ class Fleet:
             Random(f"{self._stream}:fallback:{number}"),
             time_budget=inf,
             in_flight_limit=rules.in_flight,
-            fitness=fitness,
+            health=health,
         )
         unit = SimulatedBalancer(router, self._agenda, self.client, rules, model.home)
         if rules.hedging is not None:

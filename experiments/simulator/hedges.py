@@ -73,10 +73,10 @@ class Hedges:
         for attempt in self._wheel.pop(tick).attempts:
             state = attempt.assignment.state
             if not attempt.is_over:
-                self.hedging.judge(state, None, now)
+                self.hedging.record(state, None, now)
                 self._hedge(attempt, now)
             elif attempt.status:
-                self.hedging.judge(state, attempt.ended_at - attempt.assignment.routed_at, now)
+                self.hedging.record(state, attempt.ended_at - attempt.assignment.routed_at, now)
 
     def _hedge(self, attempt: Attempt, now: float) -> None:
         if attempt.rival is not None or attempt.is_loser:

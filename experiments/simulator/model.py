@@ -94,7 +94,7 @@ class Mechanisms:
     checks: CheckModel | None = None
     panic: float = 0.0
     slow_start: float = 0.0
-    slow_start_least: float = 0.1
+    slow_start_minimum: float = 0.1
     queue: int = 10_000
     queue_timeout: float = 30.0
     in_flight: int | None = None

@@ -82,20 +82,20 @@ def worker_of(region: Region, number: int, scale: float, is_emulated: bool) -> W
 
 def mechanisms_of(tables: Tables) -> Mechanisms:
     """Mechanisms from the balancer's configuration tables, whose durations are real seconds."""
-    retry, checks, hedging, timeouts = tables.retry, tables.checks, tables.hedging, tables.timeouts
+    retry, checks, hedging, timeouts = tables.retry, tables.health_checks, tables.hedging, tables.timeouts
     rules = CheckRules(checks.interval, checks.fast_interval, checks.rise, checks.fall)
     return Mechanisms(
         retries=RetryModel(tables.retries, retry.share, retry.per_second, frozenset(retry.statuses)),
-        hedging=HedgeModel(hedging.quantile, hedging.share, hedging.least) if hedging.enabled else None,
-        ejection=tables.ejection.rules(),
+        hedging=HedgeModel(hedging.quantile, hedging.share, hedging.minimum) if hedging.enabled else None,
+        ejection=tables.outlier_detection.rules(),
         checks=CheckModel(rules, checks.timeout) if checks.path is not None else None,
-        panic=tables.panic.share,
+        panic=tables.panic.threshold,
         slow_start=tables.slow_start.window,
-        slow_start_least=tables.slow_start.least,
+        slow_start_minimum=tables.slow_start.minimum,
         queue=tables.limits.queue,
         queue_timeout=timeouts.queue,
         in_flight=tables.limits.in_flight,
         first_byte=timeouts.first_byte,
         attempt=inf if timeouts.attempt is None else timeouts.attempt,
-        pool=PoolModel(tables.pool.idle, tables.pool.risk),
+        pool=PoolModel(tables.pool.idle_timeout, tables.pool.risk),
     )

@@ -68,8 +68,8 @@ def ends_with_failures(make: PolicyMaker) -> None:
         fails = state.id == f"{REGION}-0" and now < 20
         return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
 
-    fitness = Health(Random(4), ejection=EjectionRules(time=10.0))
-    trial = Trial(make, endpoints(*[1] * 6), answer, fitness=fitness)
+    health = Health(Random(4), ejection=EjectionRules(base_time=10.0))
+    trial = Trial(make, endpoints(*[1] * 6), answer, health=health)
     trial.closed_loop(12, 60)
     failed = trial.picked(since=1) - trial.picked(since=20)
     share = failed[f"{REGION}-0"] / failed.total()
@@ -98,9 +98,9 @@ class RecoverySignal(Enum):
 def share_after_return(make: PolicyMaker, told: RecoverySignal) -> float:
     """Return the share that one of six gets in the third second after its recovery: after the check passes again, the
     ejection ends, or its requests succeed."""
-    rules = EjectionRules(failures=2, time=2.0) if told is RecoverySignal.BY_ITS_TIME else None
+    rules = EjectionRules(failures=2, base_time=2.0) if told is RecoverySignal.BY_ITS_TIME else None
     trial = Trial(
-        make, endpoints(*[1] * 6), _failing_from_10_to_13(), fitness=Health(Random(4), ejection=rules)
+        make, endpoints(*[1] * 6), _failing_from_10_to_13(), health=Health(Random(4), ejection=rules)
     )
     state = trial.router.find(f"{REGION}-0")
     trial.open_loop(500, 10.5)
@@ -125,7 +125,7 @@ def _failing_from_10_to_13() -> Answer:
 
 def respects_slow_start(make: PolicyMaker) -> None:
     """A new endpoint gets little more than its slow-start part of a fair share, and its full share in the end."""
-    trial = Trial(make, endpoints(*[1] * 4), fitness=Health(Random(4), slow_start=SlowStart(window=20.0)))
+    trial = Trial(make, endpoints(*[1] * 4), health=Health(Random(4), slow_start=SlowStart(window=20.0)))
     trial.closed_loop(24, 10)
     trial.router.replace(endpoints(*[1] * 5))
     trial.closed_loop(0, 30)

@@ -55,10 +55,10 @@ class Trial:
         members: Iterable[Endpoint],
         answer: Answer = steady,
         seed: int = 1,
-        fitness: Health | None = None,
+        health: Health | None = None,
     ) -> None:
         self.clock = ManualClock()
-        self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1), fitness=fitness)
+        self.router = Router(members, make(Random(seed)), self.clock, Random(seed + 1), health=health)
         self.facts = RequestFacts(region=REGION)
         self.log: list[tuple[float, str, float]] = []
         self._answer = answer

@@ -21,7 +21,7 @@ LOST_AFTER = 5.0
 """Seconds without any success after which a region whose endpoints fail is lost."""
 
 
-def allowance(size: int) -> int:
+def max_ejected(size: int) -> int:
     """Return how many endpoints of a pool of `size` may be ejected."""
     return size // 2
 
@@ -44,17 +44,17 @@ class HealthCounts:
             self.add(state)
 
     def add(self, state: EndpointState) -> None:
-        """Count `state` in, by its present `standing`, region and `is_sound`."""
+        """Count `state` in, by its present `admin_state`, region and `is_healthy`."""
         self._count(state, 1)
 
     def remove(self, state: EndpointState) -> None:
-        """Undo `add`; call it before `standing`, region or `is_sound` change."""
+        """Undo `add`; call it before `admin_state`, region or `is_healthy` change."""
         self._count(state, -1)
 
     def _count(self, state: EndpointState, number: int) -> None:
-        if state.standing is AdminState.UP:
+        if state.admin_state is AdminState.READY:
             self._add(self.size, state, number)
-            if not state.is_sound:
+            if not state.is_healthy:
                 self._add(self.out, state, number)
 
     def _add(self, counter: Counter[Region | None], state: EndpointState, number: int) -> None:
@@ -64,13 +64,13 @@ class HealthCounts:
                 del counter[key]  # else the counters of removed regions would be kept
 
     def flip(self, state: EndpointState) -> None:
-        """Update the counts after a change of `is_sound`."""
-        if state.standing is AdminState.UP:
-            self._add(self.out, state, -1 if state.is_sound else 1)
+        """Update the counts after a change of `is_healthy`."""
+        if state.admin_state is AdminState.READY:
+            self._add(self.out, state, -1 if state.is_healthy else 1)
 
     def can_spare(self, state: EndpointState) -> bool:
         """Whether the pool may lose one more endpoint."""
-        return self.out[None] < allowance(self.size[None])
+        return self.out[None] < max_ejected(self.size[None])
 
     def region_can_spare(self, state: EndpointState) -> bool:
         """Whether the region may lose one more endpoint."""
@@ -79,7 +79,7 @@ class HealthCounts:
     def exceeds_limit(self, region: Region) -> bool:
         """Whether more are out than may be ejected, of all or of `region`."""
         out, size = self.out, self.size
-        return out[None] > allowance(size[None]) or out[region] > max_ejected_in_region(size[region])
+        return out[None] > max_ejected(size[None]) or out[region] > max_ejected_in_region(size[region])
 
     def healthy_share(self, region: Region | None) -> float:
         """Return the healthy share of a region, or of all under None; 1 if it is empty."""

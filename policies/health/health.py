@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from policies.health.ejection_limit import HealthCounts, LastSuccesses, allowance, max_ejected_in_region
+from policies.health.ejection_limit import HealthCounts, LastSuccesses, max_ejected, max_ejected_in_region
 from policies.health.latency_outliers import slow_ones
 from policies.health.outlier_detection import Cause, Ejection, EjectionRules, end_ejection
 from policies.health.panic import Panic, is_wanted
@@ -46,12 +46,12 @@ class Health:
         """Apply the rules of `other` from now on; current ejections keep their end."""
         self.ejection.rules = other.ejection.rules
         self.panic.share = other.panic.share
-        self.slow_start.window, self.slow_start.least = other.slow_start.window, other.slow_start.least
+        self.slow_start.window, self.slow_start.minimum = other.slow_start.window, other.slow_start.minimum
 
-    def judge(
+    def evaluate(
         self, states: Sequence[EndpointState], now: float, routed: int, *, keeps_to_regions: bool, warms: bool
     ) -> None:
-        """Update `is_sound` and `is_eligible` of all endpoints.
+        """Update `is_healthy` and `is_eligible` of all endpoints.
 
         `warms`: an endpoint that took no requests before and does now begins a slow start.
         """
@@ -60,7 +60,7 @@ class Health:
         self.census = HealthCounts(states)
         if self._enforce_ejection_limit(states, now):
             self._update_health(states, now, warms)
-        self.panic.judge(self.census, keeps_to_regions, routed)
+        self.panic.evaluate(self.census, keeps_to_regions, routed)
         self.panic.admit(states)
         if self.slow_start:
             self.slow_start.advance(states, now)
@@ -78,37 +78,37 @@ class Health:
         *,
         keeps_to_regions: bool,
     ) -> bool:
-        """Like `judge`, if only `state` was added, updated or removed; `states` are all present ones.
+        """Like `evaluate`, if only `state` was added, updated or removed; `states` are all present ones.
 
         Returns whether `is_eligible` of others may have changed. O(regions), unless there is panic or more are
         ejected than may be now; O(n) for the first slow start.
         """
         self._states = states
-        was_panic, was_sound = bool(self.panic), state.is_sound
+        was_panic, was_healthy = bool(self.panic), state.is_healthy
         is_returning = False
-        state.is_sound = is_wanted(state) and state.passes_health
+        state.is_healthy = is_wanted(state) and state.passes_health
         if state.is_member:
             self.census.add(state)
-        if state.is_sound and not (was_sound or state.is_eligible):
+        if state.is_healthy and not (was_healthy or state.is_eligible):
             self.slow_start.begin_alone(state, states, now)
         if self.census.exceeds_limit(state.region) and self._enforce_ejection_limit(states, now):
             is_returning = True
             self._update_health(states, now, warms=True)
-        self.panic.judge(self.census, keeps_to_regions, routed)
-        state.is_eligible = state.is_sound
+        self.panic.evaluate(self.census, keeps_to_regions, routed)
+        state.is_eligible = state.is_healthy
         if was_panic or self.panic or is_returning:
             self.panic.admit(states)
             return True
         return False
 
     def reevaluate(self, state: EndpointState, now: float, routed: int, *, keeps_to_regions: bool) -> bool:
-        """Like `judge`, if only the health of `state` has changed; return whether others may have changed.
+        """Like `evaluate`, if only the health of `state` has changed; return whether others may have changed.
 
         O(regions) unless there is panic or a slow start."""
         was_panic = bool(self.panic)
         self._update_health((state,), now, warms=True)
-        self.panic.judge(self.census, keeps_to_regions, routed)
-        state.is_eligible = state.is_sound
+        self.panic.evaluate(self.census, keeps_to_regions, routed)
+        state.is_eligible = state.is_healthy
         if was_panic or self.panic:
             self.panic.admit(self._states)
         if self.slow_start:
@@ -117,16 +117,16 @@ class Health:
 
     def _update_health(self, states: Sequence[EndpointState], now: float, warms: bool) -> None:
         for state in states:
-            was_sound = state.is_sound
-            state.is_sound = is_wanted(state) and state.passes_health
-            if state.is_sound is not was_sound:
+            was_healthy = state.is_healthy
+            state.is_healthy = is_wanted(state) and state.passes_health
+            if state.is_healthy is not was_healthy:
                 self.census.flip(state)
-            if warms and state.is_sound and not (was_sound or state.is_eligible):  # a panic keeps it warm
+            if warms and state.is_healthy and not (was_healthy or state.is_eligible):  # a panic keeps it warm
                 self.slow_start.begin(state, now)
 
     def failed(self, state: EndpointState, outcome: Outcome) -> bool:
         """Record a failed request; return whether the endpoint was ejected for it. O(1)."""
-        if not (state.is_sound and outcome.kind.is_failure):
+        if not (state.is_healthy and outcome.kind.is_failure):
             return False
         cause = self.ejection.verdict_on_failure(state, outcome)
         return cause is not None and self._eject(state, cause, outcome.ended_at)
@@ -139,11 +139,11 @@ class Health:
             self._last_successes.look(states, now)
             self.ejection.measure(states, now)
             for state in states:
-                if state.is_sound and self.ejection.is_failing(state):
+                if state.is_healthy and self.ejection.is_failing(state):
                     has_changed |= self._eject(state, Cause.SUCCESS_RATE, now)
         if rules.latency:
             for state in slow_ones(states, rules.latency, now):
-                has_changed |= state.is_sound and self._eject(state, Cause.LATENCY, now)
+                has_changed |= state.is_healthy and self._eject(state, Cause.LATENCY, now)
         return has_changed
 
     def readmit(self, state: EndpointState, now: float) -> bool:
@@ -168,19 +168,21 @@ class Health:
         if not census.can_spare(state) or not (is_certain or census.region_can_spare(state)):
             return False
         self.ejection.eject(state, cause, now, is_certain=is_certain)
-        state.is_sound = False
+        state.is_healthy = False
         census.flip(state)
         return True
 
     def _enforce_ejection_limit(self, states: Sequence[EndpointState], now: float) -> bool:
         """Return ejected endpoints to the pool, soonest due first, where a smaller pool allows fewer ejections."""
         out = [
-            state for state in states if state.record.until is not None and state.standing is AdminState.UP
+            state
+            for state in states
+            if state.record.until is not None and state.admin_state is AdminState.READY
         ]
         if not out:
             return False
         sizes = self.census.size
-        returning = surplus(out, allowance(sizes[None]))
+        returning = surplus(out, max_ejected(sizes[None]))
         for region in {state.region for state in out}:
             members = [state for state in out if state.region == region and not state.record.is_certain]
             returning |= surplus(members, max_ejected_in_region(sizes[region]))

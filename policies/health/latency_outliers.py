@@ -55,4 +55,6 @@ def waits_of(states: Iterable[EndpointState], now: float) -> dict[EndpointState,
 
 def _is_known(state: EndpointState, now: float) -> bool:
     successes = state.record.successes_since_return(state.successes)
-    return state.is_sound and state.is_measured(now) and state.latency.has_succeeded and successes >= TRUSTED
+    return (
+        state.is_healthy and state.is_measured(now) and state.latency.has_succeeded and successes >= TRUSTED
+    )

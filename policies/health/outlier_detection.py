@@ -39,18 +39,18 @@ class EjectionRules:
     """Rules of ejection. Durations in seconds; a threshold of 0 switches its rule off.
 
     `failures`: consecutive failures. `success_rate`: less than this part of the others' rate, over `window`, with at
-    least `requests`. `latency`: waits this many times as long as the pool's median, see `latency_outliers.py`. The
-    first ejection lasts `time`, the n-th in short succession n times as long, at most `longest`. The values are
+    least `min_requests`. `latency`: waits this many times as long as the pool's median, see `latency_outliers.py`. The
+    first ejection lasts `base_time`, the n-th in short succession n times as long, at most `max_time`. The values are
     Envoy's, but for the success rate, which is Finagle's.
     """
 
     failures: int = 5
     success_rate: float = 0.8
     window: float = 30.0
-    requests: int = 5
+    min_requests: int = 5
     latency: float = 0.0
-    time: float = 30.0
-    longest: float = 300.0
+    base_time: float = 30.0
+    max_time: float = 300.0
 
 
 class Cause(Enum):
@@ -123,12 +123,12 @@ class Record:
         return ok - self._ok_at_return
 
     def eject(self, cause: Cause, now: float, rules: EjectionRules, rng: Random) -> None:
-        """Eject, for longer each time; each `rules.time` since the last return reduces the multiplier by one."""
-        forgiven = int(max(0.0, now - self._returned_at) / rules.time)
+        """Eject, for longer each time; each `rules.base_time` since the last return reduces the multiplier by one."""
+        forgiven = int(max(0.0, now - self._returned_at) / rules.base_time)
         self.times = max(0, self.times - forgiven) + 1
         self.count += 1
         self.cause = cause
-        seconds = min(rules.longest, rules.time * self.times)
+        seconds = min(rules.max_time, rules.base_time * self.times)
         self.until = now + seconds * (1 - JITTER * rng.random())
 
     def end_ejection(self, ok: int, now: float) -> None:
@@ -188,7 +188,7 @@ class Ejection:
         """Whether its success rate is clearly below that of the others."""
         rules = self.rules
         successes, requests = state.record.rate
-        if not rules.success_rate or requests < rules.requests:
+        if not rules.success_rate or requests < rules.min_requests:
             return False
         return successes < rules.success_rate * self._others(state.record) * requests
 
@@ -196,7 +196,7 @@ class Ejection:
         """Return the success rate of all others; 1 while they have too few requests."""
         successes, requests = record.rate
         successes, requests = self._successes - successes, self._requests - requests
-        return successes / requests if requests >= self.rules.requests else 1.0
+        return successes / requests if requests >= self.rules.min_requests else 1.0
 
     def eject(self, state: EndpointState, cause: Cause, now: float, *, is_certain: bool) -> None:
         """Eject `state` by the present rules, without a check of the limits."""

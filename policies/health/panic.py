@@ -42,7 +42,7 @@ class Panic:
         """Return how many of the `routed` requests so far were routed in panic."""
         return self._requests + (routed - self._routed_before if self._routed_before is not None else 0)
 
-    def judge(self, census: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
+    def evaluate(self, census: HealthCounts, keeps_to_regions: bool, routed: int) -> None:
         """Update the panic state from the census."""
         was_everywhere, were = self.is_everywhere, self.regions
         self.is_everywhere = census.healthy_share(None) < self.share
@@ -59,7 +59,7 @@ class Panic:
         """Update `is_eligible` of all endpoints: healthy, or admitted by the panic."""
         for state in states:
             is_admitted = self.is_everywhere or state.region in self.regions
-            state.is_eligible = state.is_sound or (
+            state.is_eligible = state.is_healthy or (
                 is_admitted and is_wanted(state) and not is_unreachable(state)
             )
         if self.is_everywhere and not any(state.is_eligible for state in states):
@@ -69,7 +69,7 @@ class Panic:
 
 def is_wanted(state: EndpointState) -> bool:
     """Whether it would take requests if it were healthy."""
-    return state.is_member and state.standing is AdminState.UP
+    return state.is_member and state.admin_state is AdminState.READY
 
 
 def is_unreachable(state: EndpointState) -> bool:

@@ -1,6 +1,6 @@
 """Slow start: a new or returned endpoint gets its share gradually.
 
-Its weight is multiplied by max(least, t/window), which policies that use weights honour by themselves. For others the
+Its weight is multiplied by max(minimum, t/window), which policies that use weights honour by themselves. For others the
 requests in flight at the endpoint are limited: to its share of twice what its peers hold. When no endpoint is warm
 there is no reference, and all begin alike.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from policies.routing.endpoint_state import EndpointState
 
-LEAST = 0.1
+MINIMUM = 0.1
 """Initial share: enough to warm up a cache, and to measure the endpoint."""
 
 SLACK = 2.0
@@ -24,9 +24,9 @@ SLACK = 2.0
 class SlowStart:
     """Endpoints in slow start, over `window` seconds (0: off)."""
 
-    def __init__(self, window: float = 0.0, least: float = LEAST) -> None:
+    def __init__(self, window: float = 0.0, minimum: float = MINIMUM) -> None:
         self.window = window
-        self.least = least
+        self.minimum = minimum
         self._since: dict[EndpointState, float] = {}
         self._level = inf  # requests in flight per unit of weight at warm endpoints, at the last `advance`
 
@@ -43,18 +43,18 @@ class SlowStart:
 
         O(1) while another endpoint is in slow start, else O(n).
         """
-        if not self.window or self.least >= 1:
+        if not self.window or self.minimum >= 1:
             return
         if not self._since:
             self._level = self._usual(states)
         self._since[state] = now
-        state.warm(self.least, bound(self.least * self._level * state.endpoint.weight))
+        state.warm(self.minimum, bound(self.minimum * self._level * state.endpoint.weight))
 
     def advance(self, states: Iterable[EndpointState], now: float) -> None:
         """Update the shares, and remove endpoints whose slow start is over."""
         usual = self._level = self._usual(states)
         for state, since in list(self._since.items()):
-            share = max(self.least, (now - since) / self.window) if self.window else 1.0
+            share = max(self.minimum, (now - since) / self.window) if self.window else 1.0
             if share >= 1 or not state.is_member:
                 del self._since[state]
                 state.warm(1.0, inf)

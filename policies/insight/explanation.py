@@ -144,7 +144,7 @@ class Trace:
         last.picked = state
         if not last.steps:
             self.note(PICKED, (state,))
-        if state.is_eligible and not state.is_sound and PANIC not in last.reasons:
+        if state.is_eligible and not state.is_healthy and PANIC not in last.reasons:
             self.note(PANIC, (state,))
         if is_trial(state, now) and LOOK not in last.reasons:
             self.note(LOOK, (state,))
@@ -154,7 +154,7 @@ def is_trial(state: EndpointState, now: float) -> bool:
     """Whether one more request would be a trial of an endpoint that has failed lately."""
     latency = state.latency
     is_remembered = latency.failures > 0.0 and now - latency.measured_at < FORGET_AFTER
-    return is_remembered and state.blame(now) == 0.0
+    return is_remembered and state.failure_penalty(now) == 0.0
 
 
 def set_trace(policy: object, trace: Trace | None) -> None:

@@ -45,14 +45,14 @@ class Shadow:
             state = self.policy.pick(facts, available, now)
             name = state.id
         except Exception as fault:
-            self.blame(fault)
+            self.record_fault(fault)
             return
         self.seen += 1
         self.agreed += state is live
         self.picks[name] += 1
         self.beside[live.id] += 1
 
-    def blame(self, fault: Exception) -> None:
+    def record_fault(self, fault: Exception) -> None:
         """Count a fault of the shadow."""
         self.faults += 1
         self.last_fault = f"raised {fault!r}"
@@ -116,7 +116,7 @@ def _guarded(shadow: Shadow, hook: Callable[..., None]) -> Callable[..., None]:
             try:
                 hook(*arguments)
             except Exception as fault:
-                shadow.blame(fault)
+                shadow.record_fault(fault)
 
     return call
 

@@ -120,7 +120,7 @@ class Hedging:
         waits = self._by_region.get(region)
         return waits.usual if waits is not None else START
 
-    def judge(self, state: EndpointState, latency: float | None, now: float) -> None:
+    def record(self, state: EndpointState, latency: float | None, now: float) -> None:
         """Record the seconds to the first byte of a request; None if it exceeded the hedge delay."""
         waits = self._by_region.get(state.region)
         if waits is None:

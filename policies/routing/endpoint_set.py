@@ -24,17 +24,17 @@ class EndpointSet:
     """
 
     def __init__(
-        self, now: Callable[[], float], fitness: Health, concurrency: ConcurrencyRules | None
+        self, now: Callable[[], float], health: Health, concurrency: ConcurrencyRules | None
     ) -> None:
         self._now = now
-        self.fitness = fitness
+        self.health = health
         self._concurrency = concurrency
         self._by_id: dict[str, EndpointState] = {}
         self._states: list[EndpointState] = []  # values of `_by_id`; a new list on every change
         self._next_order = 0
         self._has_news = False  # endpoints have changed since the policy was last notified
         self._available = Available()
-        self._norms = LatencyPrior()
+        self._latency_prior = LatencyPrior()
         self.routed = 0
         self.keeps_to_regions = False
         self.on_available: Callable[[], None] | None = None
@@ -79,12 +79,12 @@ class EndpointSet:
         """
         state = self._by_id.get(endpoint.id)
         if state is None:
-            state = EndpointState(endpoint, self._next_order, self._norms, self._fresh_concurrency())
+            state = EndpointState(endpoint, self._next_order, self._latency_prior, self._fresh_concurrency())
             self._next_order += 1
             self._by_id[endpoint.id] = state
             self._states = [*self._states, state]
         else:
-            self.fitness.withdraw(state)
+            self.health.withdraw(state)
             if state.is_selectable and state.region != endpoint.region:
                 state.is_selectable = False
                 self._available.leave(state)
@@ -94,27 +94,27 @@ class EndpointSet:
     def drop(self, endpoint_id: str) -> None:
         """Remove one endpoint, as `replace` does, at the cost of `put`. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
-        self.fitness.withdraw(state)
+        self.health.withdraw(state)
         del self._by_id[endpoint_id]
         self._states = list(self._by_id.values())
         state.is_member = False
         self._member_changed(state)
 
     def _member_changed(self, state: EndpointState) -> None:
-        """Handle an added, removed or updated endpoint, which must not be counted in `fitness` at this time."""
-        self._norms.states = self._states
+        """Handle an added, removed or updated endpoint, which must not be counted in `health` at this time."""
+        self._latency_prior.states = self._states
         self._has_news = True
         if self.on_member is not None:
             self.on_member(state)
         self._enter(state)
 
     def _enter(self, state: EndpointState) -> None:
-        """Undo `fitness.withdraw`, and update the list of available endpoints for `state`."""
+        """Undo `health.withdraw`, and update the list of available endpoints for `state`."""
         keeps = self.keeps_to_regions
-        has_changed_others = self.fitness.enter(
+        has_changed_others = self.health.enter(
             self._states, state, self._now(), self.routed, keeps_to_regions=keeps
         )
-        if self.fitness.slow_start:
+        if self.health.slow_start:
             self._has_news = True
         if has_changed_others and state.is_member:
             self._refresh_all()
@@ -131,12 +131,12 @@ class EndpointSet:
             wanted[endpoint.id] = endpoint
         for state in self._by_id.values():
             state.is_member = state.id in wanted
-            state.is_sound = state.is_sound and state.is_member
+            state.is_healthy = state.is_healthy and state.is_member
             state.is_eligible = state.is_eligible and state.is_member
         self._by_id = {e.id: self._state_of(e, order) for order, e in enumerate(wanted.values())}
         self._states = list(self._by_id.values())
         self._next_order = len(self._states)
-        self._norms.states = self._states
+        self._latency_prior.states = self._states
         if self.on_members is not None:
             self.on_members()
         self._evaluate_all(warms=warms)
@@ -145,7 +145,7 @@ class EndpointSet:
     def _state_of(self, endpoint: Endpoint, order: int) -> EndpointState:
         state = self._by_id.get(endpoint.id)
         if state is None:
-            return EndpointState(endpoint, order, self._norms, self._fresh_concurrency())
+            return EndpointState(endpoint, order, self._latency_prior, self._fresh_concurrency())
         state.adopt(endpoint, order)
         return state
 
@@ -166,36 +166,36 @@ class EndpointSet:
         Raises UnknownEndpoint.
         """
         state = self.find(endpoint_id)
-        if is_healthy and not state.healthy:
+        if is_healthy and not state.passes_checks:
             state.returned()
-        state.healthy = is_healthy
+        state.passes_checks = is_healthy
         state.is_reachable = is_healthy or is_reachable
         self._reconsider(state)
 
-    def set_admin_state(self, endpoint_id: str, standing: AdminState) -> None:
+    def set_admin_state(self, endpoint_id: str, admin_state: AdminState) -> None:
         """Set the admin state.
 
         An endpoint that is not ready gets no new requests; those in flight finish. Raises UnknownEndpoint.
         """
         state = self.find(endpoint_id)
-        self.fitness.withdraw(state)
-        state.standing = standing
+        self.health.withdraw(state)
+        state.admin_state = admin_state
         self._enter(state)
 
     def set_enabled(self, endpoint_id: str, is_enabled: bool) -> None:
         """Set the admin state to ready or drain. Raises UnknownEndpoint."""
-        self.set_admin_state(endpoint_id, AdminState.UP if is_enabled else AdminState.DRAINING)
+        self.set_admin_state(endpoint_id, AdminState.READY if is_enabled else AdminState.DRAIN)
 
     def readmit(self, endpoint_id: str) -> None:
         """Re-admit an endpoint ejected for failed connections, after one has succeeded. Raises UnknownEndpoint."""
         state = self.find(endpoint_id)
-        if self.fitness.readmit(state, self._now()):
+        if self.health.readmit(state, self._now()):
             self._reconsider(state)
 
-    def apply_health(self, fitness: Health) -> None:
-        """Apply the rules of `fitness` from now on; what is known of the endpoints stays."""
-        self.fitness.apply(fitness)
-        self._judge()
+    def apply_health(self, health: Health) -> None:
+        """Apply the rules of `health` from now on; what is known of the endpoints stays."""
+        self.health.apply(health)
+        self._reevaluate_all()
 
     def apply_concurrency(self, rules: ConcurrencyRules | None) -> None:
         """Apply the rules of adaptive concurrency limits; None turns them off. A change resets all limits."""
@@ -205,7 +205,7 @@ class EndpointSet:
         for state in self.states:
             state.concurrency = self._fresh_concurrency()
             state.limit_found()
-        self._judge()
+        self._reevaluate_all()
 
     def _fresh_concurrency(self) -> Concurrency | None:
         return Concurrency(self._concurrency) if self._concurrency is not None else None
@@ -213,24 +213,24 @@ class EndpointSet:
     def _reconsider(self, state: EndpointState) -> None:
         """Evaluate `state` after a change, and all others if theirs may change with it."""
         keeps = self.keeps_to_regions
-        if self.fitness.reevaluate(state, self._now(), self.routed, keeps_to_regions=keeps):
+        if self.health.reevaluate(state, self._now(), self.routed, keeps_to_regions=keeps):
             self._refresh_and_notify()
         else:
             self._refresh(state)
 
-    def _judge(self) -> None:
+    def _reevaluate_all(self) -> None:
         """Evaluate the health of all endpoints."""
         self._evaluate_all(warms=True)
         self._refresh_and_notify()
 
     def _refresh_and_notify(self) -> None:
         self._refresh_all()
-        if self.fitness.slow_start:
+        if self.health.slow_start:
             self._notify_members()
 
     def _evaluate_all(self, *, warms: bool) -> None:
         keeps = self.keeps_to_regions
-        self.fitness.judge(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
+        self.health.evaluate(self.states, self._now(), self.routed, keeps_to_regions=keeps, warms=warms)
 
     def _refresh_all(self) -> None:
         """Update the list of available endpoints for all states, then call `on_available`, which may route at once."""

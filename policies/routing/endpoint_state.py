@@ -29,7 +29,7 @@ from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
 _TUNNELLED: Final = OutcomeKind.TUNNELLED
-_UP: Final = AdminState.UP
+_READY: Final = AdminState.READY
 _SILENT: Final = frozenset((OutcomeKind.ABANDONED, OutcomeKind.TUNNELLED))
 """Outcomes that carry no information about the endpoint's health."""
 
@@ -59,9 +59,9 @@ class EndpointState:
     `limit` is `inf` where the endpoint has none. During a slow start `share` (0..1) is less than 1, and `weight` and
     `limit` are less than the endpoint's. `order` is its position in the configuration.
 
-    `standing` is the admin state, `healthy` the result of active checks, `is_reachable` whether these got an answer,
-    `record` the state of outlier detection. `is_sound` (healthy): all of these are good, and it is still configured
-    (`is_member`). `is_eligible` (eligible): it may be used, possibly because a panic ignores its health.
+    `passes_checks` is the result of active checks, `is_reachable` whether these got an answer, `record` the state of
+    outlier detection. `is_healthy`: `admin_state` is ready, all of these are good, and it is still configured
+    (`is_member`). `is_eligible`: it may be used, possibly because a panic ignores its health.
     `is_selectable`: it is in the router's list of available states. `busy_since` is when it last went from idle to
     busy with requests of this process, `failures` the number of requests it has failed since the start.
 
@@ -77,33 +77,33 @@ class EndpointState:
         "_heard_at",
         "_most",
         "_usual",  # mean number of requests elsewhere
+        "admin_state",
         "busy_since",
         "concurrency",
         "connections",
         "elsewhere",
         "endpoint",
         "failures",
-        "healthy",
         "histogram",
         "id",
         "in_flight",
         "is_eligible",
+        "is_healthy",
         "is_member",
         "is_reachable",
         "is_selectable",
-        "is_sound",
         "latency",
+        "latency_prior",
         "limit",
-        "norms",
         "order",
         "outcomes",
         "part",
         "parts",
+        "passes_checks",
         "record",
         "region",
         "row",
         "share",
-        "standing",
         "told",
         "weight",
     )
@@ -112,7 +112,7 @@ class EndpointState:
         self,
         endpoint: Endpoint,
         order: int = 0,
-        norms: LatencyPrior | None = None,
+        latency_prior: LatencyPrior | None = None,
         concurrency: Concurrency | None = None,
     ) -> None:
         self.concurrency = concurrency
@@ -122,9 +122,9 @@ class EndpointState:
         self.in_flight = self.elsewhere = self.row = self.part = 0
         self.parts = 1
         self.told: memoryview[int] | None = None
-        self.standing = AdminState.UP
-        self.healthy = self.is_reachable = self.is_member = True
-        self.is_sound = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
+        self.admin_state = AdminState.READY
+        self.passes_checks = self.is_reachable = self.is_member = True
+        self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
         self.record = Record()
         self.share = 1.0
         self.busy_since = 0.0
@@ -132,7 +132,7 @@ class EndpointState:
         self.histogram = Histogram()
         self.outcomes = dict.fromkeys(OutcomeKind, 0)
         self.failures = self._before_look = 0
-        self.norms = norms if norms is not None else LatencyPrior([self])
+        self.latency_prior = latency_prior if latency_prior is not None else LatencyPrior([self])
         self.order = order
         self._copy(endpoint)
 
@@ -168,8 +168,8 @@ class EndpointState:
             if self.concurrency is not None:
                 self.concurrency = self.concurrency.fresh()
             self.record = Record()
-            self.healthy = self.is_reachable = True
-            self.is_sound = self.is_eligible = False
+            self.passes_checks = self.is_reachable = True
+            self.is_healthy = self.is_eligible = False
         self._copy(endpoint)
         self.order = order
 
@@ -217,7 +217,7 @@ class EndpointState:
     @property
     def enabled(self) -> bool:
         """Whether its admin state is ready."""
-        return self.standing is _UP
+        return self.admin_state is _READY
 
     @property
     def is_ejected(self) -> bool:
@@ -227,7 +227,7 @@ class EndpointState:
     @property
     def passes_health(self) -> bool:
         """Whether active checks pass and it is not ejected."""
-        return self.healthy and self.record.until is None
+        return self.passes_checks and self.record.until is None
 
     @property
     def successes(self) -> int:
@@ -272,7 +272,7 @@ class EndpointState:
         """Whether its latency is known and not stale."""
         return self.latency.is_measured(now)
 
-    def blame(self, now: float) -> float:
+    def failure_penalty(self, now: float) -> float:
         """Return the failure share (0..1) of recent requests; 0 where one more request is a trial that is due.
 
         Beyond the requests that were out at the last failure, as many may be out as have succeeded since, and one more.
@@ -299,17 +299,17 @@ class EndpointState:
                 busy_since = self.busy_since
                 silence = now - (measured_at if measured_at > busy_since else busy_since)
             seconds = latency.predict(self.in_flight, silence, wait_price)
-            return seconds + latency.charge * self.blame(now) if latency.failures else seconds
+            return seconds + latency.charge * self.failure_penalty(now) if latency.failures else seconds
         return self._unmeasured_latency(now)
 
     def _unmeasured_latency(self, now: float) -> float:
         latency = self.latency
-        cost = latency.charge * self.blame(now)
-        hope = min(latency.floor, self.norms.latency(self.region, now))
+        cost = latency.charge * self.failure_penalty(now)
+        hope = min(latency.floor, self.latency_prior.latency(self.region, now))
         return hope + cost + FAILURE_COST * self.in_flight
 
     def __repr__(self) -> str:
-        marks = {"unhealthy": not self.healthy, "ejected": self.is_ejected, "full": self.is_full}
-        words = [] if self.enabled else [self.standing.value]
+        marks = {"unhealthy": not self.passes_checks, "ejected": self.is_ejected, "full": self.is_full}
+        words = [] if self.enabled else [self.admin_state.value]
         flags = "".join(f" {word}" for word in (*words, *(mark for mark, is_on in marks.items() if is_on)))
         return f"<{self.id} {self.in_flight} in flight{flags}>"

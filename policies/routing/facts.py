@@ -33,9 +33,9 @@ class Endpoint:
 class AdminState(Enum):
     """Admin state of an endpoint (ready, drain, maintenance), independent of its health."""
 
-    UP = "up"
-    DRAINING = "draining"  # no new requests; still checked, so it can return to ready at once
-    DOWN = "down"  # maintenance: no new requests and no checks. Requests in flight finish
+    READY = "ready"
+    DRAIN = "drain"  # no new requests; still checked, so it can return to ready at once
+    MAINTENANCE = "maintenance"  # no new requests and no checks. Requests in flight finish
 
 
 class RequestFacts:

@@ -46,7 +46,7 @@ def _no_sync(now: float) -> None:
 class Router(EndpointSet):
     """An endpoint set and the active policy.
 
-    `routed` counts assignments; `in_flight` is the number of unsettled ones, at most `in_flight_limit`. `fitness`
+    `routed` counts assignments; `in_flight` is the number of unsettled ones, at most `in_flight_limit`. `health`
     decides which endpoints are eligible. `on_available` is called when there is room again after a time without. `look`
     is called with the time before a pick that comes at `look_at` or later: it reads what sibling processes have in
     flight, and postpones `look_at`. `on_members` is called when endpoints have been replaced, `on_member` with the
@@ -64,9 +64,9 @@ class Router(EndpointSet):
         time_budget: float = TIME_BUDGET,
         in_flight_limit: int | None = None,
         concurrency: ConcurrencyRules | None = None,
-        fitness: Health | None = None,
+        health: Health | None = None,
     ) -> None:
-        super().__init__(clock.now, fitness if fitness is not None else Health(rng), concurrency)
+        super().__init__(clock.now, health if health is not None else Health(rng), concurrency)
         self._active = ActivePolicy(policy, fallback if fallback is not None else LeastInFlight(rng))
         self._time_budget = time_budget
         self._is_timed = time_budget < inf
@@ -98,11 +98,11 @@ class Router(EndpointSet):
             self.look(now)
         try:
             state = self._pick(facts, available, now)
-            is_sound = state.is_selectable and (not facts.tried or state in available)
+            is_usable = state.is_selectable and (not facts.tried or state in available)
         except Exception as error:
             state = self._fallback_pick(facts, available, now, RAISED, f"raised {error!r}")
         else:
-            if not is_sound:
+            if not is_usable:
                 fault = f"picked {state!r}, which was not on offer"
                 state = self._fallback_pick(facts, available, now, NOT_SELECTABLE, fault)
             elif self._is_timed and self._now() - now > self._time_budget:
@@ -139,7 +139,7 @@ class Router(EndpointSet):
             self._active.call(self._observe, state, outcome, outcome.ended_at)
         if state.concurrency is not None and state.concurrency.learn(outcome, assignment.in_flight_at_send):
             self._limit_found(state)
-        if outcome.kind is not _OK and self.fitness.failed(state, outcome):
+        if outcome.kind is not _OK and self.health.failed(state, outcome):
             self._reconsider(state)
         if not state.is_selectable:
             self._refresh(state)  # last: `on_available` may route at once
@@ -176,11 +176,11 @@ class Router(EndpointSet):
     def tick(self) -> None:
         """Run periodic work: ejections, slow starts and the policy's `tick`. Call about once a second."""
         now = self._now()
-        fitness = self.fitness
-        if fitness.tick(self.states, now):
-            self._judge()
-        elif fitness.slow_start:
-            fitness.slow_start.advance(self.states, now)
+        health = self.health
+        if health.tick(self.states, now):
+            self._reevaluate_all()
+        elif health.slow_start:
+            health.slow_start.advance(self.states, now)
             self._refresh_and_notify()
         if self._has_news:
             self._notify_members()
@@ -206,7 +206,7 @@ class Router(EndpointSet):
         self._active.install(policy)
         self._take_hooks()
         self._notify_members()
-        self._judge()
+        self._reevaluate_all()
 
     def explain(self, trace: Trace | None) -> None:
         """Record the explanation of each pick in `trace`, from the next one on; None stops recording."""

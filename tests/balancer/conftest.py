@@ -414,9 +414,9 @@ class Stage:
         return self.clients[-1]
 
     async def control_client(self) -> Wire:
-        """A connection to the server's control socket."""
+        """A connection to the server's admin socket."""
         assert self.server is not None
-        path = self.server.listening.control.path
+        path = self.server.listening.admin.path
         reader, writer = await asyncio.open_unix_connection(path, limit=1 << 20)
         self.clients.append(Wire(reader, writer))
         return self.clients[-1]
@@ -424,13 +424,13 @@ class Stage:
     async def listen_client(self) -> Wire:
         """A connection to the server's address for control."""
         assert self.server is not None
-        sock = self.server.listening.control.tcp
+        sock = self.server.listening.admin.tcp
         assert sock is not None
         self.clients.append(Wire(*await asyncio.open_connection(*sock.getsockname()[:2])))
         return self.clients[-1]
 
     async def ask(self, request: bytes, *, to_head: bool = False) -> Message:
-        """One request on a connection of its own; a control request goes to the control socket."""
+        """One request on a connection of its own; an admin request goes to the admin socket."""
         is_control = b" /-/" in request.partition(b"\r\n")[0]
         client = await (self.control_client() if is_control else self.client())
         answer = await client.ask(request, to_head=to_head)

@@ -40,8 +40,8 @@ CONFIGURED: tuple[dict[str, Any], ...] = (
     {"sticky": (("header", "X-User"),), "explain": (("header", "X-Explain"),)},
     {
         "sticky": (("cookie", "steel.yard"), ("key", "secret of thirty-two characters!")),
-        "queue": (("limit_header", "X-Timeout"), ("start_header", "X-Request-Start")),
-        "shedding": (("header", "X-Priority"), ("trust", "everybody")),
+        "queue": (("timeout_header", "X-Timeout"), ("start_header", "X-Request-Start")),
+        "admission": (("header", "X-Priority"), ("trust", "all")),
     },
 )
 """Settings that make every expression that depends on them."""

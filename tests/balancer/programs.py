@@ -78,7 +78,7 @@ class Program:
         return wire
 
     async def control_client(self) -> Wire:
-        """A connection to its control socket."""
+        """A connection to its admin socket."""
         path = found_socket(f"http://127.0.0.1:{self.port}")
         assert path is not None, self.lines
         wire = Wire(*await asyncio.open_unix_connection(path))

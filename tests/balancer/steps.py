@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from balancer.downstream.connection import DownstreamConnection
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, post, post_chunked, response
-from tests.balancer.test_control import TOKEN
+from tests.balancer.test_admin import TOKEN
 
 MIB = 1 << 20
 BODY = b"x" * 100
@@ -240,7 +240,7 @@ class Scene:
             max_in_flight=step.max_in_flight,
             timeouts=timeouts,
             hedging=hedging,
-            control={"token": TOKEN},
+            admin={"token": TOKEN},
         )
         if step.ahead:
             self.ahead = await stage.client()

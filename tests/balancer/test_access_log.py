@@ -343,8 +343,8 @@ async def test_what_is_not_let_in(stage: Stage, watched: WatchedLog) -> None:
     """Nobody waited and no endpoint was asked."""
     worker = await stage.worker(stalls())
     levels = [{"name": "high"}, {"name": "low", "in_flight": 0.5}]
-    shedding = {"header": "X-Priority", "trust": "everybody", "default": "low", "levels": levels}
-    await watched.serve(worker, max_in_flight=2, queue={"limit_header": "X-Timeout-Ms"}, shedding=shedding)
+    shedding = {"header": "X-Priority", "trust": "all", "default": "low", "levels": levels}
+    await watched.serve(worker, max_in_flight=2, queue={"timeout_header": "X-Timeout-Ms"}, admission=shedding)
     first, second = await stage.client(), await stage.client()
     await first.send(get())
     await stage.eventually(lambda: worker.requests)
@@ -469,12 +469,12 @@ async def test_control_requests(stage: Stage, watched: WatchedLog) -> None:
         ("/-/health", 200),
         ("/-/status?x", 404),
     ]
-    assert {line["end"] for line in lines} == {"control"}
+    assert {line["end"] for line in lines} == {"admin"}
 
 
 async def test_control_requests_may_be_left_out(stage: Stage, watched: WatchedLog) -> None:
     """Health checks come every few seconds."""
-    await watched.serve(await stage.worker(response()), log={"control": False})
+    await watched.serve(await stage.worker(response()), log={"admin": False})
     await stage.ask(CONTROL % b"health")
     await stage.ask(get(b"/seen"))
     assert (await watched.line())["path"] == "/seen"
@@ -482,7 +482,7 @@ async def test_control_requests_may_be_left_out(stage: Stage, watched: WatchedLo
 
 async def test_status_and_metrics_count_entries(stage: Stage, watched: WatchedLog) -> None:
     """What was written, what found no room, what could not be written."""
-    await watched.serve(await stage.worker(response()), log={"control": False})
+    await watched.serve(await stage.worker(response()), log={"admin": False})
     await stage.ask(get())
     await watched.lines(1)
     status = json.loads((await stage.ask(CONTROL % b"status")).body)

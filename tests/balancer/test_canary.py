@@ -63,7 +63,7 @@ async def test_each_has_its_account(stage: Stage) -> None:
 
 
 async def test_what_fails_is_the_fault_of_who_placed_it(stage: Stage) -> None:
-    await stage.serve(stage.dead_port(), policy=POLICY, retries=0, ejection={"failures": 0})
+    await stage.serve(stage.dead_port(), policy=POLICY, retries=0, outlier_detection={"failures": 0})
     for _ in range(20):
         await stage.ask(get())
     arms = (await policy_of(stage))["canary"]["arms"]

@@ -14,7 +14,7 @@ from policies.health.active_checks import CheckRules
 from policies.routing.facts import AdminState
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 
 BAD = response(b"not well", status=b"503 Service Unavailable")
 PATH = {"path": "/up"}
@@ -48,7 +48,7 @@ def in_order(*responses: bytes) -> Script:
 async def test_a_check_asks_for_the_path(stage: Stage) -> None:
     """One GET of the unit's own, on a connection that then waits in the pool; no counter of requests moves."""
     worker = await stage.worker(response())
-    await stage.serve(worker, checks=PATH)
+    await stage.serve(worker, health_checks=PATH)
     stage.advance(0.0)
     await check(stage)
     [request] = worker.requests
@@ -64,7 +64,7 @@ async def test_a_check_asks_for_the_path(stage: Stage) -> None:
 async def test_checks_and_requests_share_connections(stage: Stage) -> None:
     """A check goes over the connection that a request has left, and the next request over the check's."""
     worker = await stage.worker(response())
-    await stage.serve(worker, checks={**PATH, "interval": 2})
+    await stage.serve(worker, health_checks={**PATH, "interval": 2})
     stage.advance(0.0)
     for _ in range(3):
         assert (await stage.ask(get())).status == 200
@@ -85,7 +85,7 @@ async def test_by_default_nobody_is_asked(stage: Stage) -> None:
 async def test_an_ill_endpoint_gets_no_requests(stage: Stage) -> None:
     """Three bad answers take it out, two good ones put it back."""
     worker = await stage.worker(in_order(response(), *[BAD] * 3, response()))
-    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
     seen = []
     for _ in range(7):
@@ -98,7 +98,7 @@ async def test_an_ill_endpoint_gets_no_requests(stage: Stage) -> None:
 async def test_checks_are_faster_while_something_changes(stage: Stage) -> None:
     """Every five seconds while all is well, every two while it is not."""
     worker = await stage.worker(in_order(*[response()] * 2, BAD))
-    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
     asked = []
     for _ in range(30):
@@ -128,7 +128,7 @@ async def test_which_answers_are_good(
     stage: Stage, plan: dict[str, Any], answer: bytes, fault: str | None
 ) -> None:
     """200 to 399 or the one that is named, in whole; what cannot be kept costs its connection and no more."""
-    await stage.serve(await stage.worker(answer), checks={**PATH, **plan})
+    await stage.serve(await stage.worker(answer), health_checks={**PATH, **plan})
     stage.advance(0.0)
     stage.advance(2.0)
     await stage.turn()
@@ -149,7 +149,7 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
         await wire.request()
         await wire.closed()
 
-    await stage.serve(await stage.worker(silent), await stage.worker(response()), checks=PATH)
+    await stage.serve(await stage.worker(silent), await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
     for _ in range(3):
         stage.advance(3.0)
@@ -165,20 +165,22 @@ async def test_a_worker_that_does_not_answer(stage: Stage) -> None:
 
 async def test_a_worker_that_does_not_take_connections(stage: Stage) -> None:
     """It cannot be reached: not even a panic sends requests there while there is anybody else."""
-    await stage.serve(stage.dead_port(), stage.dead_port(), await stage.worker(response()), checks=PATH)
+    await stage.serve(
+        stage.dead_port(), stage.dead_port(), await stage.worker(response()), health_checks=PATH
+    )
     stage.advance(0.0)
     for _ in range(3):
         await check(stage, 3.0)
     assert (await stage.ask(get())).status == 200
     assert checks(stage)[2] == "no connection: Connection refused"
-    assert stage.proxy.router.fitness.panic.is_everywhere
+    assert stage.proxy.router.health.panic.is_everywhere
     assert [state.id for state in stage.proxy.router.available] == ["w2"]
 
 
 async def test_a_connection_that_takes_too_long(stage: Stage) -> None:
     """The check ends in its time; the connection that comes later, or never, is nobody's."""
     await stage.serve(
-        stage.deaf_port(), await stage.worker(response()), checks=PATH, timeouts={"connect": 0.3}
+        stage.deaf_port(), await stage.worker(response()), health_checks=PATH, timeouts={"connect": 0.3}
     )
     stage.advance(0.0)
     stage.advance(2.0)
@@ -201,7 +203,7 @@ async def test_a_connection_closed_while_idle_is_no_illness(stage: Stage) -> Non
             await answering(response())(wire)
 
     worker = await stage.worker(script)
-    await stage.serve(worker, checks=PATH)
+    await stage.serve(worker, health_checks=PATH)
     assert (await stage.ask(get())).status == 200
     stage.advance(0.0)
     await check(stage, 3.0)
@@ -213,7 +215,7 @@ async def test_checks_speak_tls_where_the_endpoint_does(stage: Stage, tmp_path: 
     """An https endpoint is checked over TLS, verified as for requests."""
     shelf = Shelf(tmp_path)
     worker = await stage.worker(response(), shelf.worker("127.0.0.1"))
-    await stage.serve(worker, checks=PATH, upstream_tls={"ca": str(shelf.ca)})
+    await stage.serve(worker, health_checks=PATH, upstream_tls={"ca": str(shelf.ca)})
     stage.advance(0.0)
     await check(stage)
     assert checks(stage) == (1, 0, None)
@@ -222,12 +224,12 @@ async def test_checks_speak_tls_where_the_endpoint_does(stage: Stage, tmp_path: 
 async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Down: no checks. Draining: it is still checked."""
     worker = await stage.worker(response())
-    await stage.serve(worker, await stage.worker(response()), checks=PATH)
-    stage.proxy.router.set_admin_state("w0", AdminState.DOWN)
+    await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
+    stage.proxy.router.set_admin_state("w0", AdminState.MAINTENANCE)
     stage.advance(0.0)
     await check(stage)
     assert worker.connections == []
-    stage.proxy.router.set_admin_state("w0", AdminState.DRAINING)
+    stage.proxy.router.set_admin_state("w0", AdminState.DRAIN)
     await check(stage)
     assert len(worker.requests) == 1
 
@@ -240,7 +242,7 @@ async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
         await wire.closed()
 
     worker, other = await stage.worker(silent), await stage.worker(response())
-    await stage.serve(worker, checks=PATH)
+    await stage.serve(worker, health_checks=PATH)
     stage.advance(0.0)
     stage.advance(2.0)
     await stage.eventually(lambda: worker.requests)
@@ -256,7 +258,7 @@ async def test_endpoints_come_and_go_under_checks(stage: Stage) -> None:
 async def test_the_plan_can_change(stage: Stage) -> None:
     """Another path from the next check on; without one nobody is ill of checks any more."""
     worker = await stage.worker(BAD)
-    await stage.serve(worker, await stage.worker(response()), checks=PATH)
+    await stage.serve(worker, await stage.worker(response()), health_checks=PATH)
     stage.advance(0.0)
     await check(stage)
     assert not stage.state().available
@@ -319,7 +321,7 @@ async def test_ejection_can_be_switched_off(stage: Stage) -> None:
     """Then it is asked for ever."""
     bad = await stage.worker(BAD)
     rules = {"failures": 0, "success_rate": 0}
-    await stage.serve(bad, await stage.worker(response()), ejection=rules, retries=0)
+    await stage.serve(bad, await stage.worker(response()), outlier_detection=rules, retries=0)
     for _ in range(40):
         await stage.ask(get())
     stage.advance(1.0)
@@ -329,19 +331,19 @@ async def test_ejection_can_be_switched_off(stage: Stage) -> None:
 async def test_status_and_metrics_show_fitness(stage: Stage) -> None:
     """Standing, ejection, checks, share and panic, in words and as numbers."""
     await stage.serve(
-        await stage.worker(BAD), await stage.worker(response()), stage.dead_port(), checks={**PATH, "fall": 1},
+        await stage.worker(BAD), await stage.worker(response()), stage.dead_port(), health_checks={**PATH, "fall": 1},
         slow_start={"window": 20},
     )  # fmt: skip
     stage.advance(0.0)
-    stage.proxy.router.set_admin_state("w1", AdminState.DRAINING)
-    stage.proxy.router.set_admin_state("w1", AdminState.UP)
+    stage.proxy.router.set_admin_state("w1", AdminState.DRAIN)
+    stage.proxy.router.set_admin_state("w1", AdminState.READY)
     await check(stage, 3.0)
     for _ in range(5):
         await stage.ask(get())
     told = await status(stage)
     first, second, third = told["endpoints"]
     assert (first["state"], first["healthy"], first["reachable"], first["available"]) == (
-        "up",
+        "ready",
         False,
         True,
         True,

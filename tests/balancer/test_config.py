@@ -53,7 +53,7 @@ def test_the_sample(tmp_path: Path) -> None:
     endpoint = settings.endpoints[0].endpoint()
     assert (endpoint.id, endpoint.address) == ("emea-0", "http://127.0.0.1:9001")
     assert (endpoint.region, endpoint.weight, endpoint.max_in_flight) == ("emea", 1.0, None)
-    assert (settings.timeouts.first_byte, settings.pool.idle, settings.retries) == (25.0, 30.0, 2)
+    assert (settings.timeouts.first_byte, settings.pool.idle_timeout, settings.retries) == (25.0, 30.0, 2)
 
 
 def test_a_policy_may_be_a_table(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_port_stands_for_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 BAD: dict[str, tuple[str, list[str]]] = {
     "retry-status": (ENDPOINT + "[retry]\nstatuses = [503, 200]", ["retry.statuses.1", "500", "200"]),
     "retry-share": (ENDPOINT + "[retry]\nshare = 2", ["retry.share", "1", "2"]),
-    "hedging-least": (ENDPOINT + "[hedging]\nleast = 0.001", ["hedging.least", "0.01", "0.001"]),
+    "hedging-minimum": (ENDPOINT + "[hedging]\nminimum = 0.001", ["hedging.minimum", "0.01", "0.001"]),
     "duplicate": (ENDPOINT + ENDPOINT, ["endpoints.1.id", "'a'", "unique"]),
     "no-endpoints": ('policy = "random"', ["endpoints", "required"]),
     "empty-endpoints": ("endpoints = []", ["endpoints"]),
@@ -119,7 +119,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "listen": ('listen = "localhost"\n' + ENDPOINT, ["listen", "localhost"]),
     "listen-port": ('listen = "a:99999"\n' + ENDPOINT, ["listen", "99999"]),
     "network": ('trusted_proxies = ["10.0.0.0/99"]\n' + ENDPOINT, ["trusted_proxies.0"]),
-    "token": (ENDPOINT + '[control]\ntoken = "short"', ["control.token"]),
+    "token": (ENDPOINT + '[admin]\ntoken = "short"', ["admin.token"]),
     "long": ('home_region = "' + "x" * 500 + '"\n' + ENDPOINT, ["home_region"]),
 }
 
@@ -229,4 +229,4 @@ def test_the_token_is_not_shown() -> None:
     """Neither in a repr nor in a traceback."""
     endpoints: Any = [{"id": "a", "address": "http://a:1"}]
     control: Any = {"token": "secret-of-some-length"}
-    assert "secret" not in repr(Settings(endpoints=endpoints, control=control))
+    assert "secret" not in repr(Settings(endpoints=endpoints, admin=control))

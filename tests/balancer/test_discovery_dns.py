@@ -13,7 +13,7 @@ from balancer.membership.dns_source import DnsSource, endpoint_id
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.name_server import SERVFAIL, NameServer
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 
 NAME = "workers.test"
 
@@ -95,7 +95,7 @@ async def test_an_answer_holds_for_its_ttl(stage: Stage, names: NameServer) -> N
 async def test_pauses_are_bounded(stage: Stage, names: NameServer, ttl: int, pause: float) -> None:
     """A TTL of none does not make us ask without end, one of a day does not blind us for a day."""
     names.address(NAME, "127.0.0.1", ttl=ttl)
-    await serve(stage, names, port=80, longest=20)
+    await serve(stage, names, port=80, max_ttl=20)
     for _ in range(8):
         await looked(stage, pause / 16)
     assert only(stage).lookups == 1
@@ -249,7 +249,9 @@ async def test_an_operator_s_word_on_a_discovered_one(stage: Stage, names: NameS
     """It may be drained and weighed, and that stays; removing it is its discovery's business."""
     names.address(NAME, "127.0.0.1", "127.0.0.2")
     await serve(stage, names, port=80)
-    change = local(b"/-/endpoints/127.0.0.1-80", method=b"PATCH", body=b'{"state": "down", "weight": 4}')
+    change = local(
+        b"/-/endpoints/127.0.0.1-80", method=b"PATCH", body=b'{"state": "maintenance", "weight": 4}'
+    )
     assert (await stage.ask(change)).status == 200
     refused = await stage.ask(local(b"/-/endpoints/127.0.0.1-80", method=b"DELETE"))
     assert (refused.status, b"dns workers.test:80" in refused.body) == (409, True)

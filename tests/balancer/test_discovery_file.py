@@ -16,7 +16,7 @@ from balancer.__main__ import cli
 from balancer.config.load import ConfigError, Settings, first_problem
 from balancer.server import Server
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 from tests.balancer.test_reload import endpoint
 
 TABLE = '[[endpoints]]\nid = "{id}"\naddress = "http://127.0.0.1:{port}"\n'
@@ -166,7 +166,7 @@ async def test_a_file_that_is_gone(stage: Stage, tmp_path: Path) -> None:
 async def test_an_empty_list_where_that_is_allowed(stage: Stage, tmp_path: Path) -> None:
     path = tmp_path / "endpoints.toml"
     path.write_text(table(1))
-    await serve(stage, path, may_be_empty=True)
+    await serve(stage, path, allow_empty=True)
     write(path, "endpoints = []\n")
     looked(stage, 2)
     assert known(stage) == []

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from balancer.__main__ import cli
 from tests.balancer.conftest import Stage, get, response
-from tests.balancer.test_control import TOKEN
+from tests.balancer.test_admin import TOKEN
 
 
 async def run(stage: Stage, *words: str, token: str | None = None) -> Result:
@@ -27,12 +27,12 @@ async def test_a_worker_s_life(stage: Stage) -> None:
     for words, shown in (
         (
             ["add", "fresh", address, "--region", "emea", "--weight", "2"],
-            ["fresh", "up", "weight 2", "emea", "command"],
+            ["fresh", "ready", "weight 2", "emea", "command"],
         ),
         (["weight", "fresh", "0.5"], ["weight 0.5"]),
-        (["drain", "fresh"], ["draining"]),
-        (["down", "fresh"], ["down"]),
-        (["up", "fresh"], ["up", address]),
+        (["drain", "fresh"], ["drain"]),
+        (["maintenance", "fresh"], ["maintenance"]),
+        (["ready", "fresh"], ["ready", address]),
         (["list"], ["w0", "configuration", "fresh", "command"]),
         (["remove", "fresh"], ["fresh", "removed", "in flight 0"]),
     ):
@@ -80,7 +80,7 @@ async def test_who_is_not_let_in(stage: Stage) -> None:
     """Or finds nobody: it is said what to look at."""
     ran = await run(stage, "list")
     assert "--url: no answer from http://127.0.0.1:9: " in ran.output
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     assert (await run(stage, "list", token=TOKEN)).exit_code == 0
     ran = await asyncio.to_thread(CliRunner().invoke, cli, ["endpoints", "--url", "nonsense", "list"])
     assert "--url: no answer from nonsense" in ran.output

@@ -100,7 +100,7 @@ async def test_a_request_that_asks_is_told(stage: Stage) -> None:
 async def test_who_is_not_trusted_is_told_nothing(stage: Stage) -> None:
     await two(stage, explain={"header": "X-Explain"})
     assert (await stage.ask(get(b"/", b"X-Explain: 1"))).value(b"X-Picked") is None
-    await stage.reload(explain={"header": "X-Explain", "trust": "everybody", "answer": "X-Why"})
+    await stage.reload(explain={"header": "X-Explain", "trust": "all", "response_header": "X-Why"})
     assert (await stage.ask(get(b"/", b"X-Explain: 1"))).value(b"X-Why") is not None
 
 
@@ -109,7 +109,7 @@ async def test_a_response_in_pieces_says_it_once(stage: Stage) -> None:
     chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
     refusing = await stage.worker(response(status=b"503 Busy"))
     fine = await stage.worker(chunked)
-    await stage.serve(refusing, fine, explain={"header": "X-Explain", "trust": "everybody"})
+    await stage.serve(refusing, fine, explain={"header": "X-Explain", "trust": "all"})
     told = [await stage.ask(get(b"/", b"X-Explain: 1")) for _ in range(2)]
     assert [answer.status for answer in told] == [200, 200]
     assert all((answer.value(b"X-Picked") or b"").endswith(b"-> w1") for answer in told)
@@ -118,7 +118,7 @@ async def test_a_response_in_pieces_says_it_once(stage: Stage) -> None:
 async def test_who_had_to_wait_is_told_too(stage: Stage) -> None:
     """Nobody had room at first: explaining is off again by then."""
     slow = await stage.worker(answering(response()))
-    await stage.serve(slow, max_in_flight=1, explain={"header": "X-Explain", "trust": "everybody"})
+    await stage.serve(slow, max_in_flight=1, explain={"header": "X-Explain", "trust": "all"})
     stage.state().in_flight += 1  # somebody is there
     stage.proxy.router._refresh(stage.state())
     client = await stage.client()

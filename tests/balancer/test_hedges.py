@@ -378,7 +378,7 @@ def answers(latency: Callable[[], float], stage: Wireless) -> Callable[[Peer], N
 
 def test_a_hedge_goes_out_within_a_tick() -> None:
     """Of the instant when its request is late; and nothing is left of it when all is over."""
-    with Wireless(2, hedging=(("enabled", True), ("least", 0.05))) as stage:
+    with Wireless(2, hedging=(("enabled", True), ("minimum", 0.05))) as stage:
         hedges = stage.proxy.hedges
         assert hedges is not None
         stage.worker_script = answers(lambda: 0.02, stage)

@@ -180,7 +180,7 @@ async def answered(wire: Any, answer: bytes) -> None:
 
 
 ROW = (
-    b'{"id": "%b", "state": "up", "available": true, "in_flight": 0, "weight": 1, "region": "r", '
+    b'{"id": "%b", "state": "ready", "available": true, "in_flight": 0, "weight": 1, "region": "r", '
     b'"address": "a", "source": "c"}'
 )
 ANSWERS: dict[str, bytes] = {
@@ -201,7 +201,7 @@ ANSWERS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", ANSWERS)
-@pytest.mark.parametrize("words", [("list",), ("remove", "a"), ("up", "a")])
+@pytest.mark.parametrize("words", [("list",), ("remove", "a"), ("ready", "a")])
 async def test_a_unit_that_is_none(case: str, words: tuple[str, ...]) -> None:
     """One line that names the option."""
     ran = await told(ANSWERS[case], *words)

@@ -389,7 +389,7 @@ async def test_a_ping_when_nothing_is_heard(stage: Stage) -> None:
     async def script(play: Play) -> None:
         await hello(play)
 
-    await before(stage, script, pool={"idle": 300})
+    await before(stage, script, pool={"idle_timeout": 300})
     await stage.ask(get())
     for _ in range(4):
         stage.advance(PING_AFTER + 1)
@@ -417,7 +417,7 @@ async def test_an_idle_connection_is_closed_and_an_old_one_retired(stage: Stage)
             await gate.wait()
         await hello(play)
 
-    plays = await before(stage, script, pool={"idle": 4, "max_age": 8})
+    plays = await before(stage, script, pool={"idle_timeout": 4, "max_age": 8})
     slow = asyncio.ensure_future(stage.ask(get(b"/slow")))
     await stage.eventually(lambda: plays)
     stage.advance(9.0)

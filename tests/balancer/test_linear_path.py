@@ -40,8 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sticky.cookie": {"sticky": (("cookie", "sid"), ("key", "secret of thirty-two characters!"))},
     "internal, stated": {
         "headers": (("internal", ("x-shard", "x-int-*")),),
-        "queue": (("limit_header", "X-Timeout"),),
-        "shedding": (("header", "X-Priority"), ("trust", "everybody")),
+        "queue": (("timeout_header", "X-Timeout"),),
+        "admission": (("header", "X-Priority"), ("trust", "all")),
     },
 }
 

@@ -137,7 +137,7 @@ async def test_one_at_a_time_to_an_endpoint(stage: Stage) -> None:
 
 async def test_so_many_in_all(stage: Stage) -> None:
     workers = [await stage.worker(reporting()) for _ in range(3)]
-    await serve(stage, *workers, load_probes={"path": "/load", "most": 2})
+    await serve(stage, *workers, load_probes={"path": "/load", "max_in_flight": 2})
     await stage.ask(get())
     await settled(stage)
     assert counts(stage) == (2, 2, 0, 0, 1)

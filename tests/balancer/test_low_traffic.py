@@ -78,7 +78,7 @@ def test_without_warmth_theory_s_share_waits(says: bytes, idle_timeout: float) -
 
 def test_what_is_not_learned_is_met() -> None:
     """The same with `idle` as long as the worker's own time, and nothing learned: requests meet its closing."""
-    far = run(timer, get(), risk=0.0, idle=KEPT)
+    far = run(timer, get(), risk=0.0, idle_timeout=KEPT)
     assert cold(far) == pytest.approx(exp(-RATE * KEPT), abs=0.06)
     assert far.failed == total(far, "died") > 0
 
@@ -87,7 +87,7 @@ def test_what_is_not_learned_is_met() -> None:
 @pytest.mark.parametrize("heartbeat", [None, "/alive"], ids=["anew", "heartbeats"])
 def test_warm_connections_are_there(request_: bytes, heartbeat: str | None) -> None:
     """Two for each endpoint: under 1 % of the requests wait, and none fails."""
-    far = run(timer, request_, warm=2, heartbeat=heartbeat)
+    far = run(timer, request_, preconnect=2, heartbeat=heartbeat)
     assert cold(far) < 0.01
     assert (far.failed, total(far, "died")) == (0, 0)
     beats = sum(request.startswith(b"HEAD /alive HTTP/1.1\r\nHost: 192.0.2.1") for request in far.requests)

@@ -25,7 +25,7 @@ def weigh(control_plane: ControlPlane, number: int) -> None:
 
 def drain(control_plane: ControlPlane, number: int) -> None:
     for at in range(0, number, 4):
-        control_plane.registry.change(f"e{at}", state=AdminState.DRAINING)
+        control_plane.registry.change(f"e{at}", state=AdminState.DRAIN)
 
 
 def remove(control_plane: ControlPlane, number: int) -> None:

@@ -101,7 +101,7 @@ async def test_the_metrics_of_two(stage: Stage) -> None:
 ONCE = frozenset(
     {
         *("available", "healthy", "share", "panic", "ejected", "configuration_good", "discovery_good"),
-        *("discovered", "reloads_total", "horizon_seconds"),
+        *("discovered", "reloads_total", "idle_timeout_seconds"),
     }
 )
 """Samples that are no sums."""

@@ -14,7 +14,7 @@ from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.resolver import Addresses, LookupFailed
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.name_server import AAAA, SERVFAIL, A, NameServer
-from tests.balancer.test_control import status
+from tests.balancer.test_admin import status
 
 NAME = "api.test"
 RULES = NameRules(shortest=1.0, longest=300.0, stale=100.0, negative=5.0)
@@ -244,7 +244,7 @@ async def test_a_name_that_none_can_have() -> None:
 
 
 def by_dns(server: NameServer) -> dict[str, object]:
-    return {"resolver": "dns", "servers": [f"127.0.0.1:{server.port}"], "negative": 5.0}
+    return {"resolver": "dns", "servers": [f"127.0.0.1:{server.port}"], "negative_ttl": 5.0}
 
 
 async def test_requests_go_on_when_names_do_not(stage: Stage, server: NameServer) -> None:

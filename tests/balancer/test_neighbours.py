@@ -58,7 +58,7 @@ class Proxy:
             self.clock,
             rng,
             concurrency=self._concurrency,
-            fitness=Health(rng, slow_start=SlowStart(self._slow_start)),
+            health=Health(rng, slow_start=SlowStart(self._slow_start)),
         )
 
     def settle(self, index: int, assignment: Assignment, kind: OutcomeKind = OutcomeKind.OK) -> None:

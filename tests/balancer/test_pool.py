@@ -26,7 +26,7 @@ async def test_the_newest_idle_connection_is_leased_first(stage: Stage) -> None:
     """The one given back last is the least likely to have been closed; the others are left to age out."""
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
-    await stage.serve(worker, pool={"idle": 4})
+    await stage.serve(worker, pool={"idle_timeout": 4})
     clients = [await stage.client() for _ in range(3)]
     for client in clients:
         await client.send(get())

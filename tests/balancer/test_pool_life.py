@@ -36,7 +36,7 @@ def sweeps(stage: Stage, seconds: float) -> None:
 async def test_a_connection_serves_so_many_requests(stage: Stage) -> None:
     """Ten, less at most one by lot, and then another is opened."""
     worker = await stage.worker(answering())
-    await stage.serve(worker, pool={"requests": 10})
+    await stage.serve(worker, pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).status == 200
     await stage.turn()
@@ -49,7 +49,7 @@ async def test_a_connection_serves_so_many_requests(stage: Stage) -> None:
 
 async def test_one_request_each_and_one_ahead(stage: Stage) -> None:
     """A connection opened ahead has served nobody: it waits for its one request."""
-    await stage.serve(await stage.worker(answering()), pool={"requests": 1, "warm": 1})
+    await stage.serve(await stage.worker(answering()), pool={"max_requests": 1, "preconnect": 1})
     for number in range(1, 4):
         stage.advance(0.25)
         await stage.eventually(lambda: stage.pool().idle == 1)
@@ -65,7 +65,7 @@ async def test_without_keep_alive(stage: Stage) -> None:
         {"id": f"w{i}", "address": f"http://127.0.0.1:{worker.port}", "region": "r", "keep_alive": i == 1}
         for i, worker in enumerate(workers)
     ]
-    await stage.serve(endpoints=endpoints, pool={"warm": 1})
+    await stage.serve(endpoints=endpoints, pool={"preconnect": 1})
     for _ in range(8):
         await stage.ask(get())
     sweeps(stage, 1)
@@ -106,7 +106,7 @@ async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
     await stage.ask(get())
     sweeps(stage, 2)
     learned = stage.pool().idle_timeout
-    await stage.reload(pool={"idle": 7})
+    await stage.reload(pool={"idle_timeout": 7})
     assert stage.pool().idle_timeout is learned
     assert (learned.age, stage.pool().idle_connections.limit) == (10, 7)
     sweeps(stage, 6)
@@ -116,7 +116,7 @@ async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
 async def test_a_lookout_tells_of_a_longer_time(stage: Stage) -> None:
     """Four seconds are assumed; one connection stays unused for `idle`, and from then on that is what is known."""
     worker = await stage.worker(answering())
-    await stage.serve(worker, pool={"idle": 20})
+    await stage.serve(worker, pool={"idle_timeout": 20})
     await stage.ask(get())
     sweeps(stage, 10)
     assert stage.pool().idle == 1
@@ -146,7 +146,7 @@ async def test_who_closed(stage: Stage) -> None:
             await wire.closed()
 
     worker = await stage.worker(script)
-    await stage.serve(worker, pool={"idle": 4})
+    await stage.serve(worker, pool={"idle_timeout": 4})
     counts = stage.pool().counts
     for number in range(2):
         await stage.ask(get())
@@ -192,7 +192,7 @@ async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
             await go.wait()
             await wire.send(response(b"ok", b"Keep-Alive: timeout=600"))
 
-    await stage.serve(await stage.worker(script), pool={"warm": 2, "idle": 600})
+    await stage.serve(await stage.worker(script), pool={"preconnect": 2, "idle_timeout": 600})
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 2)
     clients = [await stage.client() for _ in range(3)]
@@ -212,7 +212,7 @@ async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
 async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
     """Descriptors are bounded: nothing is opened ahead beyond, and nobody else's connection gives way."""
     workers = [await stage.worker(answering()) for _ in range(2)]
-    await stage.serve(*workers, pool={"warm": 3})
+    await stage.serve(*workers, pool={"preconnect": 3})
     stage.proxy.pools.limit = 4
     for _ in range(4):
         stage.advance(0.25)
@@ -222,13 +222,15 @@ async def test_warmth_keeps_within_the_limit(stage: Stage) -> None:
 
 async def test_an_endpoint_that_is_down_is_left_alone(stage: Stage) -> None:
     """Its idle connections are closed, and none is opened ahead until it is up again."""
-    await stage.serve(await stage.worker(answering()), await stage.worker(answering()), pool={"warm": 1})
-    stage.control_plane.registry.change("w0", state=AdminState.DOWN)
+    await stage.serve(
+        await stage.worker(answering()), await stage.worker(answering()), pool={"preconnect": 1}
+    )
+    stage.control_plane.registry.change("w0", state=AdminState.MAINTENANCE)
     for _ in range(4):
         stage.advance(0.25)
         await stage.turn()
     assert (stage.pool("w0").counts.opened, stage.pool("w1").counts.opened) == (0, 1)
-    stage.control_plane.registry.change("w0", state=AdminState.UP)
+    stage.control_plane.registry.change("w0", state=AdminState.READY)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool("w0").idle == 1)
 
@@ -243,7 +245,7 @@ async def test_a_heartbeat_without_an_answer(stage: Stage) -> None:
         await silent.wait()
 
     worker = await stage.worker(script)
-    await stage.serve(worker, pool={"warm": 1, "heartbeat": "/alive", "heartbeat_method": "GET"})
+    await stage.serve(worker, pool={"preconnect": 1, "heartbeat": "/alive", "heartbeat_method": "GET"})
     await stage.ask(get())
     sweeps(stage, 9.75)
     counts = stage.pool().counts
@@ -369,7 +371,7 @@ def test_a_fault_of_ours_is_told_at_once() -> None:
 
 def test_trouble_at_one_sends_requests_to_the_other() -> None:
     """They are as good as refused: nothing was sent, so even a POST goes elsewhere."""
-    with Wireless(2, retries=2, ejection=(("failures", 0),), seed=1) as stage:
+    with Wireless(2, retries=2, outlier_detection=(("failures", 0),), seed=1) as stage:
         troubled = stage.proxy.pools.by_id["w0"]
         for _ in range(FAILURES):
             troubled.backoff.failed(stage.loop.now())

@@ -190,7 +190,7 @@ async def test_a_server_that_closes_after_a_second(stage: Stage, tmp_path: Path)
     assert idle.closed is not None
     assert idle.kept < idle.closed
     assert not idle.is_silent
-    assert loaded(advice(findings), tmp_path)["pool"]["idle"] <= max(0.1, idle.closed)
+    assert loaded(advice(findings), tmp_path)["pool"]["idle_timeout"] <= max(0.1, idle.closed)
 
 
 async def test_the_wait_ends_with_the_last_connection(stage: Stage) -> None:
@@ -521,5 +521,10 @@ def test_far_servers_get_http2_and_slow_ones_time(tmp_path: Path) -> None:
     assert toml["endpoints"] == [
         {"id": "api.example.org", "address": "https://api.example.org", "transport": "http2"}
     ]
-    assert toml["pool"] == {"idle": 4.5, "warm": 2, "heartbeat": "/ping", "heartbeat_method": "HEAD"}
+    assert toml["pool"] == {
+        "idle_timeout": 4.5,
+        "preconnect": 2,
+        "heartbeat": "/ping",
+        "heartbeat_method": "HEAD",
+    }
     assert toml["timeouts"] == {"connect": 3.0}

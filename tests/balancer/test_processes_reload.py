@@ -83,8 +83,8 @@ async def test_an_endpoint_that_is_added_is_everybodys(start: Start, stage: Stag
     assert told["outcomes"]["ok"] == told["latency"]["count"] == whole[1]["outcomes"]["ok"]
     assert sum(endpoint["outcomes"]["ok"] for endpoint in whole) == 16 * 8
     assert "used already" in (await program.ask(added("w1", other)))["error"]
-    told = await program.ask(control(b"PATCH", b"/-/endpoints/w0", b'{"state": "draining", "weight": 3}'))
-    assert (told["state"], told["weight"]) == ("draining", 3.0)
+    told = await program.ask(control(b"PATCH", b"/-/endpoints/w0", b'{"state": "drain", "weight": 3}'))
+    assert (told["state"], told["weight"]) == ("drain", 3.0)
     assert await bodies(program) == {b"other"}
     await renewed(program)
     assert await ids(program) == ["w0", "w1"]

@@ -31,7 +31,7 @@ def write(folder: Path, pair: dict[str, str], worker: ScriptedWorker, minimum: s
     path = folder / "balancer.toml"
     tls = "\n".join(f'{key} = "{value}"' for key, value in pair.items())
     path.write_text(
-        f'[tls]\n{tls}\nminimum = "{minimum}"\n'
+        f'[tls]\n{tls}\nmin_version = "{minimum}"\n'
         f'[[endpoints]]\nid = "w"\naddress = "http://127.0.0.1:{worker.port}"\nregion = "r"\n'
     )
     return path

@@ -133,7 +133,7 @@ async def test_paths_are_kept_where_they_are_asked_for(stage: Stage, taped: Tape
 
 
 async def test_what_does_not_end_well_is_a_row_too(stage: Stage, taped: Taped) -> None:
-    await taped.serve(stage.dead_port(), retries=0, ejection={"failures": 0})
+    await taped.serve(stage.dead_port(), retries=0, outlier_detection={"failures": 0})
     assert (await stage.ask(get())).status == 502
     (row,) = taped.rows()
     assert (row["status"], row["end"], row["endpoint"]) == (502, 2, 0)

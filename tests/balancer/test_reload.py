@@ -15,7 +15,7 @@ import pytest
 
 from balancer.config.load import ConfigError, load
 from tests.balancer.conftest import Message, Script, ScriptedWorker, Stage, Wire, get, post, response
-from tests.balancer.test_control import TOKEN, local, status
+from tests.balancer.test_admin import TOKEN, local, status
 
 RELOAD = local(b"/-/reload", method=b"POST")
 
@@ -77,7 +77,7 @@ async def test_policy_and_seldom_changed_bounds(stage: Stage) -> None:
     """In force at once; what is the same stays the object that it was, with all that it has learned."""
     await stage.serve(await stage.worker(response()))
     policy = stage.proxy.router.policy
-    await stage.reload(retries=0, home_region="r", timeouts={"first_byte": 7}, pool={"idle": 1})
+    await stage.reload(retries=0, home_region="r", timeouts={"first_byte": 7}, pool={"idle_timeout": 1})
     proxy = stage.proxy
     assert (proxy.retries.limit, proxy.home_region, proxy.timeouts.first_byte, proxy.pools.limits.idle) == (
         0,
@@ -178,10 +178,10 @@ async def test_the_limit_of_clients(stage: Stage) -> None:
 
 async def test_the_token(stage: Stage) -> None:
     """From the next request on."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     asked = local(b"/-/health", b"Via: somebody", b"Authorization: Bearer " + TOKEN.encode())
     assert (await stage.ask(asked)).status == 200
-    await stage.reload(control={"token": TOKEN[::-1]})
+    await stage.reload(admin={"token": TOKEN[::-1]})
     assert (await stage.ask(asked)).status == 404
 
 
@@ -259,14 +259,14 @@ async def test_hedging(stage: Stage) -> None:
     """On, by other rules, and off; what was learned and what the budget has left stay while it is on."""
     await stage.serve(await stage.worker(response()))
     assert stage.proxy.hedges is None
-    await stage.reload(hedging={"enabled": True, "least": 0.5})
+    await stage.reload(hedging={"enabled": True, "minimum": 0.5})
     hedges = stage.proxy.hedges
     assert hedges is not None
     assert (await stage.ask(get())).status == 200
     hedges.turn(stage.clock.at + 60)
     learned = hedges.hedging.usual["r"]
     assert learned >= 0.5
-    await stage.reload(hedging={"enabled": True, "least": 0.02, "share": 0.1})
+    await stage.reload(hedging={"enabled": True, "minimum": 0.02, "share": 0.1})
     assert stage.proxy.hedges is hedges
     assert hedges.hedging.usual["r"] == learned
     for _ in range(200):
@@ -327,9 +327,9 @@ async def test_who_waits_when_levels_come_and_go(stage: Stage) -> None:
 
     worker = await stage.worker(script)
     limited = endpoint(worker, max_in_flight=1)
-    shedding = {"header": "X-Priority", "trust": "everybody"}
+    shedding = {"header": "X-Priority", "trust": "all"}
     await stage.serve(endpoints=[limited])
-    await stage.reload(endpoints=[limited], shedding=shedding)
+    await stage.reload(endpoints=[limited], admission=shedding)
     clients = []
     for number, level in enumerate((b"normal", b"bulk", b"critical", b"normal", b"bulk")):
         clients.append(await stage.client())
@@ -338,9 +338,9 @@ async def test_who_waits_when_levels_come_and_go(stage: Stage) -> None:
         stage.clock.at += 0.001
     assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 1, 2]
     levels = [{"name": "high"}, {"name": "low"}]
-    await stage.reload(endpoints=[limited], shedding=shedding | {"levels": levels, "default": "low"})
+    await stage.reload(endpoints=[limited], admission=shedding | {"levels": levels, "default": "low"})
     assert [row["waiting"] for row in (await status(stage))["levels"]] == [1, 3]
-    await stage.reload(endpoints=[limited], shedding={})
+    await stage.reload(endpoints=[limited], admission={})
     assert len(stage.proxy.queue) == 4
     go.set()
     assert [(await client.response()).status for client in clients] == [200] * 5
@@ -354,7 +354,7 @@ async def test_fields_that_say_how_long_one_waits(stage: Stage) -> None:
     late = get(b"/", b"X-Timeout-Ms: 0")
     await client.send(late)
     assert (await client.response()).status == 200
-    await stage.reload(queue={"limit_header": "X-Timeout-Ms"})
+    await stage.reload(queue={"timeout_header": "X-Timeout-Ms"})
     await client.send(late)
     assert (await client.response()).status == 503
     await stage.reload(queue={})
@@ -399,7 +399,7 @@ async def test_reloads_under_load_cost_no_request(stage: Stage, tmp_path: Path) 
                 trusted_proxies=["127.0.0.0/8"] if turn % 2 else [],
                 hedging={"enabled": turn % 2 == 0},
                 concurrency={"adaptive": turn % 3 == 0},
-                shedding={"header": "X-Priority"} if turn % 4 < 2 else {},
+                admission={"header": "X-Priority"} if turn % 4 < 2 else {},
             )
             await stage.eventually(partial(has_more_than, answers, seen + 16))
         is_over = True

@@ -13,7 +13,7 @@ import trustme
 from balancer.tls.resumption import Resumption
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 
 CLOSING = response(b"safe", b"Connection: close")
 

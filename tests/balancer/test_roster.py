@@ -10,7 +10,7 @@ import pytest
 
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, ScriptedWorker, Stage, Wire, get, post, response
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 from tests.balancer.test_reload import endpoint, holding, patient
 
 
@@ -31,7 +31,12 @@ async def test_the_list(stage: Stage) -> None:
     code, told = await command(stage, b"GET")
     assert (code, told["leaving"]) == (200, [])
     (one,) = told["endpoints"]
-    assert (one["id"], one["source"], one["state"], one["available"]) == ("w0", "configuration", "up", True)
+    assert (one["id"], one["source"], one["state"], one["available"]) == (
+        "w0",
+        "configuration",
+        "ready",
+        True,
+    )
     assert await command(stage, b"GET", "/w0") == (200, (await status(stage))["endpoints"][0])
 
 
@@ -41,7 +46,7 @@ async def test_add(stage: Stage) -> None:
     fresh = await stage.worker(response(b"new"))
     code, told = await command(stage, b"POST", body=endpoint(fresh, "fresh", weight=3, max_in_flight=7))
     assert (code, told["id"], told["weight"], told["max_in_flight"]) == (201, "fresh", 3, 7)
-    assert (told["source"], told["state"], told["available"]) == ("command", "up", True)
+    assert (told["source"], told["state"], told["available"]) == ("command", "ready", True)
     assert await bodies(stage, 4) == [b"new"] * 3 + [b"old"]
 
 
@@ -60,7 +65,7 @@ async def test_an_added_one_serves_the_queue(stage: Stage) -> None:
     assert (await first.response()).body == b"held"
 
 
-@pytest.mark.parametrize("state", ["draining", "down"])
+@pytest.mark.parametrize("state", ["drain", "maintenance"])
 async def test_drain(stage: Stage, state: str) -> None:
     """No new request, and those in flight end; then it may be removed, or come back with what is known of it."""
     go = asyncio.Event()
@@ -74,7 +79,7 @@ async def test_drain(stage: Stage, state: str) -> None:
     assert await bodies(stage, 3) == [b"other"] * 3
     go.set()
     assert (await client.response()).body == b"held"
-    assert (await command(stage, b"PUT", "/w0", {"state": "up"}))[1]["available"]
+    assert (await command(stage, b"PUT", "/w0", {"state": "ready"}))[1]["available"]
     assert await bodies(stage, 2) == [b"held", b"other"]
     assert stage.outcomes("w0") == {"ok": 2}
 
@@ -83,9 +88,9 @@ async def test_down_closes_what_is_idle(stage: Stage) -> None:
     """At once; a draining one keeps it for as long as it would have."""
     await stage.serve(await stage.worker(response()))
     await stage.ask(get())
-    await command(stage, b"PATCH", "/w0", {"state": "draining"})
+    await command(stage, b"PATCH", "/w0", {"state": "drain"})
     assert stage.pool().idle == 1
-    await command(stage, b"PATCH", "/w0", {"state": "down"})
+    await command(stage, b"PATCH", "/w0", {"state": "maintenance"})
     assert stage.pool().idle == 0
 
 
@@ -93,7 +98,7 @@ async def test_a_drained_one_stays_so(stage: Stage) -> None:
     """Whatever becomes of the others, and of the configuration, which says nothing of it."""
     one, two = await stage.worker(response(b"one")), await stage.worker(response(b"two"))
     await stage.serve(one, two)
-    await command(stage, b"PATCH", "/w0", {"state": "down"})
+    await command(stage, b"PATCH", "/w0", {"state": "maintenance"})
     await command(stage, b"POST", body=endpoint(one, "w2"))
     await command(stage, b"DELETE", "/w2")
     await stage.reload(retries=0)
@@ -182,10 +187,16 @@ BAD: dict[str, tuple[bytes, str, Any, int, list[str]]] = {
         422,
         ["tls.ca", "/none.pem"],
     ),
-    "unknown": (b"PATCH", "/w9", {"state": "up"}, 404, ["w9", "known: w0"]),
+    "unknown": (b"PATCH", "/w9", {"state": "ready"}, 404, ["w9", "known: w0"]),
     "unknown to remove": (b"DELETE", "/w9", None, 404, ["w9", "known: w0"]),
     "unknown to get": (b"GET", "/w9", None, 404, ["w9", "known: w0"]),
-    "bad state": (b"PATCH", "/w0", {"state": "away"}, 422, ["state", "up", "draining", "down", "away"]),
+    "bad state": (
+        b"PATCH",
+        "/w0",
+        {"state": "away"},
+        422,
+        ["state", "ready", "drain", "maintenance", "away"],
+    ),
     "no weight": (b"PATCH", "/w0", {"weight": 0}, 422, ["weight", "0"]),
     "endless weight": (b"PATCH", "/w0", b'{"weight": Infinity}', 422, ["weight"]),
     "nothing": (b"PATCH", "/w0", {}, 422, ["state", "weight"]),
@@ -253,9 +264,9 @@ async def test_commands_under_load_cost_no_request(stage: Stage) -> None:
 
 def steps(name: str, worker: ScriptedWorker) -> list[tuple[bytes, str, Any]]:
     return [
-        (b"PATCH", f"/{name}", {"state": "draining"}),
+        (b"PATCH", f"/{name}", {"state": "drain"}),
         (b"DELETE", f"/{name}", None),
         (b"POST", "", endpoint(worker, name)),
-        (b"PATCH", f"/{name}", {"state": "down", "weight": 5}),
-        (b"PATCH", f"/{name}", {"state": "up"}),
+        (b"PATCH", f"/{name}", {"state": "maintenance", "weight": 5}),
+        (b"PATCH", f"/{name}", {"state": "ready"}),
     ]

@@ -10,7 +10,7 @@ from balancer.upstream.connect_phases import Phases
 from balancer.upstream.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
 from policies.routing.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, get, response
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 from tests.balancer.wireless import Peer, Wireless
 
 USUAL, DETOUR = 0.09, 0.72
@@ -149,7 +149,7 @@ def test_a_watch_that_is_off() -> None:
 
 def test_who_is_not_asked_is_called_upon() -> None:
     """One connection in every period, closed at once; who has been connected to meanwhile is left alone."""
-    with Wireless(2, watch=(("every", 10.0),)) as wireless:
+    with Wireless(2, route_watch=(("interval", 10.0),)) as wireless:
         for _ in range(120):
             wireless.advance(0.25)
         assert len(wireless.workers) == 6
@@ -172,7 +172,7 @@ def address_of(peer: Peer) -> str:
 
 def test_who_is_down_is_left_alone() -> None:
     """The operator has said so: nobody connects, even where it has got another address, until it is up again."""
-    with Wireless(2, watch=(("every", 10.0),)) as wireless:
+    with Wireless(2, route_watch=(("interval", 10.0),)) as wireless:
         registry, pools = wireless.control_plane.registry, wireless.proxy.pools
 
         def pass_time() -> list[str]:
@@ -181,18 +181,18 @@ def test_who_is_down_is_left_alone() -> None:
                 wireless.advance(0.25)
             return [address_of(peer) for peer in wireless.workers[before:]]
 
-        registry.change("w0", state=AdminState.DOWN)
+        registry.change("w0", state=AdminState.MAINTENANCE)
         assert len(pass_time()) == 2
         moved, other = (pool.endpoint for pool in pools.by_id.values())
         pools.replace([replace(moved, address="http://192.0.2.77:80"), other])
         assert "192.0.2.77" not in pass_time()
-        registry.change("w0", state=AdminState.UP)
+        registry.change("w0", state=AdminState.READY)
         assert "192.0.2.77" in pass_time()
 
 
 def test_visits_keep_within_the_limit() -> None:
     """They count as connections: where there is no room there is none, and none is closed for them."""
-    with Wireless(3, watch=(("every", 10.0),)) as wireless:
+    with Wireless(3, route_watch=(("interval", 10.0),)) as wireless:
         pools = wireless.proxy.pools
         pools.limit = 2
         wireless.worker_script = lambda peer: peer.send(response())
@@ -214,7 +214,7 @@ def test_visits_keep_within_the_limit() -> None:
 
 def test_a_worker_that_is_away_is_no_event() -> None:
     """That is for checks and ejection; it is counted."""
-    with Wireless(1, watch=(("every", 10.0),)) as wireless:
+    with Wireless(1, route_watch=(("interval", 10.0),)) as wireless:
         wireless.dialling = "refuse"
         for _ in range(80):
             wireless.advance(0.25)
@@ -246,7 +246,7 @@ async def test_what_is_told(stage: Stage, capsys: pytest.CaptureFixture[str]) ->
     assert (event["what"], event["who"], event["age"]) == ("connect_departed", "w0", 5.0)
     assert capsys.readouterr().err == f"balancer: watch: w0: {event['text']}\n"
     assert told["endpoints"][0]["route"]["connect"] == {"usual": USUAL, "last": DETOUR, "departed": True}
-    assert told["watch"]["regions"] == [{"name": "r", "connect": USUAL, "departed": False}]
+    assert told["route_watch"]["regions"] == [{"name": "r", "connect": USUAL, "departed": False}]
     metrics = (await stage.ask(local(b"/-/metrics"))).body.decode()
     assert 'steelyard_route_departed{endpoint="w0",region="r"} 1.0' in metrics
     assert 'steelyard_route_events_total{what="connect_departed"} 1.0' in metrics
@@ -257,6 +257,6 @@ async def test_a_reload_keeps_what_is_known(stage: Stage) -> None:
     """Norms and names are the routes', and routes stay with their endpoints."""
     await stage.serve(await stage.worker(response()))
     route = stage.pool().route
-    await stage.reload(watch={"factor": 3.0})
+    await stage.reload(route_watch={"factor": 3.0})
     assert stage.pool().route is route
     assert stage.proxy.pools.routes.watch.plan.rules.factor == 3.0

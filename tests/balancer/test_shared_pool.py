@@ -24,7 +24,7 @@ from balancer.upstream.stream import MultiplexedConnection
 from policies.routing.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
 from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2
-from tests.balancer.test_control import status
+from tests.balancer.test_admin import status
 from tests.balancer.test_http2 import before, before_frames
 from tests.balancer.test_transports import TRANSPORTS, hello, run
 
@@ -139,7 +139,7 @@ async def test_who_closed(stage: Stage) -> None:
         elif act == "rubbish":
             play.peer.writer.write(b"\xff" * 100)
 
-    await before(stage, script, pool={"idle": 60, "max_age": 5})
+    await before(stage, script, pool={"idle_timeout": 60, "max_age": 5})
     for _ in range(3):
         await stage.ask(get())
         await stage.eventually(lambda: not stage.pool().idle)
@@ -166,7 +166,7 @@ async def test_pings_are_heartbeats(stage: Stage) -> None:
 
 async def test_so_many_requests_on_a_connection(stage: Stage) -> None:
     """Ten, less at most one by lot; then another is opened and the old one ends with its last response."""
-    await before(stage, hello, pool={"requests": 10})
+    await before(stage, hello, pool={"max_requests": 10})
     for _ in range(30):
         assert (await stage.ask(get())).body == b"hello"
     counts = stage.pool().counts
@@ -177,7 +177,7 @@ async def test_so_many_requests_on_a_connection(stage: Stage) -> None:
 async def test_one_is_kept_warm(stage: Stage) -> None:
     """Opened before anybody asks, not closed for being idle, opened again when it is lost; not while the endpoint is
     down."""
-    plays = await before(stage, hello, pool={"warm": 1, "idle": 5})
+    plays = await before(stage, hello, pool={"preconnect": 1, "idle_timeout": 5})
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
     for _ in range(8):
@@ -185,11 +185,11 @@ async def test_one_is_kept_warm(stage: Stage) -> None:
     await stage.ask(get())
     counts = stage.pool().counts
     assert (counts.opened, counts.cold, len(plays)) == (1, 0, 1)
-    stage.control_plane.registry.change("w0", state=AdminState.DOWN)
+    stage.control_plane.registry.change("w0", state=AdminState.MAINTENANCE)
     await stage.eventually(lambda: not stage.pool().standing)
     stage.advance(0.25)
     assert stage.pool().opening == 0
-    stage.control_plane.registry.change("w0", state=AdminState.UP)
+    stage.control_plane.registry.change("w0", state=AdminState.READY)
     stage.advance(0.25)
     await stage.eventually(lambda: stage.pool().idle == 1)
 

@@ -74,7 +74,7 @@ async def metrics(stage: Stage, *names: str) -> list[str]:
 
 async def test_higher_levels_go_first(stage: Stage) -> None:
     """Whoever came first among equals; what says nothing is normal, and so is what nobody knows."""
-    there = await crowd(stage, limit=100, shedding=SHEDDING, trusted_proxies=PROXIES)
+    there = await crowd(stage, limit=100, admission=SHEDDING, trusted_proxies=PROXIES)
     for target, level in (
         ("/1", "bulk"),
         ("/2", "normal"),
@@ -89,7 +89,7 @@ async def test_higher_levels_go_first(stage: Stage) -> None:
 
 async def test_lower_levels_are_refused_first(stage: Stage) -> None:
     """At a quarter of the queue nobody of level bulk comes in, at three quarters nobody of level normal."""
-    there = await crowd(stage, shedding=SHEDDING, trusted_proxies=PROXIES)
+    there = await crowd(stage, admission=SHEDDING, trusted_proxies=PROXIES)
     client = await stage.client()
     for _ in range(2):
         await there.waits(b"/")
@@ -123,8 +123,8 @@ async def test_the_endpoints_being_busy_is_enough(stage: Stage) -> None:
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
     levels = [{"name": "normal"}, {"name": "bulk", "in_flight": 0.5}]
-    shedding = {**SHEDDING, "levels": levels, "trust": "everybody"}
-    await stage.serve(worker, max_in_flight=2, shedding=shedding)
+    shedding = {**SHEDDING, "levels": levels, "trust": "all"}
+    await stage.serve(worker, max_in_flight=2, admission=shedding)
     first, second = await fill(stage, worker), await stage.client()
     assert told(await second.ask(get(b"/", b"X-Priority: bulk"))) == (503, "shed", b"1")
     await second.send(get(b"/normal"))
@@ -137,8 +137,8 @@ async def test_the_endpoints_being_busy_is_enough(stage: Stage) -> None:
 async def test_the_last_place_goes_to_the_more_important(stage: Stage) -> None:
     """In a full queue the newest of the lowest gives way, with an answer."""
     levels = [{"name": "high"}, {"name": "low"}]
-    shedding = {**SHEDDING, "levels": levels, "default": "low", "trust": "everybody"}
-    there = await crowd(stage, 2, shedding=shedding)
+    shedding = {**SHEDDING, "levels": levels, "default": "low", "trust": "all"}
+    there = await crowd(stage, 2, admission=shedding)
     await there.waits(b"/1")
     low = await there.waits(b"/2")
     there.waiting.remove(low)
@@ -151,7 +151,7 @@ async def test_the_last_place_goes_to_the_more_important(stage: Stage) -> None:
 @pytest.mark.parametrize("proxies", [[], PROXIES], ids=["stranger", "trusted proxy"])
 async def test_who_is_believed(stage: Stage, proxies: list[str]) -> None:
     """Anybody could call itself critical: only trusted proxies may say it."""
-    there = await crowd(stage, limit=100, shedding=SHEDDING, trusted_proxies=proxies)
+    there = await crowd(stage, limit=100, admission=SHEDDING, trusted_proxies=proxies)
     await there.waits(b"/normal")
     await there.waits(b"/critical", b"X-Priority: critical")
     assert await there.served() == ([b"/critical", b"/normal"] if proxies else [b"/normal", b"/critical"])
@@ -162,7 +162,7 @@ async def test_who_is_believed(stage: Stage, proxies: list[str]) -> None:
 
 async def test_a_client_that_waits_so_long_and_no_longer(stage: Stage) -> None:
     """It has its answer when its time is over, to a sweep, and no worker hears of the request. Anybody may say so."""
-    there = await crowd(stage, queue={"limit_header": "X-Timeout-Ms"})
+    there = await crowd(stage, queue={"timeout_header": "X-Timeout-Ms"})
     hasty = await there.waits(b"/hasty", b"X-Timeout-Ms: 1500")
     there.waiting.remove(hasty)
     await there.waits(b"/patient", b"X-Timeout-Ms: 15000")
@@ -177,7 +177,7 @@ async def test_a_client_that_waits_so_long_and_no_longer(stage: Stage) -> None:
 async def test_no_time_at_all(stage: Stage) -> None:
     """Not even where there is room."""
     worker = await stage.worker(response())
-    await stage.serve(worker, queue={"limit_header": "X-Timeout-Ms"})
+    await stage.serve(worker, queue={"timeout_header": "X-Timeout-Ms"})
     assert told(await stage.ask(get(b"/", b"X-Timeout-Ms: 0"))) == (503, "deadline_passed", b"1")
     assert (await stage.ask(get(b"/", b"X-Timeout-Ms: 1"))).status == 200
     assert len(worker.requests) == 1
@@ -187,7 +187,7 @@ async def test_less_time_than_an_answer_takes(stage: Stage) -> None:
     """Where the quickest answer so far has taken two seconds, one second is none."""
     go = asyncio.Event()
     worker = await stage.worker(gated(go))
-    await stage.serve(worker, queue={"limit_header": "X-Timeout-Ms"})
+    await stage.serve(worker, queue={"timeout_header": "X-Timeout-Ms"})
     first = await fill(stage, worker)
     stage.advance(2.0)
     go.set()

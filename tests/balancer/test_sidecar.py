@@ -340,7 +340,9 @@ async def test_connections_age_and_a_get_that_meets_a_closed_one_is_sent_again(
 ) -> None:
     """The sweep of the front looks after the origins' pools."""
     worker = await stage.worker(response())
-    server = await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle": 3.0}})
+    server = await aside.serve(
+        {"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"idle_timeout": 3.0}}
+    )
     (origin,) = server.origins.all
     pool = origin.proxy.pools.by_id["a"]
     assert (await stage.ask(asking(b"a.org"))).status == 200
@@ -354,7 +356,7 @@ async def test_connections_age_and_a_get_that_meets_a_closed_one_is_sent_again(
 async def test_connections_are_kept_ready(stage: Stage, aside: Aside) -> None:
     """Before anybody has asked for anything."""
     worker = await stage.worker(response())
-    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"warm": 2}})
+    await aside.serve({"name": "a", "url": url_of(worker), "host": "a.org", "pool": {"preconnect": 2}})
     aside.sweep()
     await stage.eventually(lambda: len(worker.connections) == 2)
     assert (await stage.ask(asking(b"a.org"))).status == 200
@@ -402,7 +404,7 @@ async def test_status_metrics_and_log(stage: Stage, aside: Aside, tmp_path: Path
     await aside.serve(
         {"name": "a", "url": url_of(a), "host": "a.org"},
         {"name": "b", "url": url_of(b), "host": "b.org", "prefix": "/b/"},
-        log={"access": "json", "path": str(log), "control": False},
+        log={"access": "json", "path": str(log), "admin": False},
     )
     for host in (b"a.org", b"a.org", b"b.org"):
         await stage.ask(asking(host))

@@ -12,7 +12,7 @@ from balancer.config.load import first_problem
 from balancer.config.sticky import StickyConfig
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Message, Stage, Wire, get, post, response
-from tests.balancer.test_control import local, status
+from tests.balancer.test_admin import local, status
 
 KEY = "a key of some length"
 COOKIE = {"cookie": "sid", "key": KEY}

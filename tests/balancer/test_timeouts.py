@@ -196,7 +196,7 @@ async def test_only_handshakes_that_nobody_completes(stage: Stage) -> None:
 async def test_pooled_connections_age(stage: Stage) -> None:
     """Idle ones are closed after the idle limit, the oldest first; the next request opens another."""
     worker = await stage.worker(response())
-    await stage.serve(worker, pool={"idle": 4, "max_age": 300})
+    await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 300})
     client = await stage.client()
     await client.ask(get())
     stage.advance(3.9)
@@ -210,7 +210,7 @@ async def test_pooled_connections_age(stage: Stage) -> None:
 async def test_busy_connections_age(stage: Stage) -> None:
     """One that is never idle for long is given up after its greatest age, between two requests."""
     worker = await stage.worker(answering(response()))
-    await stage.serve(worker, pool={"idle": 4, "max_age": 10})
+    await stage.serve(worker, pool={"idle_timeout": 4, "max_age": 10})
     client = await stage.client()
     for _ in range(6):  # at 0, 3, 6, 9, 12 s, where it is given up, and 15 s
         await client.ask(get())

@@ -17,7 +17,7 @@ from balancer.config.load import ConfigError
 from balancer.tls.certificate_names import dns_names, is_named
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, Wire, get, post, post_chunked, response
-from tests.balancer.test_control import TOKEN
+from tests.balancer.test_admin import TOKEN
 
 NAME = "shop.example.org"
 
@@ -134,7 +134,7 @@ async def test_both_versions(stage: Stage, shelf: Shelf, version: ssl.TLSVersion
 
 async def test_a_minimum(stage: Stage, shelf: Shelf) -> None:
     """A client that speaks only the older version is turned away, one of the newer is served."""
-    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | {"minimum": "1.3"})
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME) | {"min_version": "1.3"})
     with pytest.raises(ssl.SSLError):
         await stage.client(tls=speaking(shelf.client(), ssl.TLSVersion.TLSv1_2), name=NAME)
     client = await stage.client(tls=shelf.client(), name=NAME)
@@ -247,7 +247,7 @@ async def test_requests_ahead_of_an_end_are_answered(stage: Stage, shelf: Shelf)
 
 async def test_the_control_plane_answers_through_tls(stage: Stage, shelf: Shelf) -> None:
     """The connection is handed over with its records."""
-    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), tls=shelf.pair(NAME), admin={"token": TOKEN})
     client = await stage.client(tls=shelf.client(), name=NAME)
     answer = await client.ask(get(b"/-/status", b"Authorization: Bearer " + TOKEN.encode()))
     assert json.loads(answer.body)["failed_arrivals"] == 0

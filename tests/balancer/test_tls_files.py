@@ -78,7 +78,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "a key instead": (tls("a.key"), ["tls.certificate: ", "a.key", "PEM"]),
     "a certificate instead": (tls(key="b.pem"), ["tls.key: ", "b.pem", "PEM"]),
     "no key in the same file": ('[tls]\ncertificate = "a.pem"\n', ["tls.key: ", "a.pem", "PEM"]),
-    "minimum": (tls(more='minimum = "1.1"'), ["tls.minimum: ", "1.1", "1.2", "1.3"]),
+    "minimum": (tls(more='min_version = "1.1"'), ["tls.min_version: ", "1.1", "1.2", "1.3"]),
     "no client's authority": (tls(more='client_certificate = "required"'), ["tls", "client_ca"]),
     "client mode": (
         tls(more='client_ca = "ca.pem"\nclient_certificate = "maybe"'),

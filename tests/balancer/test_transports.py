@@ -457,13 +457,13 @@ async def pass_time(stage: Stage, steps: int) -> None:
 
 async def test_a_check(stage: Stage, begin: Begin) -> None:
     """Active checks go the same way, and find a worker that is gone unreachable."""
-    plays = await begin(hello, checks={"path": "/healthz", "interval": 2.0})
+    plays = await begin(hello, health_checks={"path": "/healthz", "interval": 2.0})
     await pass_time(stage, 4)
     assert plays[0].target == b"/healthz"
-    assert stage.state().healthy
+    assert stage.state().passes_checks
     await stage._workers[0].stop()
     await pass_time(stage, 8)
-    assert not stage.state().healthy
+    assert not stage.state().passes_checks
     assert not stage.state().is_reachable
 
 

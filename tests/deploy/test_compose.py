@@ -156,7 +156,7 @@ def test_nobody_has_rights_that_it_does_not_need() -> None:
         assert service.cap_drop == ["ALL"]
         assert service.security_opt == ["no-new-privileges:true"]
         assert all(volume.endswith(":ro") for volume in service.volumes)
-    assert COMPOSE.services["balancer"].tmpfs == ["/tmp"], "the control socket needs a place"
+    assert COMPOSE.services["balancer"].tmpfs == ["/tmp"], "the admin socket needs a place"
 
 
 @pytest.mark.peer

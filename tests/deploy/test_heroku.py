@@ -82,7 +82,7 @@ def test_its_variables_are_a_configuration(monkeypatch: pytest.MonkeyPatch) -> N
     settings = load(ROOT / "examples" / "balancer.toml", {"listen": "127.0.0.1:0"})
     assert [e.region for e in settings.endpoints] == ["eu", "us"]
     assert settings.home_region == "eu"
-    assert settings.control.token is not None
+    assert settings.admin.token is not None
 
 
 def test_its_processes_are_the_procfiles() -> None:

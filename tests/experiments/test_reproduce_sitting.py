@@ -106,9 +106,9 @@ def test_all_knows_every_source() -> None:
 
 
 def test_a_units_file_is_toml() -> None:
-    file = BalancerFile({"seed": 1}, {"pool": {"warm": 2}}, [{"id": "a", "keep_alive": False}])
+    file = BalancerFile({"seed": 1}, {"pool": {"preconnect": 2}}, [{"id": "a", "keep_alive": False}])
     assert file.text.splitlines() == [
-        *('listen = "127.0.0.1:0"', "seed = 1", "", "[pool]", "warm = 2", ""),
+        *('listen = "127.0.0.1:0"', "seed = 1", "", "[pool]", "preconnect = 2", ""),
         *("[[endpoints]]", 'id = "a"', "keep_alive = false"),
     ]
 

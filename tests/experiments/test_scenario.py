@@ -210,14 +210,14 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     import tomllib
 
     raw = load_scenario("homogeneous").model_dump(mode="json")
-    raw["balancer"] = {"retries": 1, "ejection": {"failures": 3, "time": 5.0}}
-    raw["entries"][0]["balancer"] = {"retries": 0, "ejection": {"failures": 0}}
+    raw["balancer"] = {"retries": 1, "outlier_detection": {"failures": 3, "base_time": 5.0}}
+    raw["entries"][0]["balancer"] = {"retries": 0, "outlier_detection": {"failures": 0}}
     scenario = overridden(Scenario.model_validate(raw), Overrides())
     entry = scenario.entries[0]
-    told = {"retries": 0, "ejection": {"failures": 0, "time": 5.0}}
+    told = {"retries": 0, "outlier_detection": {"failures": 0, "base_time": 5.0}}
     assert scenario.balancer_settings(entry) == told
-    assert scenario.mechanisms_of(entry).ejection.window == 30.0
-    assert scenario.mechanisms_of(scenario.entries[1]).ejection.failures == 3
+    assert scenario.mechanisms_of(entry).outlier_detection.window == 30.0
+    assert scenario.mechanisms_of(scenario.entries[1]).outlier_detection.failures == 3
     parsed = tomllib.loads(balancer_config(scenario, entry, 7, endpoints_of(scenario)))
     assert {key: parsed[key] for key in told} == told
 
@@ -226,7 +226,10 @@ def test_an_entry_s_balancer_differs_from_the_scenario_s_in_single_keys() -> Non
     ("said", "message"),
     [
         ({"retrys": 1}, "balancer: retrys: Extra inputs"),
-        ({"ejection": {"failures": -1}}, r"balancer: ejection\.failures: Input should be greater"),
+        (
+            {"outlier_detection": {"failures": -1}},
+            r"balancer: outlier_detection\.failures: Input should be greater",
+        ),
     ],
 )
 def test_a_wrong_key_for_the_balancer_is_named(tmp_path: Path, said: dict[str, Any], message: str) -> None:

@@ -32,12 +32,12 @@ SWITCHES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("concurrency.adaptive", (False, True)),
     ("concurrency.minimum", (1, 4)),
     ("concurrency.initial", (4, 20)),
-    ("ejection.failures", (0, 2, 5)),
-    ("ejection.latency", (0.0, 3.0)),
-    ("ejection.time", (1.0, 30.0)),
-    ("panic.share", (0.0, 0.5)),
+    ("outlier_detection.failures", (0, 2, 5)),
+    ("outlier_detection.latency", (0.0, 3.0)),
+    ("outlier_detection.base_time", (1.0, 30.0)),
+    ("panic.threshold", (0.0, 0.5)),
     ("slow_start.window", (0.0, 3.0)),
-    ("watch.every", (None, None, 1.0)),
+    ("route_watch.interval", (None, None, 1.0)),
     ("key.by", (None, None, "path", "client")),
 )
 """A setting's path and what it may be; one that this unit does not have is left out."""
@@ -128,7 +128,7 @@ def _settings(rng: Random, regions: list[str], is_calm: bool) -> dict[str, Any]:
         "timeouts": {
             name: 30.0 if is_calm else round(rng.uniform(low, high), 3) for name, low, high in TIMES
         },
-        "pool": {"idle": round(rng.uniform(0.3, 4), 3)},
+        "pool": {"idle_timeout": round(rng.uniform(0.3, 4), 3)},
         "endpoints": [_endpoint(rng, number, region, is_calm) for number, region in enumerate(regions)],
     }
     for path, choices in SWITCHES:

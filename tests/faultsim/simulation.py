@@ -266,7 +266,7 @@ class Simulation:
         over = [fault.at + fault.lasts for fault in self.plan.faults]
         longest = max(self.plan.settings["timeouts"].values())
         # Connections whose bytes have vanished look idle: they have to age out before all is well.
-        patience = max(min(longest, 5.0), self.plan.settings.get("pool", {}).get("idle", 0.0))
+        patience = max(min(longest, 5.0), self.plan.settings.get("pool", {}).get("idle_timeout", 0.0))
         until = max([1000.0 + at for at in over] + [timeline.now()]) + patience + 1.0
         timeline.run_until(until, self._look)
 

@@ -90,7 +90,7 @@ def test_a_body_that_was_kept_stays_held_while_its_worker_does_not_read() -> Non
 
 def test_an_endpoint_that_goes_while_it_is_asked_whether_it_is_well() -> None:
     """Its answer comes before the next sweep, and says nothing of anybody any more."""
-    with Wireless(2, checks=(("path", "/health"),)) as stage:
+    with Wireless(2, health_checks=(("path", "/health"),)) as stage:
         stage.advance(2.0)
         stage.advance(2.0)
         asked = [peer for peer in stage.workers if b"GET /health " in peer.received]
@@ -99,7 +99,7 @@ def test_an_endpoint_that_goes_while_it_is_asked_whether_it_is_well() -> None:
         for peer in asked:
             peer.send(ANSWER)
         stage.turn()
-        assert [state.healthy for state in stage.proxy.router.states] == [True]
+        assert [state.passes_checks for state in stage.proxy.router.states] == [True]
         assert list(stage.control_plane.checks.by_id) == ["w0"]
         stage.leave()
 

@@ -41,8 +41,8 @@ class Pool:
             for region, size in zip("abcdef", sizes, strict=False)
             for i in range(size)
         ]
-        fitness = Health(Random(1), ejection=rules or EjectionRules(), panic=Panic(panic))
-        self.router = Router(members, policy or self.named, self.clock, Random(1), fitness=fitness)
+        health = Health(Random(1), ejection=rules or EjectionRules(), panic=Panic(panic))
+        self.router = Router(members, policy or self.named, self.clock, Random(1), health=health)
 
     def __getitem__(self, name: str) -> EndpointState:
         return self.router.find(name)

@@ -26,7 +26,7 @@ def states(**regions: int) -> list[EndpointState]:
 def serve(hedging: Hedging, state: EndpointState, latency: float, now: float) -> bool:
     """One request; returns whether it was late."""
     is_late = latency > hedging.wait(state.region)
-    hedging.judge(state, None if is_late else latency, now)
+    hedging.record(state, None if is_late else latency, now)
     return is_late
 
 
@@ -77,7 +77,7 @@ def test_nobody_is_hedged_while_all_are_slow() -> None:
     for n in range(1000):
         serve(hedging, members[n % 2], 0.02, n / 100)
     for n in range(80):
-        hedging.judge(members[n % 2], None, 10.0 + n / 100)
+        hedging.record(members[n % 2], None, 10.0 + n / 100)
     assert hedging.is_slow(10.8)
     assert not hedging.take(10.8)
     assert (hedging.withheld, hedging.denied) == (1, 0)
@@ -90,7 +90,7 @@ def test_one_late_request_is_not_all() -> None:
     """A service that is hardly asked may still be hedged."""
     hedging = Hedging()
     (state,) = states(emea=1)
-    hedging.judge(state, None, 1000.0)
+    hedging.record(state, None, 1000.0)
     assert hedging.take(1000.0)
 
 
@@ -122,8 +122,8 @@ def test_bounds_of_the_wait() -> None:
     quick, slow = states(emea=1, us=1)
     assert hedging.wait("emea") == START
     for n in range(2000):
-        hedging.judge(quick, 0.001, n)
-        hedging.judge(slow, None, n)
+        hedging.record(quick, 0.001, n)
+        hedging.record(slow, None, n)
     assert hedging.usual == {"emea": 0.05, "us": 2.0}
 
 
@@ -132,11 +132,11 @@ def test_an_endpoint_that_is_asked_no_more_is_forgotten() -> None:
     hedging = Hedging()
     gone, here = states(emea=2)
     for n in range(2000):
-        hedging.judge(gone, 0.01, n / 100)
-        hedging.judge(here, 0.5, n / 100)
+        hedging.record(gone, 0.01, n / 100)
+        hedging.record(here, 0.5, n / 100)
     assert hedging.usual["emea"] == pytest.approx(0.01, rel=0.2)
     for n in range(100):
-        hedging.judge(here, 0.5, 3600 + n / 100)
+        hedging.record(here, 0.5, 3600 + n / 100)
     assert hedging.usual["emea"] > 0.4
 
 
@@ -148,7 +148,7 @@ def learned(usual: dict[str, float], members: list[EndpointState]) -> Hedging:
     hedging = Hedging()
     for state in members:
         for n in range(2000):
-            hedging.judge(
+            hedging.record(
                 state, None if usual[state.region] > hedging.usual.get(state.region, START) else 0.0, n
             )
     return hedging

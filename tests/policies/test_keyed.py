@@ -20,10 +20,10 @@ KEYED = ("ring-hash", "maglev", "rendezvous")
 KEYS = [f"user-{number}" for number in range(2000)]
 
 
-def router(name: str, weights: list[float], fitness: Health | None = None, **options: Any) -> Router:
+def router(name: str, weights: list[float], health: Health | None = None, **options: Any) -> Router:
     """Endpoints "here-0", "here-1", … of these weights."""
     policy = make(name, options, Random(1))
-    return Router(endpoints(*weights), policy, ManualClock(), Random(1), fitness=fitness)
+    return Router(endpoints(*weights), policy, ManualClock(), Random(1), health=health)
 
 
 def place(router: Router, key: str | None, tried: frozenset[str] = frozenset()) -> str:

@@ -12,9 +12,9 @@ from policies.stats.latency import FAILURE_COST, FORGET_AFTER
 from policies.stats.latency_prior import LatencyPrior
 
 
-def state(name: str = "a", region: str = "here", norms: LatencyPrior | None = None) -> EndpointState:
+def state(name: str = "a", region: str = "here", latency_prior: LatencyPrior | None = None) -> EndpointState:
     """A fresh one."""
-    return EndpointState(Endpoint(name, "http://x", region), norms=norms)
+    return EndpointState(Endpoint(name, "http://x", region), latency_prior=latency_prior)
 
 
 def answer(
@@ -119,9 +119,11 @@ def test_answers_of_the_same_instant_all_count() -> None:
 
 def test_the_unmeasured_are_seeded_by_their_peers() -> None:
     """By the median of their region; by everyone's where the region is unknown; by a guess where all is."""
-    norms = LatencyPrior()
-    near, far, new, newest = (state(i, r, norms) for i, r in (("n", "x"), ("f", "y"), ("2", "y"), ("3", "z")))
-    norms.states = [near, far, new, newest]
+    latency_prior = LatencyPrior()
+    near, far, new, newest = (
+        state(i, r, latency_prior) for i, r in (("n", "x"), ("f", "y"), ("2", "y"), ("3", "z"))
+    )
+    latency_prior.states = [near, far, new, newest]
     assert new.predicted_latency(0.0) == LatencyPrior.GUESS
     answer(near, 0.2, 1.0)
     answer(far, 0.6, 1.0)

@@ -142,15 +142,15 @@ def test_n_changes_one_by_one_are_linear(name: str, window: float) -> None:
 
     def change(number: int) -> None:
         rng = Random(1)
-        fitness = Health(rng, panic=Panic(), slow_start=SlowStart(window))
-        router = Router(endpoints(1), maker(name)(rng), ManualClock(), rng, fitness=fitness)
+        health = Health(rng, panic=Panic(), slow_start=SlowStart(window))
+        router = Router(endpoints(1), maker(name)(rng), ManualClock(), rng, health=health)
         for at in range(number):
             router.put(new(at))
         for at in range(number):
             router.put(Endpoint(f"new-{at}", f"http://new-{at}", "r", 2.0))
         router.route(FACTS)
         for at in range(0, number, 4):
-            router.set_admin_state(f"new-{at}", AdminState.DRAINING)
+            router.set_admin_state(f"new-{at}", AdminState.DRAIN)
         for at in range(number):
             router.drop(f"new-{at}")
 

@@ -239,7 +239,7 @@ def test_what_c3_has_heard_is_forgotten() -> None:
     policy = C3(Random(1))
     r = router(policy, 1)
     state = hear(policy, r, 3.0, 0.0, ReportedLoad(in_flight=40, service_time=2.0))
-    assert policy.score(state, 10.0) == pytest.approx(r.states[0].norms.latency(REGION, 10.0))
+    assert policy.score(state, 10.0) == pytest.approx(r.states[0].latency_prior.latency(REGION, 10.0))
     state.in_flight = 1
     assert policy.score(state, 10.0) == ON_TRIAL
     state.in_flight = 0

@@ -28,9 +28,9 @@ class Weightless:
 def warming(*weights: float, policy: Policy | None = None) -> tuple[Router, ManualClock]:
     """A router whose last endpoint is new, and its clock."""
     clock = ManualClock()
-    fitness = Health(Random(1), slow_start=SlowStart(WINDOW))
+    health = Health(Random(1), slow_start=SlowStart(WINDOW))
     router = Router(
-        endpoints(*weights[:-1]), policy or RoundRobin(Random(1)), clock, Random(1), fitness=fitness
+        endpoints(*weights[:-1]), policy or RoundRobin(Random(1)), clock, Random(1), health=health
     )
     router.replace(endpoints(*weights))
     return router, clock
@@ -61,8 +61,8 @@ def test_the_share_grows_with_time(after: int, share: float) -> None:
 
 def test_at_the_start_of_the_unit_nobody_is_new() -> None:
     """All would be, and a tenth of everything is everything."""
-    fitness = Health(Random(1), slow_start=SlowStart(WINDOW))
-    router = Router(endpoints(1, 1), RoundRobin(Random(1)), ManualClock(), Random(1), fitness=fitness)
+    health = Health(Random(1), slow_start=SlowStart(WINDOW))
+    router = Router(endpoints(1, 1), RoundRobin(Random(1)), ManualClock(), Random(1), health=health)
     assert [state.share for state in router.states] == [1.0, 1.0]
 
 
@@ -71,10 +71,10 @@ def test_who_returns_starts_slowly() -> None:
     router, clock = warming(1, 1, 1)
     pass_time(router, clock, 20)
     router.set_healthy("here-0", False)
-    router.set_admin_state("here-1", AdminState.DOWN)
+    router.set_admin_state("here-1", AdminState.MAINTENANCE)
     pass_time(router, clock, 5)
     router.set_healthy("here-0", True)
-    router.set_admin_state("here-1", AdminState.UP)
+    router.set_admin_state("here-1", AdminState.READY)
     assert [state.share for state in router.states] == [0.1, 0.1, 1.0]
     pass_time(router, clock, 20)
     assert [state.share for state in router.states] == [1.0, 1.0, 1.0]
@@ -148,9 +148,9 @@ def test_when_all_return_together_nobody_is_bounded() -> None:
     router, clock = warming(1, 1)
     pass_time(router, clock, 20)
     for state in router.states:
-        router.set_admin_state(state.id, AdminState.DOWN)
+        router.set_admin_state(state.id, AdminState.MAINTENANCE)
     for state in router.states:
-        router.set_admin_state(state.id, AdminState.UP)
+        router.set_admin_state(state.id, AdminState.READY)
     pass_time(router, clock, 1)
     assert [state.limit for state in router.states] == [float("inf")] * 2
     assert shares(router) == pytest.approx([0.5, 0.5], abs=0.05)
@@ -172,7 +172,7 @@ def test_round_robin_looks_at_a_bounded_number() -> None:
 def test_share_grows_in_a_running_pool() -> None:
     """Two seconds into a slow start of twenty a newcomer among four gets a few per cent; at its end a fifth."""
     trial = Trial(lambda rng: registry.make("least-in-flight", {}, rng), endpoints(1, 1, 1, 1),
-                  fitness=Health(Random(1), slow_start=SlowStart(WINDOW)))  # fmt: skip
+                  health=Health(Random(1), slow_start=SlowStart(WINDOW)))  # fmt: skip
     trial.closed_loop(40, 5)
     trial.router.replace(endpoints(*[1] * 5))
     trial.closed_loop(0, 30)

@@ -19,13 +19,13 @@ from balancer.__main__ import cli
 from balancer.admin.application import CLIENT_LIMIT
 from balancer.admin.socket_path import found_socket, made_directory
 from balancer.admin.sockets import bind_unix, open_admin_sockets
-from balancer.config.control import AdminConfig
+from balancer.config.admin import AdminConfig
 from balancer.config.load import ConfigError, Settings
 from balancer.downstream.networks import unmapped
 from balancer.errors import ListenFailed
 from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, Start, starting
-from tests.balancer.test_control import TOKEN
+from tests.balancer.test_admin import TOKEN
 from tests.balancer.test_processes import are_two_without, patiently
 
 
@@ -65,7 +65,7 @@ def mode_of(path: Path) -> int:
 async def test_only_this_user_may_connect(stage: Stage, runtime: Path) -> None:
     """The directory is 0700, the socket 0600, and both are gone or unused afterwards."""
     server = await stage.serve(await stage.worker(response()))
-    path = Path(server.listening.control.path)
+    path = Path(server.listening.admin.path)
     assert path == runtime / f"{server.address.port}.sock"
     assert (mode_of(runtime), mode_of(path)) == (0o700, 0o600)
     assert found_socket(f"http://localhost:{server.address.port}/x") == str(path)
@@ -94,7 +94,7 @@ def test_a_directory_that_others_may_enter_is_not_used(runtime: Path, mode: int)
     assert open_admin_sockets(AdminConfig(), 8081, problems.append).unix is None
     (problem,) = problems
     assert (
-        problem.startswith(f"control.socket: cannot listen on {runtime / '8081.sock'}: ") or "0700" in problem
+        problem.startswith(f"admin.socket: cannot listen on {runtime / '8081.sock'}: ") or "0700" in problem
     )
 
 
@@ -122,14 +122,12 @@ def test_what_a_killed_program_left_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_configured_must_be_usable(tmp_path: Path) -> None:
-    with pytest.raises(
-        ListenFailed, match=r"control\.socket: cannot listen on .*: No such file or directory"
-    ):
+    with pytest.raises(ListenFailed, match=r"admin\.socket: cannot listen on .*: No such file or directory"):
         open_admin_sockets(AdminConfig(socket=str(tmp_path / "none" / "s")), 8080, silent)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
-            ListenFailed, match=r"control\.listen: cannot use 127\.0\.0\.1:\d+: Address already in use"
+            ListenFailed, match=r"admin\.listen: cannot use 127\.0\.0\.1:\d+: Address already in use"
         ):
             open_admin_sockets(AdminConfig(socket=str(tmp_path / "s"), listen=listen), 8080, silent)
 
@@ -151,15 +149,15 @@ def test_a_socket_of_a_later_unit_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("control", "problem"),
     [
-        ({"listen": "0.0.0.0:9180"}, "control: listen: 0.0.0.0:9180 can be reached from other machines"),
-        ({"listen": "example.org:80"}, "control: listen: example.org:80 can be reached from other machines"),
-        ({"listen": "127.0.0.1"}, "control.listen: must be host:port"),
-        ({"socket": "relative"}, "control.socket: must be auto, off or an absolute path, got 'relative'"),
-        ({"socket": "/" + "x" * 107}, "control.socket: must have at most 107 bytes"),
-        ({"socket": "/a\0b"}, "control.socket: must be auto, off or an absolute path"),
-        ({"token": "short"}, "control.token"),
-        ({"token": "with a space in the middle"}, "control.token: must be printable ASCII without spaces"),
-        ({"token": "sixteen-and-more-ü"}, "control.token: must be printable ASCII without spaces"),
+        ({"listen": "0.0.0.0:9180"}, "admin: listen: 0.0.0.0:9180 can be reached from other machines"),
+        ({"listen": "example.org:80"}, "admin: listen: example.org:80 can be reached from other machines"),
+        ({"listen": "127.0.0.1"}, "admin.listen: must be host:port"),
+        ({"socket": "relative"}, "admin.socket: must be auto, off or an absolute path, got 'relative'"),
+        ({"socket": "/" + "x" * 107}, "admin.socket: must have at most 107 bytes"),
+        ({"socket": "/a\0b"}, "admin.socket: must be auto, off or an absolute path"),
+        ({"token": "short"}, "admin.token"),
+        ({"token": "with a space in the middle"}, "admin.token: must be printable ASCII without spaces"),
+        ({"token": "sixteen-and-more-ü"}, "admin.token: must be printable ASCII without spaces"),
     ],
 )
 def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None:
@@ -167,7 +165,7 @@ def test_mistakes(tmp_path: Path, control: dict[str, str], problem: str) -> None
 
     file = tmp_path / "balancer.toml"
     lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in control.items())
-    file.write_text(f'[[endpoints]]\nid = "a"\naddress = "http://a:1"\n[control]\n{lines}\n')
+    file.write_text(f'[[endpoints]]\nid = "a"\naddress = "http://a:1"\n[admin]\n{lines}\n')
     with pytest.raises(ConfigError) as caught:
         load(file, {})
     assert str(caught.value).startswith(problem)
@@ -185,18 +183,18 @@ async def test_status_and_control_find_it(stage: Stage, runtime: Path) -> None:
     """By the port, by the path, and with the token where it needs one."""
     server = await stage.serve(await stage.worker(response()))
     await stage.ask(get())
-    url, path = f"http://{server.address}", server.listening.control.path
+    url, path = f"http://{server.address}", server.listening.admin.path
     for proxy in (url, f"unix:{path}"):
         ran = await run("status", "--url", proxy)
         assert ran.exit_code == 0, ran.output
         assert "policy round-robin, fallback picks 0" in ran.output
         assert "requests 1, retried 0, errors: none" in ran.output
         assert json.loads((await run("status", "--json", "--url", proxy)).output)["requests"] == 1
-    ran = await run("control", "put", "policy", "random", "--url", url)
+    ran = await run("admin", "put", "policy", "random", "--url", url)
     assert (ran.exit_code, json.loads(ran.output)["name"]) == (0, "random")
-    ran = await run("control", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
+    ran = await run("admin", "put", "/-/policy", '{"name": "p2x"}', "--url", url)
     assert (ran.exit_code, "unknown policy 'p2x'" in ran.output) == (1, True)
-    await stage.reload(control={"token": TOKEN})
+    await stage.reload(admin={"token": TOKEN})
     ran = await run("status", "--url", url)
     assert ran.exit_code == 1
     assert "--url: no control plane at" in ran.output
@@ -204,9 +202,9 @@ async def test_status_and_control_find_it(stage: Stage, runtime: Path) -> None:
 
 
 async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) -> None:
-    """Over the port for traffic, as from another machine."""
-    server = await stage.serve(await stage.worker(response()), control={"socket": "off", "token": TOKEN})
-    assert (server.listening.control.unix, list(runtime.parent.iterdir())) == (None, [])
+    """Over the traffic port, as from another machine."""
+    server = await stage.serve(await stage.worker(response()), admin={"socket": "off", "token": TOKEN})
+    assert (server.listening.admin.unix, list(runtime.parent.iterdir())) == (None, [])
     url = f"http://{server.address}"
     assert (await run("endpoints", "--url", url, "list")).exit_code == 1
     assert (await run("endpoints", "--url", url, "--token", TOKEN, "list")).exit_code == 0
@@ -214,8 +212,8 @@ async def test_without_a_socket_the_token_serves(stage: Stage, runtime: Path) ->
 
 async def test_where_it_listens_waits_for_the_next_start(stage: Stage) -> None:
     await stage.serve(await stage.worker(response()))
-    await stage.reload(control={"socket": "off", "listen": "127.0.0.1:0"})
-    assert stage.control_plane.reload_counts.waiting == ("control.socket", "control.listen")
+    await stage.reload(admin={"socket": "off", "listen": "127.0.0.1:0"})
+    assert stage.control_plane.reload_counts.waiting == ("admin.socket", "admin.listen")
 
 
 # --- its address
@@ -224,7 +222,7 @@ async def test_where_it_listens_waits_for_the_next_start(stage: Stage) -> None:
 async def test_the_address_is_bounded_like_any_other(stage: Stage) -> None:
     """Heads have their time, bodies are not kept, nothing is forwarded, and there is room for so many at a time."""
     worker = await stage.worker(response())
-    await stage.serve(worker, control={"listen": "127.0.0.1:0", "token": TOKEN})
+    await stage.serve(worker, admin={"listen": "127.0.0.1:0", "token": TOKEN})
     client = await stage.listen_client()
     assert (await client.ask(get(b"/work"))).status == 404
     assert worker.connections == []
@@ -269,7 +267,7 @@ async def test_it_is_handed_over_with_the_port(
     program = await start(
         *workers(await stage.worker(response())),
         *("--processes", processes),
-        BALANCER_CONTROL__LISTEN="127.0.0.1:0",
+        BALANCER_ADMIN__LISTEN="127.0.0.1:0",
     )
     path = runtime / f"{program.port}.sock"
     inode, before = os.stat(path).st_ino, await pid_of(program)
@@ -318,4 +316,4 @@ def test_mapped_addresses(address: str, plain: str) -> None:
 
 def test_settings_have_it() -> None:
     endpoints = [{"id": "a", "address": "http://a:1"}]
-    assert Settings(endpoints=endpoints, control={"socket": "/x/y"}).control.socket == "/x/y"  # type: ignore[arg-type]
+    assert Settings(endpoints=endpoints, admin={"socket": "/x/y"}).admin.socket == "/x/y"  # type: ignore[arg-type]

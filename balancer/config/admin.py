@@ -1,4 +1,4 @@
-"""The table [control] of the configuration: the admin interface."""
+"""The table [admin] of the configuration: the admin interface."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class AdminConfig(Section):
     token: SecretStr | None = Field(
         default=None,
         min_length=16,
-        description="needed by every control request, as Authorization: Bearer TOKEN; "
-        "with it they are taken on `listen` of the unit, too",
+        description="required for every admin request, as Authorization: Bearer TOKEN; "
+        "with a token, admin requests are accepted on the traffic port too",
     )
     socket: str = Field(
         default="auto",
-        description="path of the Unix socket for this user's control requests; off: none; auto: one that "
-        "'balancer status' finds by the unit's port",
+        description="absolute path of the Unix socket for admin requests of the same user, auto or off; auto: a path "
+        "that 'balancer status' derives from the port",
     )
     listen: HostPort | None = Field(
         default=None,
-        description="host:port for control requests over TCP; a loopback address, any address with a token",
+        description="host:port for admin requests over TCP; a loopback address, or any address with a token",
     )
 
     @field_validator("token")

@@ -28,7 +28,7 @@ class One:
         self.clock = ManualClock()
         rng = Random(1)
         self.router = Router(
-            endpoints(1), registry.make("random", {}, rng), self.clock, rng, fitness=Health(rng)
+            endpoints(1), registry.make("random", {}, rng), self.clock, rng, health=Health(rng)
         )
         self.state = self.router.find(ILL)
         self.out: list[Assignment] = []
@@ -48,8 +48,8 @@ class One:
             self.end(kind)
 
     @property
-    def blame(self) -> float:
-        return self.state.blame(self.clock.time)
+    def failure_penalty(self) -> float:
+        return self.state.failure_penalty(self.clock.time)
 
 
 OK, RESET, ABANDONED = OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.ABANDONED
@@ -58,33 +58,33 @@ OK, RESET, ABANDONED = OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.ABANDONED
 def test_who_never_failed_is_not_to_blame() -> None:
     """Nor is who was never asked."""
     one = One()
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
     one.ends(OK)
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
 
 
 def test_blame_is_the_share_of_failures_until_a_look_is_due() -> None:
     """One of four; and nothing at the instant at which a request may look."""
     one = One()
     one.ends(OK, OK, OK, RESET)
-    assert one.blame == 0.25
+    assert one.failure_penalty == 0.25
     one.clock.time = TRIAL_AFTER - 0.01
-    assert one.blame == 0.25
+    assert one.failure_penalty == 0.25
     one.clock.time = TRIAL_AFTER
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
 
 
 def test_only_one_looks_at_a_time() -> None:
-    """While the look is out, be it for long, there is blame; and none once nothing was heard for FORGET_AFTER."""
+    """While the look is out, be it for long, there is a penalty; and none once nothing was heard for FORGET_AFTER."""
     one = One()
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER
     one.send()
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
     one.clock.time = FORGET_AFTER - 0.01
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
     one.clock.time = FORGET_AFTER
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
 
 
 def test_a_look_that_fails_begins_the_wait_anew() -> None:
@@ -93,9 +93,9 @@ def test_a_look_that_fails_begins_the_wait_anew() -> None:
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER
     one.ends(RESET)
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
     one.clock.time = 2 * TRIAL_AFTER - 0.01
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
 
 
 def test_a_look_whose_client_left_is_followed_by_another() -> None:
@@ -104,7 +104,7 @@ def test_a_look_whose_client_left_is_followed_by_another() -> None:
     one.ends(RESET)
     one.clock.time = TRIAL_AFTER
     one.ends(ABANDONED)
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
 
 
 def test_trust_doubles() -> None:
@@ -115,7 +115,7 @@ def test_trust_doubles() -> None:
     rounds = []
     for _ in range(5):
         number = 0
-        while one.blame == 0.0:
+        while one.failure_penalty == 0.0:
             one.send()
             number += 1
         one.end(OK, number)
@@ -130,11 +130,11 @@ def test_requests_that_last_stand_in_nobodys_way() -> None:
     one.send()
     one.out = one.out[-1:] + one.out[:-1]
     one.end(RESET)
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
     one.clock.time = TRIAL_AFTER
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
     one.send()
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
 
 
 def test_a_check_that_passes_again_ends_the_blame_at_once() -> None:
@@ -142,12 +142,12 @@ def test_a_check_that_passes_again_ends_the_blame_at_once() -> None:
     one = One()
     one.ends(*[OK] * 100, RESET)
     one.router.set_healthy(ILL, False)
-    assert one.blame > 0.0
+    assert one.failure_penalty > 0.0
     one.router.set_healthy(ILL, True)
-    assert one.blame == 0.0
+    assert one.failure_penalty == 0.0
     one.send()
     one.end(RESET)
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
 
 
 def test_a_check_that_passes_as_ever_forgives_nothing() -> None:
@@ -155,7 +155,7 @@ def test_a_check_that_passes_as_ever_forgives_nothing() -> None:
     one = One()
     one.ends(RESET)
     one.router.set_healthy(ILL, True)
-    assert one.blame == 1.0
+    assert one.failure_penalty == 1.0
 
 
 @pytest.mark.no_cover

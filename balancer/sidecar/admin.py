@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from balancer.sidecar.origins import Origin, Origins
 
 
-class SidecarControl(AdminApplication):
+class SidecarAdmin(AdminApplication):
     """The admin application of the sidecar."""
 
     def __init__(
@@ -118,7 +118,7 @@ def origin_status(origin: Origin) -> dict[str, Any]:
             (endpoint_status(origin.control_plane, state) for state in proxy.router.states), None
         ),
         "names": names_status(proxy),
-        "watch": watch_status(proxy),
+        "route_watch": watch_status(proxy),
         "events": events_status(proxy),
     }
 

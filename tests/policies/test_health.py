@@ -338,7 +338,7 @@ def test_a_pool_that_shrinks_takes_back() -> None:
     pool = Pool(4)
     for name in ("a0", "a1"):
         pool.ends(name, *[RESET] * 5)
-    pool.router.set_admin_state("a2", AdminState.DOWN)
+    pool.router.set_admin_state("a2", AdminState.MAINTENANCE)
     assert len(pool.out & {"a0", "a1"}) == 1
     pool.router.replace([pool["a0"].endpoint])
     assert pool.out == set()
@@ -355,13 +355,13 @@ def test_health_is_ignored_when_under_half_are_fit(sick: list[str], offered: int
     pool = Pool(4)
     ill(pool, sick)
     assert len(pool.offered) == offered
-    assert bool(pool.router.fitness.panic) == (offered == 4)
+    assert bool(pool.router.health.panic) == (offered == 4)
 
 
 def test_panic_ends_when_half_are_fit_again() -> None:
     """And each time it begins is counted, with the requests that were routed meanwhile."""
     pool = Pool(4)
-    panic = pool.router.fitness.panic
+    panic = pool.router.health.panic
     for _ in range(2):
         pool.ends("a3", OK)
         ill(pool, ["a0", "a1", "a2"])
@@ -393,8 +393,8 @@ def test_panic_asks_nobody_who_cannot_be_reached() -> None:
 def test_panic_asks_nobody_whom_the_operator_took_out() -> None:
     """Draining and down are wishes, not health; they do not count as lost either."""
     pool = Pool(6)
-    pool.router.set_admin_state("a0", AdminState.DRAINING)
-    pool.router.set_admin_state("a1", AdminState.DOWN)
+    pool.router.set_admin_state("a0", AdminState.DRAIN)
+    pool.router.set_admin_state("a1", AdminState.MAINTENANCE)
     ill(pool, ["a2", "a3"])
     assert pool.offered == {"a4", "a5"}
     ill(pool, ["a4"])
@@ -407,8 +407,8 @@ def test_a_region_panics_where_the_policy_keeps_to_regions(name: str, panics: bo
     pool = Pool(4, 4, 4, policy=registry.make(name, {}, Random(1)))
     ill(pool, ["a0", "a1", "a2"])
     assert ("a0" in pool.offered) is panics
-    assert pool.router.fitness.panic.regions == (frozenset("a") if panics else NOBODY)
-    assert not pool.router.fitness.panic.is_everywhere
+    assert pool.router.health.panic.regions == (frozenset("a") if panics else NOBODY)
+    assert not pool.router.health.panic.is_everywhere
 
 
 def test_a_lost_region_is_not_in_panic() -> None:
@@ -463,12 +463,12 @@ def test_standing_is_shown() -> None:
     """Its repr is what a failing test shows."""
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5)
-    pool.router.set_admin_state("a1", AdminState.DRAINING)
-    pool.router.set_admin_state("a2", AdminState.DOWN)
+    pool.router.set_admin_state("a1", AdminState.DRAIN)
+    pool.router.set_admin_state("a2", AdminState.MAINTENANCE)
     shown = "[<a0 0 in flight ejected>, <a1 0 in flight draining>, <a2 0 in flight down>]"
     assert repr(pool.router.states[:3]) == shown
     pool.router.set_enabled("a1", True)
-    assert pool["a1"].standing is AdminState.UP
+    assert pool["a1"].admin_state is AdminState.READY
 
 
 def test_whoever_waits_is_woken_when_somebody_returns() -> None:

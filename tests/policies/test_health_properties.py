@@ -1,4 +1,4 @@
-"""What holds of fitness whatever happens: a hundred histories of failures, checks, operators and time.
+"""What holds of health whatever happens: a hundred histories of failures, checks, operators and time.
 
 Rule of this file: a history is a list of events drawn from a seed; after each of them everything is asked that must
 always be so.
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from policies import AdminState, OutcomeKind
 from policies.contract import Trial, endpoints
-from policies.health.ejection_limit import HealthCounts, allowance
+from policies.health.ejection_limit import HealthCounts, max_ejected
 from policies.health.health import Health
 from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic, is_unreachable, is_wanted
@@ -87,19 +87,19 @@ def put(endpoint: Endpoint, how: str, number: int) -> Endpoint:
 
 def is_right(pool: Pool) -> None:
     """What must be so at any time."""
-    states, panic = pool.router.states, pool.router.fitness.panic
-    up = [state for state in states if state.standing is AdminState.UP]
+    states, panic = pool.router.states, pool.router.health.panic
+    up = [state for state in states if state.admin_state is AdminState.READY]
     ejected = [state for state in up if state.is_ejected]
-    assert len(ejected) <= allowance(len(up)), "more than half of the pool is ejected"
-    sound = [state for state in up if state.is_sound]
-    assert sound == [state for state in up if state.healthy and not state.is_ejected]
+    assert len(ejected) <= max_ejected(len(up)), "more than half of the pool is ejected"
+    sound = [state for state in up if state.is_healthy]
+    assert sound == [state for state in up if state.passes_checks and not state.is_ejected]
     assert panic.is_everywhere == (len(sound) < len(up) / 2)
-    census, fresh = pool.router.fitness.census, HealthCounts(states)
+    census, fresh = pool.router.health.census, HealthCounts(states)
     assert (census.size, census.out) == (fresh.size, fresh.out)
     for state in states:
-        assert state.is_eligible >= state.is_sound
+        assert state.is_eligible >= state.is_healthy
         assert state.is_eligible <= is_wanted(state)
-        assert panic or state.is_eligible == state.is_sound
+        assert panic or state.is_eligible == state.is_healthy
     if up and panic.is_everywhere:
         assert any(state.is_eligible for state in up), "panic leaves nobody to ask"
         if any(state.is_eligible and not is_unreachable(state) for state in up):
@@ -131,7 +131,7 @@ def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     pool = Pool(*sizes)
     for event in events:
         happen(pool, event)
-    pool.pass_time(RULES.longest + 1)
+    pool.pass_time(RULES.max_time + 1)
     assert not [state for state in pool.router.states if state.is_ejected]
 
 
@@ -150,8 +150,8 @@ def test_nobody_starves_after_a_return(name: str, bad: set[int], seed: int, slow
         fails = state.order in bad and now < 30
         return (0.005, OutcomeKind.RESET) if fails else (0.1, OutcomeKind.OK)
 
-    fitness = Health(Random(seed), ejection=RULES, panic=Panic(), slow_start=SlowStart(10.0 if slow else 0.0))
-    trial = Trial(lambda rng: registry.make(name, {}, rng), endpoints(*[1] * 6), answer, seed, fitness)
+    health = Health(Random(seed), ejection=RULES, panic=Panic(), slow_start=SlowStart(10.0 if slow else 0.0))
+    trial = Trial(lambda rng: registry.make(name, {}, rng), endpoints(*[1] * 6), answer, seed, health)
     trial.open_loop(40, 150)
     late: Counter[str] = trial.picked(since=120)
     assert min(late[f"here-{i}"] for i in range(6)) >= late.total() / 18
@@ -165,8 +165,8 @@ def test_a_whole_region_goes_and_comes_back() -> None:
         return (0.001, OutcomeKind.REFUSED) if is_lost else (0.1, OutcomeKind.OK)
 
     members = [Endpoint(f"{region}{i}", "http://x", region) for region in "abc" for i in range(2)]
-    fitness = Health(Random(1), ejection=RULES, panic=Panic())
-    trial = Trial(lambda rng: registry.make("random", {}, rng), members, answer, fitness=fitness)
+    health = Health(Random(1), ejection=RULES, panic=Panic())
+    trial = Trial(lambda rng: registry.make("random", {}, rng), members, answer, health=health)
     trial.open_loop(60, 120)
     lost = trial.picked(since=11) - trial.picked(since=30)
     assert lost["b0"] + lost["b1"] <= 0.01 * lost.total()

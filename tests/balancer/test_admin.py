@@ -39,7 +39,7 @@ async def status(stage: Stage) -> dict[str, Any]:
 
 
 async def test_health(stage: Stage) -> None:
-    """On the port for traffic, for everybody: 200 while there is an endpoint to forward to, else 503; then closed."""
+    """On the traffic port, for everybody: 200 while there is an endpoint to forward to, else 503; then closed."""
     await stage.serve(await stage.worker(response()))
     for path in (b"/-/health", b"/-/ready", b"/-/ready?x=1"):
         client = await stage.client()
@@ -57,7 +57,7 @@ async def test_health(stage: Stage) -> None:
     assert (await client.ask(get(b"/-/live", method=b"HEAD"), to_head=True)).status == 200
     assert await client.rest() == b""
     for request in (local(b"/-/health"), local(b"/-/ready")):
-        assert (await stage.ask(request)).status == 503, "the same on the control socket"
+        assert (await stage.ask(request)).status == 503, "the same on the admin socket"
 
 
 async def test_status_tells_what_happened(stage: Stage) -> None:
@@ -215,7 +215,7 @@ def with_field(request: bytes, field: bytes) -> bytes:
 async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, token: str | None) -> None:
     """A proxy on this machine without forwarding fields looks like this machine, so loopback proves nothing: 404."""
     worker = await stage.worker(response())
-    await stage.serve(worker, control={"token": token})
+    await stage.serve(worker, admin={"token": token})
     for field in (
         b"X-A: 1",
         b"Authorization: Bearer x",
@@ -233,7 +233,7 @@ async def test_the_port_for_traffic_takes_no_orders(stage: Stage, name: str, tok
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint", "reload"])
 async def test_the_token_opens_the_port_for_traffic(stage: Stage, name: str) -> None:
     """From anywhere, through any proxy and under any name; a field that stands twice is none."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     request = with_field(ORDERS[name].replace(b"localhost", b"evil.example:8080"), b"Via: 1.1 proxy")
     client = await stage.client()
     assert (await client.ask(with_field(with_field(request, BEARER), BEARER))).status == 404
@@ -244,7 +244,7 @@ async def test_the_token_opens_the_port_for_traffic(stage: Stage, name: str) -> 
 
 @pytest.mark.parametrize("name", ["status", "policy"])
 async def test_the_token_is_needed_on_the_control_socket_too(stage: Stage, name: str) -> None:
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN, "listen": "127.0.0.1:0"})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN, "listen": "127.0.0.1:0"})
     for connect in (stage.control_client, stage.listen_client):
         wrong = (b"X-A: 1", BEARER + b"x", b"Authorization: Bearer \xff")
         for field, status in (*((field, 404) for field in wrong), (BEARER, 200)):
@@ -259,7 +259,7 @@ async def test_the_token_is_needed_on_the_control_socket_too(stage: Stage, name:
 @pytest.mark.parametrize("token", [None, TOKEN])
 async def test_what_is_no_name_and_no_token_is_not_found(stage: Stage, bad: bytes, token: str | None) -> None:
     """404 or 400 as for any other, on each entrance, and nothing on standard error."""
-    await stage.serve(await stage.worker(response()), control={"token": token, "listen": "127.0.0.1:0"})
+    await stage.serve(await stage.worker(response()), admin={"token": token, "listen": "127.0.0.1:0"})
     request = ORDERS["status"]
     request = request.replace(LOCAL, bad) if bad.startswith(b"Host") else with_field(request, bad)
     for connect in (stage.client, stage.listen_client):
@@ -284,8 +284,8 @@ NOT_THIS_MACHINE = {
 
 @pytest.mark.parametrize("name", ["status", "policy", "endpoint"])
 async def test_the_address_for_control(stage: Stage, name: str) -> None:
-    """`control.listen` is for this machine: not for what a proxy passes on, nor for what another site's page sends."""
-    await stage.serve(await stage.worker(response()), control={"listen": "127.0.0.1:0"})
+    """`admin.listen` is for this machine: not for what a proxy passes on, nor for what another site's page sends."""
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
     for field in NOT_THIS_MACHINE.values():
         client = await stage.listen_client()
         assert (await client.ask(with_field(ORDERS[name], field))).status == 404, field
@@ -300,7 +300,7 @@ async def test_the_address_for_control(stage: Stage, name: str) -> None:
 @pytest.mark.parametrize("host", [b"localhost", b"LOCALHOST:80", b"127.0.0.1", b"[::1]:80"])
 async def test_names_of_this_machine(stage: Stage, host: bytes) -> None:
     """Its addresses and `localhost` are not another site's name."""
-    await stage.serve(await stage.worker(response()), control={"listen": "127.0.0.1:0"})
+    await stage.serve(await stage.worker(response()), admin={"listen": "127.0.0.1:0"})
     client = await stage.listen_client()
     assert (await client.ask(local(b"/-/status", host=b"Host: " + host))).status == 200
 
@@ -315,7 +315,7 @@ def bomb(size: int) -> bytes:
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"identity"])
 async def test_nothing_is_inflated(stage: Stage, coding: bytes) -> None:
     """Not before it is known who asks, and not after: 404 and 415; aiohttp would inflate what it drains."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN, "listen": "127.0.0.1:0"})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN, "listen": "127.0.0.1:0"})
     body = bomb(1 << 20)
     request = local(b"/-/policy", b"Content-Encoding: " + coding, method=b"PUT", body=body)
     with inflating() as inflated:
@@ -347,7 +347,7 @@ def inflating() -> Iterator[list[int]]:
 
 async def test_a_body_without_the_token_is_not_kept(stage: Stage) -> None:
     """The answer comes before the body does, and what still comes is dropped."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     head = b"POST /-/endpoints HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n"
     assert (await client.ask(head)).status == 404
@@ -360,7 +360,7 @@ async def test_a_body_without_the_token_is_not_kept(stage: Stage) -> None:
 
 async def test_a_client_that_waits_to_be_told_to_continue(stage: Stage) -> None:
     """`Expect: 100-continue` is answered: 100 with the token, the refusal without it."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     expecting = with_field(put("random"), b"Expect: 100-continue").removesuffix(b'"random"')
     client = await stage.client()
     assert (await client.ask(expecting)).status == 404
@@ -405,7 +405,7 @@ async def test_unknown_pages_and_methods(stage: Stage) -> None:
 async def test_a_control_request_behind_a_forwarded_one(stage: Stage) -> None:
     """It is answered in its turn, and is the last on its connection."""
     worker = await stage.worker(response(b"first"))
-    await stage.serve(worker, control={"token": TOKEN})
+    await stage.serve(worker, admin={"token": TOKEN})
     client = await stage.client()
     await client.send(get() + put("random", BEARER) + get(b"/ghost"))
     assert (await client.response()).body == b"first"
@@ -417,7 +417,7 @@ async def test_a_control_request_behind_a_forwarded_one(stage: Stage) -> None:
 
 async def test_a_chunked_control_request_in_pieces(stage: Stage) -> None:
     """Gathered whole before it is handed over; an offer to upgrade is dropped."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     head = b"PUT /-/policy HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nUpgrade: x\r\n\r\n"
     head = with_field(head, BEARER)
@@ -429,7 +429,7 @@ async def test_a_chunked_control_request_in_pieces(stage: Stage) -> None:
 
 async def test_a_control_body_has_a_bound(stage: Stage) -> None:
     """More than 1 MiB for the name of a policy is an attack: the connection is reset."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     client.write(put(b'"' + b"x" * (2 << 20) + b'"', BEARER))
     with pytest.raises(ConnectionError):
@@ -451,7 +451,7 @@ async def test_a_broken_control_request(stage: Stage) -> None:
 
 async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: Stage) -> None:
     """Nothing was begun."""
-    await stage.serve(await stage.worker(response()), control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), admin={"token": TOKEN})
     client = await stage.client()
     await client.send(put("random", BEARER)[:-3])
     await stage.eventually(lambda: stage.proxy.in_flight)
@@ -463,7 +463,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_control_request(stage: St
 
 async def test_a_control_request_gives_its_place_to_the_next_client(stage: Stage) -> None:
     """With room for one client, the one after a control request is served at once."""
-    await stage.serve(await stage.worker(response()), limits={"clients": 1}, control={"token": TOKEN})
+    await stage.serve(await stage.worker(response()), limits={"clients": 1}, admin={"token": TOKEN})
     for request in (get(b"/-/health"), with_field(ORDERS["status"], BEARER), get(b"/-/status")):
         client = await stage.client()
         assert (await client.ask(request)).status in (200, 404)
