@@ -15,9 +15,9 @@ from setuptools import setup
 
 HOT = [
     "policies/routing/assignment.py",
-    "policies/routing/clock.py",
-    "policies/overload/concurrency_limit.py",
-    "policies/routing/facts.py",
+    "policies/clock.py",
+    "policies/endpoint/concurrency_limit.py",
+    "policies/facts.py",
     "policies/routing/active_policy.py",
     "policies/stats/latency.py",
     "policies/overload/wait_queue.py",
@@ -25,7 +25,7 @@ HOT = [
     "policies/routing/endpoint_set.py",
     "policies/stats/rate.py",
     "policies/routing/router.py",
-    "policies/routing/endpoint_state.py",
+    "policies/endpoint/state.py",
     "policies/steelyard.py",
     "policies/two_choices.py",
     "balancer/exchange/attempt.py",

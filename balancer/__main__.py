@@ -27,7 +27,7 @@ from balancer.process.member import Member
 from balancer.process.supervisor import Supervisor
 from balancer.server import new_event_loop
 from balancer.sidecar.command import sidecar
-from policies.routing import registry
+from policies import registry
 
 POLICIES = "\n".join(f"  {name:<20} {text}" for name, text in registry.describe().items())
 

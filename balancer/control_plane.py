@@ -18,11 +18,11 @@ from balancer.membership.discovery import Discovery
 from balancer.membership.registry import EndpointRegistry, without_reuse
 from balancer.recording.recording import Recording
 from balancer.upstream.load_probes import LoadProbes
+from policies.facts import Endpoint
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed
 from policies.policy import Policy
 from policies.routing.affinity import StickyCounts
-from policies.routing.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.config.runtime import RuntimeConfig
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from balancer.log.access_log import AccessLog
     from balancer.proxy import Proxy
     from balancer.recording.recorder import Recorder
-    from policies.routing.clock import Clock
+    from policies.clock import Clock
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ where they are raised, in `balancer/upstream` and `balancer/http2`, so that no o
 
 from __future__ import annotations
 
-from policies.routing.facts import OutcomeKind
+from policies.facts import OutcomeKind
 
 
 class ForwardingError(Exception):

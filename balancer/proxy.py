@@ -21,7 +21,7 @@ from balancer.exchange.tunnel import Tunnels
 from balancer.exchange.wait_queue import RequestQueue
 from balancer.upstream.pools import Pools
 from balancer.upstream.route import Routes
-from policies.routing.clock import Clock
+from policies.clock import Clock
 from policies.routing.router import Router
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from balancer.process.member import Member
 from balancer.process.siblings import Siblings
 from balancer.proxy import CLOSE_ALL_IDLE, Proxy
 from balancer.tls.contexts import ServerHandshake, ServerTls
-from policies.routing.clock import Clock, MonotonicClock
+from policies.clock import Clock, MonotonicClock
 from policies.routing.router import Router
 
 IDLE_GRACE = 10.0

@@ -6,8 +6,8 @@ from random import Random
 
 from experiments import cpu_time
 from experiments.errors import BadInputError
+from policies import registry
 from policies.errors import PoliciesError
-from policies.routing import registry
 
 
 def names_in(text: str) -> list[str]:

@@ -1,5 +1,9 @@
 """Load-balancing policies and endpoint state. Standard library only; no I/O, no clock, no shared randomness."""
 
+from policies.clock import Clock, MonotonicClock
+from policies.endpoint.available import Available
+from policies.endpoint.ejection import EjectionRules
+from policies.endpoint.state import EndpointState
 from policies.errors import (
     AlreadySettled,
     BadPolicyOption,
@@ -10,26 +14,14 @@ from policies.errors import (
     UnknownEndpoint,
     UnknownPolicy,
 )
+from policies.facts import AdminState, Endpoint, Outcome, OutcomeKind, Region, ReportedLoad, RequestFacts
 from policies.health.health import Health
-from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 from policies.insight.explanation import Explanation, Trace
 from policies.policy import Policy, PolicyMaker
+from policies.registry import describe, from_spec, known, make
 from policies.routing.assignment import Assignment
-from policies.routing.available import Available
-from policies.routing.clock import Clock, MonotonicClock
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import (
-    AdminState,
-    Endpoint,
-    Outcome,
-    OutcomeKind,
-    Region,
-    ReportedLoad,
-    RequestFacts,
-)
-from policies.routing.registry import describe, from_spec, known, make
 from policies.routing.router import Router
 
 __all__ = [

@@ -13,12 +13,12 @@ from math import ceil
 from random import Random
 
 from policies import hashing
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 from policies.two_choices import FAILING, LESS_LOADED, TIE, less_loaded_of_two
 
 LEAST = 12

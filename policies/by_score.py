@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from random import Random
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import Outcome, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, RequestFacts
 from policies.two_choices import draw_two
 
 LEAST_SCORE = "least-score"

@@ -21,11 +21,11 @@ from math import inf
 from random import Random
 
 from policies.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.endpoint.per_endpoint import PerEndpoint
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.options import at_least, between
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
-from policies.stats.per_endpoint import PerEndpoint
 from policies.two_choices import FAILING
 
 FORGET_AFTER = 10.0

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heapreplace
 from random import Random
 
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 
 MOST_PASSED = 64
 """After so many turns of unavailable endpoints, one of the available is drawn by weight: when most are unavailable, a

@@ -10,10 +10,10 @@ from operator import attrgetter
 from random import Random
 
 from policies.edf import EdfScheduler
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 EARLIEST_DEADLINE = "earliest-deadline"
 """Reason: the earliest deadline. The score is the weight."""

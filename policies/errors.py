@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
-
+from typing import Protocol
 
 MOST_NAMES = 20
 """Most names that a message lists."""
@@ -23,6 +19,17 @@ def some_of(names: Iterable[str]) -> str:
     names = list(names)
     more = f", … ({len(names)} in all)" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
+
+
+class EndpointCondition(Protocol):
+    """What `NoEndpointAvailable` reports of an endpoint."""
+
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def is_eligible(self) -> bool: ...
+    @property
+    def is_full(self) -> bool: ...
 
 
 class PoliciesError(Exception):
@@ -40,7 +47,7 @@ class NoEndpointAvailable(PoliciesError):
 
     status = 503
 
-    def __init__(self, states: Sequence[EndpointState]) -> None:
+    def __init__(self, states: Sequence[EndpointCondition]) -> None:
         super().__init__()
         self._states = states
 

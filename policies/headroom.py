@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Final
 
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, Region
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, Region
 from policies.stats.load import Ewma
 
 SMOOTHING: Final = 5.0

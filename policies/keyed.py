@@ -19,11 +19,11 @@ from random import Random
 from typing import Final
 
 from policies import hashing
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import NOBODY, Outcome, RequestFacts
 from policies.insight.explanation import Trace
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import NOBODY, Outcome, RequestFacts
 from policies.two_choices import less_loaded_of_two
 
 OWNER = "owner"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from random import Random
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 EXPLORED = "explored"
 """Reason: drawn by weight alone, so that every endpoint keeps a share. Scores are weights."""

@@ -15,11 +15,11 @@ from math import inf
 from random import Random
 
 from policies.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.endpoint.per_endpoint import PerEndpoint
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import Outcome, OutcomeKind
 from policies.options import between
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, OutcomeKind
-from policies.stats.per_endpoint import PerEndpoint
 
 UNTIL = ("first-byte", "last-byte")
 

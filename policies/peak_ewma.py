@@ -19,10 +19,10 @@ from math import exp, inf
 from random import Random
 
 from policies.by_score import ON_TRIAL, ByScore, to_first_byte
+from policies.endpoint.per_endpoint import PerEndpoint
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, OutcomeKind
-from policies.stats.per_endpoint import PerEndpoint
+from policies.facts import Outcome, OutcomeKind
 
 STALE = 3.0
 """Multiple of τ without a sample after which an endpoint is on probation: its cost has decayed to a twentieth."""

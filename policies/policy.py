@@ -10,9 +10,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 
 
 class Policy(Protocol):

@@ -23,15 +23,15 @@ from collections.abc import Sequence
 from random import Random
 
 from policies.by_score import to_first_byte
+from policies.endpoint.available import Available
+from policies.endpoint.per_endpoint import PerEndpoint
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least, between
 from policies.probe_pool import Probe, ProbePool, load_of
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.stats.latency_by_load import LatencyByLoad
-from policies.stats.per_endpoint import PerEndpoint
 from policies.two_choices import less_loaded_of_two
 
 COLD = "cold-quickest"

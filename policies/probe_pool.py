@@ -10,8 +10,8 @@ from __future__ import annotations
 from math import inf
 from typing import Final
 
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.two_choices import FAILING
 
 LEFT: Final = 2

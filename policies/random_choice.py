@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 AT_RANDOM = "at-random"
 """Reason: drawn by weight, whatever the load. The score is the weight of the endpoint drawn."""

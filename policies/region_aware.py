@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, Region, RequestFacts
 from policies.headroom import SMOOTHING, Headroom
 from policies.least_in_flight import LeastInFlight
 from policies.options import at_least, between
 from policies.policy import PolicyMaker
 from policies.regions import PerRegion
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, Region, RequestFacts
 from policies.two_choices import draw_two
 
 HOME = "home"

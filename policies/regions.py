@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, Region, ReportedLoad, RequestFacts
 from policies.insight.explanation import WrappingPolicy, set_trace
 from policies.least_in_flight import LeastInFlight
 from policies.policy import Policy, PolicyMaker
 from policies.round_robin import RoundRobin
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, Region, ReportedLoad, RequestFacts
 
 REGION_IN_TURN = "region-in-turn"
 """Reason: the region whose last turn is longest ago. Scores are the numbers of the regions' last turns."""

@@ -12,9 +12,9 @@ from math import log
 from random import Random
 
 from policies import hashing
+from policies.endpoint.state import EndpointState
 from policies.keyed import ConsistentHashPolicy
 from policies.options import between
-from policies.routing.endpoint_state import EndpointState
 
 SLOTS = 16_384
 """Slots that keys share. A share differs by √(n/slots): 8 % for a hundred endpoints, half of that with four times the

@@ -19,13 +19,13 @@ from math import inf
 from random import Random
 
 from policies.edf import EdfScheduler
+from policies.endpoint.available import Available
+from policies.endpoint.per_endpoint import PerEndpoint
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption
+from policies.facts import Outcome, ReportedLoad, RequestFacts
 from policies.insight.explanation import Trace
 from policies.options import at_least
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, ReportedLoad, RequestFacts
-from policies.stats.per_endpoint import PerEndpoint
 from policies.stats.rate import RateMeter
 
 BY_REPORTS = "by-reports"

@@ -11,9 +11,9 @@ from functools import lru_cache
 from random import Random
 
 from policies import hashing
+from policies.endpoint.state import EndpointState
 from policies.keyed import ConsistentHashPolicy
 from policies.options import between
-from policies.routing.endpoint_state import EndpointState
 
 POINTS = 512
 """Points of an endpoint of weight 1. A share differs by 1/√points, here 4 %; two endpoints have 1024, Envoy's minimum.

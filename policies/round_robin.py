@@ -11,10 +11,10 @@ from collections import defaultdict
 from operator import attrgetter
 from random import Random
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 IN_TURN = "in-turn"
 """Reason: next in turn, weights being equal."""

@@ -21,11 +21,11 @@ from math import inf
 from random import Random
 from typing import Final
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Region, RequestFacts
 from policies.insight.explanation import ONLY_ONE, Trace
 from policies.options import at_least, between
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Region, RequestFacts
 from policies.two_choices import LESS_LOADED, relative_load
 
 COSTS: Final = "costs"

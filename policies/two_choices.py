@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from policies.endpoint.state import EndpointState
 from policies.insight.explanation import ONLY_ONE, Trace
-from policies.routing.endpoint_state import EndpointState
 
 LESS_LOADED: Final = "less-loaded"
 """Reason: the least loaded of those drawn."""

@@ -27,8 +27,7 @@ from pydantic.fields import FieldInfo
 
 from balancer.config.load import Settings, load
 from balancer.config.sections import PolicySpec
-from policies import PolicyMaker, contract
-from policies.routing import registry
+from policies import PolicyMaker, contract, registry
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS_WITH_COMMANDS = ("balancer", "workers", "experiments")

@@ -20,7 +20,7 @@ from balancer.errors import EndpointConflict
 from balancer.process.channel import Channel, Handler
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint
-from policies.routing.facts import AdminState
+from policies.facts import AdminState
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane

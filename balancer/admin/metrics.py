@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from balancer.log.access_log import LogCounts
     from balancer.proxy import Proxy
     from balancer.upstream.load_probes import ProbeCounts
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 if TYPE_CHECKING:
     from balancer.proxy import Proxy
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 

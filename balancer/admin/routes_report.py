@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from balancer.proxy import Proxy
     from balancer.upstream.route import Route
     from balancer.upstream.route_baseline import Baseline
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 PREFIX = "steelyard"
 OF_ENDPOINT = ["endpoint", "region"]

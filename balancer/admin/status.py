@@ -17,7 +17,7 @@ from policies.stats.load import RATIO, SHORTEST
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
     from balancer.proxy import Proxy
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 
 def proxy_status(control_plane: ControlPlane) -> dict[str, Any]:

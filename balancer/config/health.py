@@ -12,9 +12,9 @@ from pydantic import Field, field_validator, model_validator
 
 from balancer.config.sections import Seconds, Section
 from balancer.membership.active_checks import CheckPlan
+from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules
 from policies.health.health import Health
-from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 

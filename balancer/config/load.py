@@ -60,8 +60,8 @@ from balancer.membership.active_checks import CheckPlan
 from balancer.tls.contexts import ServerTls, TlsProblem, UpstreamTls
 from balancer.upstream.pool_limits import PoolLimits
 from policies.errors import PoliciesError
+from policies.facts import Endpoint
 from policies.health.health import Health
-from policies.routing.facts import Endpoint
 
 ENVIRONMENT_PREFIX = "BALANCER_"
 

@@ -9,8 +9,8 @@ from pydantic import Field, StringConstraints, model_validator
 from balancer.config.sections import Name, Seconds, Section
 from balancer.exchange.admission import ONLY_LEVEL, AdmissionRules
 from balancer.http1.request_hints import HintFields
+from policies.endpoint.concurrency_limit import ConcurrencyRules
 from policies.overload.admission import Level
-from policies.overload.concurrency_limit import ConcurrencyRules
 
 FieldName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'+.^_`|~-]+$", max_length=128)]
 

@@ -27,10 +27,10 @@ from balancer.tls.contexts import ServerTls, UpstreamTls
 from balancer.upstream.load_probes import ProbePlan
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.route import RoutesPlan
+from policies.endpoint.concurrency_limit import ConcurrencyRules
+from policies.facts import Region
 from policies.health.health import Health
-from policies.overload.concurrency_limit import ConcurrencyRules
 from policies.overload.hedging import Hedging
-from policies.routing.facts import Region
 
 
 @dataclass(frozen=True, slots=True)

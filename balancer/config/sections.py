@@ -23,11 +23,11 @@ from pydantic import (
 
 from balancer.config.transports import Transport, check_installed
 from balancer.http1.fields import in_cgi
+from policies import registry
+from policies.facts import Endpoint
 from policies.insight.canary import Canary
 from policies.insight.shadow import Shadow, Shadowed, randomness
 from policies.policy import Policy
-from policies.routing import registry
-from policies.routing.facts import Endpoint
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 MOST_WEIGHT = 1e6

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from balancer.errors import ConnectFailed
 from balancer.log.formats import NOT_CONNECTED
 from balancer.upstream.connection import UpstreamConnection
+from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.assignment import Assignment
-from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.router import Router
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ from balancer.http1.upgrades import is_taken
 from balancer.upstream.bounded_reader import next_size
 from balancer.upstream.connection import UpstreamConnection
 from policies.errors import NoEndpointAvailable
+from policies.facts import NOBODY, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
-from policies.routing.facts import NOBODY, OutcomeKind, RequestFacts
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection

@@ -18,8 +18,8 @@ from policies.insight.explanation import Trace
 if TYPE_CHECKING:
     from balancer.downstream.client import Client
     from balancer.http1.request_head import Request
+    from policies.facts import RequestFacts
     from policies.routing.assignment import Assignment
-    from policies.routing.facts import RequestFacts
     from policies.routing.router import Router
 
 LINE_LIMIT: Final = 1024

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
 from balancer.http1.response_head import Response
-from policies.routing.facts import OutcomeKind
+from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.exchange.exchange import Exchange

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from balancer.exchange.attempt import Attempt
 from balancer.exchange.hedged_attempts import HedgedAttempt
+from policies.facts import OutcomeKind
 from policies.overload.hedging import Hedging
-from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from balancer.proxy import Proxy

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from balancer.http1.request_head import Request
+from policies.endpoint.state import EndpointState
 from policies.overload.retry_budget import RetryBudget
-from policies.routing.endpoint_state import EndpointState
 
 IDEMPOTENT: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"))  # RFC 9110 § 9.2.2
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from policies.routing.facts import ReportedLoad
+from policies.facts import ReportedLoad
 
 MOST: Final = 1e6
 """Maximum requests, seconds or shares; a higher value is ignored."""

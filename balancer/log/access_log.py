@@ -16,7 +16,7 @@ from threading import Event, Thread
 from balancer.errors import ForwardingError
 from balancer.log.formats import Context, Entry, Format
 from balancer.log.output import LogOutput
-from policies.routing.clock import Clock
+from policies.clock import Clock
 
 GATHERING = 0.05
 """Seconds for which the thread collects entries before it writes them."""

@@ -18,7 +18,7 @@ from balancer.downstream.client import Client
 from balancer.errors import ClientLeft, ForwardingError, RequestRejected, UpstreamError
 from balancer.http1.fields import found, lines_of
 from balancer.http1.own_responses import error_body
-from policies.routing.facts import Endpoint, ReportedLoad
+from policies.facts import Endpoint, ReportedLoad
 
 TARGET_LIMIT = 2048
 """Bytes of a request target that are kept: entries wait in memory, and a target may be as long as a head."""

@@ -17,9 +17,9 @@ from balancer.errors import ConnectFailed, UpstreamError
 from balancer.upstream.connection import Response, UpstreamConnection
 from balancer.upstream.pool import Pool
 from balancer.upstream.pools import Pools
+from policies.endpoint.state import EndpointState
+from policies.facts import AdminState, Endpoint, OutcomeKind
 from policies.health.active_checks import CheckRules, Verdict
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import AdminState, Endpoint, OutcomeKind
 from policies.routing.router import Router
 
 BODY_LIMIT = 65_536

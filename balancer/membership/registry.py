@@ -16,13 +16,13 @@ from balancer.config.transports import transports_of
 from balancer.errors import EndpointConflict
 from balancer.tls.contexts import TlsProblem
 from policies.errors import UnknownEndpoint, some_of
-from policies.routing.facts import AdminState
+from policies.facts import AdminState
 
 if TYPE_CHECKING:
     from balancer.config.runtime import RuntimeConfig
     from balancer.control_plane import ControlPlane
     from balancer.tls.contexts import UpstreamTls
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 CONFIGURATION = "configuration"
 COMMAND = "command"

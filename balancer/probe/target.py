@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 MUST_BE = "must be http://host[:port][/path] or https://…"
 _FIT_FOR_A_TARGET = re.compile(r"[!-\"$-~]+").fullmatch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from balancer.process.listening import Listening
 from balancer.process.shared_counters import SharedCounters
 from balancer.tls.contexts import SharedContext
-from policies.overload.process_share import share
+from policies.endpoint.process_share import share
 
 if TYPE_CHECKING:
     from balancer.config.load import Settings

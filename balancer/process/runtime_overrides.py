@@ -20,7 +20,7 @@ from balancer.log.output import complain
 from balancer.process.channel import Channel, is_from_sibling
 from balancer.tls.contexts import TlsProblem
 from policies.errors import PoliciesError, UnknownEndpoint
-from policies.routing.facts import AdminState
+from policies.facts import AdminState
 
 if TYPE_CHECKING:
     from balancer.config.reload import Reloads

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from balancer.process.shared_counters import SharedCounters, key_of
-from policies.routing.endpoint_state import EndpointState
+from policies.endpoint.state import EndpointState
 from policies.routing.router import Router
 from policies.stats.latency import TAU
 from policies.stats.shared_latency import SharedLatency, pooled
@@ -71,8 +71,8 @@ class Siblings:
         members = set(map(id, states))
         for state in self._states:
             if id(state) not in members:
-                if state.told is not None:
-                    self._page.leave(state.row)
+                if state.published is not None:
+                    self._page.leave(state.published_at)
                 state.stop_sharing()
         for state in states:
             self._take_part(state)
@@ -82,8 +82,8 @@ class Siblings:
     def meet(self, state: EndpointState) -> None:
         """Update the row of one endpoint that was added, removed or changed."""
         if not state.is_member:
-            if state.told is not None:
-                self._page.leave(state.row)
+            if state.published is not None:
+                self._page.leave(state.published_at)
             state.stop_sharing()
             self._keys.pop(state.id, None)
         else:
@@ -94,9 +94,9 @@ class Siblings:
         key = self._keys.get(state.id)
         if key is None:
             key = self._keys[state.id] = key_of(state.id)
-        if state.told is None:
+        if state.published is None:
             self._enter(state)
-        state.take_part((self._index + key) % self._of, self._of)  # spreads the remainders
+        state.set_process((self._index + key) % self._of, self._of)  # spreads the remainders
 
     def _states_changed(self) -> None:
         self._states = self._router.states
@@ -106,9 +106,7 @@ class Siblings:
     def _enter(self, state: EndpointState) -> None:
         row = self._page.enter(self._keys[state.id])
         if row is not None:
-            state.row = row
-            state.told = self._page.in_flight
-            state.told[row] = state.in_flight_here
+            state.publish(self._page.in_flight, row)
         elif not self._is_full:
             self._is_full = True
             self._say(
@@ -126,7 +124,7 @@ class Siblings:
             elsewhere = 0
             for in_flight, row in sources:
                 elsewhere += in_flight[row]
-            state.hear(elsewhere, now)
+            state.update_elsewhere(elsewhere, now)
 
     def _period(self, now: float) -> float:
         """Return the seconds until the next read, if the request rate stays as since the last one."""
@@ -153,8 +151,8 @@ class Siblings:
         if self._next >= len(self._states):
             self._next = 0
         for state in self._states[self._next : self._next + SLICE]:
-            if state.told is not None:
-                self._page.tell(state.row, state.latency.own())
+            if state.published is not None:
+                self._page.tell(state.published_at, state.latency.own())
             state.latency.pool(pooled(self._told(self._keys[state.id]), TAU))
         self._next += SLICE
 

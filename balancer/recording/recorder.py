@@ -33,7 +33,7 @@ from balancer.recording.format import (
     rows,
     told,
 )
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 MODE: Final = 0o600
 """Permissions of a new file: it has clients' requests, and is for the operator only."""

@@ -21,7 +21,7 @@ from balancer.recording.recorder import Recorder, RecordingMetadata
 
 if TYPE_CHECKING:
     from balancer.control_plane import ControlPlane
-    from policies.routing.clock import Clock
+    from policies.clock import Clock
 
 
 NONE: Final = RecordConfig()

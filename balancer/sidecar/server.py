@@ -20,7 +20,7 @@ from balancer.server import Server, build
 from balancer.sidecar.admin import SidecarAdmin
 from balancer.sidecar.downstream import OriginConnection
 from balancer.sidecar.origins import Origin, Origins
-from policies.routing.clock import Clock
+from policies.clock import Clock
 
 LEAST_CONNECTIONS = 8
 """Lower limit of connections to each origin."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from balancer.config.sections import EndpointConfig, TlsConfig, UpstreamTlsConfig
 from balancer.tls.certificate_names import dns_names, is_named
 from balancer.tls.undecodable_names import mute_undecodable_names
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Cipher suites of TLS 1.2: only with forward secrecy and authenticated encryption (RFC 9325 § 4.2). All those of TLS

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from balancer.errors import UpstreamError
 from balancer.upstream.connection import Response, UpstreamConnection
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 BODY_LIMIT: Final = 65_536
 """Bytes of a response that are read so that the connection can be kept."""

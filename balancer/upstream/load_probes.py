@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from balancer.upstream.connection import Response, UpstreamConnection
     from balancer.upstream.pool import Pool
     from balancer.upstream.pools import Pools
-    from policies.routing.endpoint_state import EndpointState
-    from policies.routing.facts import ReportedLoad
+    from policies.endpoint.state import EndpointState
+    from policies.facts import ReportedLoad
     from policies.routing.router import Router
 
 BODY_LIMIT: Final = 65_536

@@ -23,7 +23,7 @@ from balancer.upstream.dial import internal_failure
 from balancer.upstream.idle_timeout import IdleTimeoutRules
 from balancer.upstream.pool import LeaseWaiter, Pool, bare
 from balancer.upstream.stream import MultiplexedConnection, UpstreamStream
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.pool_limits import PoolLimits
     from balancer.upstream.pools import Pools
-    from policies.routing.facts import Endpoint
+    from policies.facts import Endpoint
 
 NATIVE: Final = "native"
 """Name of the transport of this module: HTTP/1.1, one request at a time per connection."""

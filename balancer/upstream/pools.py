@@ -16,7 +16,7 @@ from balancer.tls.contexts import UpstreamTls
 from balancer.upstream.pool import NATIVE, Pool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.route import Routes
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 
 class Client(Protocol):

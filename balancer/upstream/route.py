@@ -17,7 +17,7 @@ from balancer.upstream.connect_phases import Phases
 from balancer.upstream.lookup import is_literal
 from balancer.upstream.names import Names, NamesPlan
 from balancer.upstream.route_watch import RouteBaselines, RouteWatch, WatchPlan
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from balancer.log.output import complain
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.dial import dial
 from balancer.upstream.route_baseline import Baseline, BaselineRules, Change
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 if TYPE_CHECKING:
     from balancer.upstream.route import Route

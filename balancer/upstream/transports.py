@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
     from balancer.upstream.pools import Pools
     from balancer.upstream.stream import MultiplexedConnection
-    from policies.routing.facts import Endpoint
+    from policies.facts import Endpoint
 
 
 async def open_http2(pool: MultiplexedPool, tls: ClientTls | None) -> MultiplexedConnection:

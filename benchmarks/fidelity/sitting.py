@@ -42,7 +42,7 @@ from experiments.campaign.session import carried_out, run_loop
 from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
 from experiments.load.samples import Run, Samples, load_run
-from policies.routing import registry
+from policies import registry
 
 SCENARIOS = (
     "homogeneous",

@@ -24,7 +24,7 @@ from experiments.simulator import clock
 from experiments.simulator.model import Model, WorkerModel
 from experiments.simulator.simulation import Simulation
 from experiments.terminal import console_here
-from policies.routing import registry
+from policies import registry
 
 ENDPOINTS = 100
 LOAD = 0.9

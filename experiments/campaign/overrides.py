@@ -17,8 +17,8 @@ from experiments.campaign.scenario import Entry, PolicySpec, Scenario
 from experiments.campaign.shelf import first_complaint
 from experiments.errors import BadInputError
 from experiments.simulator.oracles import is_oracle
+from policies import registry
 from policies.errors import PoliciesError
-from policies.routing import registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from experiments.record.fit import RegionFit, fit
 from experiments.record.reader import Recording, read_recording
 from experiments.record.what_if import Answer, Question, answer, in_words, name_of
 from experiments.terminal import console_here, require_writable, write_json
+from policies import registry
 from policies.errors import PoliciesError
-from policies.routing import registry
 
 EPILOG = """\b
 Examples:

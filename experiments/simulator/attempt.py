@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from experiments.simulator.clock import Event
-from policies.routing.facts import OutcomeKind, ReportedLoad
+from policies.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
     from experiments.simulator.post import WorkerConnections

@@ -17,11 +17,11 @@ from experiments.simulator.oracles import make_policy
 from experiments.simulator.post import WorkerConnections
 from experiments.simulator.unit import SimulatedBalancer
 from experiments.simulator.worker import Worker
+from policies.facts import Endpoint
 from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
 from policies.overload.hedging import Hedging
-from policies.routing.facts import Endpoint
 from policies.routing.router import Router
 from workers.service import Profile
 

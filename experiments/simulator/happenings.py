@@ -14,8 +14,8 @@ from experiments.simulator.fleet import Fleet
 from experiments.simulator.model import CheckModel
 from experiments.simulator.unit import SimulatedBalancer
 from experiments.simulator.worker import Worker
+from policies.endpoint.state import EndpointState
 from policies.health.active_checks import Verdict
-from policies.routing.endpoint_state import EndpointState
 
 PROBE_WINDOW_EVERY = 2.0
 """Seconds between checks of an unreachable endpoint, as in the balancer."""
@@ -53,7 +53,7 @@ class Gossip(Event):
         here = [{state.id: state.in_flight_here for state in unit.router.states} for unit in self._units]
         for unit, own in zip(self._units, here, strict=True):
             for state in unit.router.states:
-                state.hear(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
+                state.update_elsewhere(sum(other.get(state.id, 0) for other in here) - own[state.id], now)
         self._agenda.add(now + self._every, self)
 
 

@@ -12,8 +12,8 @@ from math import inf
 from typing import Any, Literal
 
 from experiments.campaign.timeline import Step
+from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules
-from policies.health.outlier_detection import EjectionRules
 from workers.service import Exponential, Profile
 
 Discipline = Literal["fifo", "shared"]

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.errors import BadInputError
 from experiments.simulator.theory import static_split
+from policies import registry
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
 from policies.errors import BadPolicyOption, PoliciesError
+from policies.facts import RequestFacts
 from policies.policy import Policy
-from policies.routing import registry
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 if TYPE_CHECKING:
     from experiments.simulator.model import Model

@@ -13,13 +13,13 @@ from balancer.upstream.idle_timeout import IdleTimeoutRules
 from experiments.simulator.attempt import Attempt
 from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.idle import Idle
-from policies.routing.facts import OutcomeKind
+from policies.facts import OutcomeKind
 
 if TYPE_CHECKING:
     from experiments.simulator.model import PoolModel
     from experiments.simulator.unit import SimulatedBalancer
     from experiments.simulator.worker import Worker
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 
 class Opening(Event):

@@ -14,15 +14,15 @@ from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.model import Mechanisms
 from experiments.simulator.post import WorkerConnections
 from policies.errors import NoEndpointAvailable
+from policies.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.overload.retry_budget import RetryBudget
-from policies.routing.facts import Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.routing.router import Router
 
 if TYPE_CHECKING:
     from experiments.simulator.client import Client
     from experiments.simulator.demand import Keys
     from experiments.simulator.hedges import Hedges
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 _OK: Final = OutcomeKind.OK
 _ERROR_STATUS: Final = OutcomeKind.ERROR_STATUS

@@ -16,7 +16,7 @@ from experiments.simulator.clock import Event, EventQueue
 from experiments.simulator.demand import BATCH, MASK, Demand
 from experiments.simulator.model import WorkerModel
 from experiments.simulator.station import FULL, Shared, Slots
-from policies.routing.facts import OutcomeKind, ReportedLoad
+from policies.facts import OutcomeKind, ReportedLoad
 
 if TYPE_CHECKING:
     from experiments.simulator.post import WorkerConnections

@@ -30,8 +30,8 @@ from experiments.sweep.knobs import (
     turn,
     turned,
 )
+from policies import registry
 from policies.errors import PoliciesError
-from policies.routing import registry
 
 SAID_ONLY = {
     *("question", "source", "group", "measure", "baseline", "blocks", "seed", "thresholds", "quick"),

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.routing import registry
+from policies import registry
 
 ROOMS = ("policies", "balancer", "workers", "experiments")
 SHORT = 12

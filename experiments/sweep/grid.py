@@ -16,7 +16,7 @@ from experiments.campaign.scenario import Policy, require_unique
 from experiments.campaign.shelf import grouped, packaged
 from experiments.errors import BadInputError
 from experiments.printable import PrintableLine, PrintableName
-from policies.routing import registry
+from policies import registry
 
 EVERYTHING = "all"
 OURS = "steelyard"

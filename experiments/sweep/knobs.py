@@ -17,7 +17,7 @@ from experiments.campaign.shelf import first_complaint
 from experiments.errors import BadInputError
 from experiments.simulator.oracles import ORACLES, is_oracle
 from experiments.sweep.grid import POLICY_KNOB
-from policies.routing import registry
+from policies import registry
 
 Setting = tuple[tuple[str, Any], ...]
 """Knob and value, in the grid's order."""

@@ -11,12 +11,12 @@ from random import Random
 
 from policies.contract.broken import require
 from policies.contract.trial import REGION, Answer, Trial, endpoints
+from policies.endpoint.ejection import EjectionRules
+from policies.endpoint.state import EndpointState
+from policies.facts import OutcomeKind
 from policies.health.health import Health
-from policies.health.outlier_detection import EjectionRules
 from policies.health.slow_start import SlowStart
 from policies.policy import PolicyMaker
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import OutcomeKind
 
 
 def stays_within_the_set(make: PolicyMaker) -> None:

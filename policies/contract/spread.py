@@ -11,8 +11,8 @@ from random import Random
 
 from policies.contract.broken import require
 from policies.contract.trial import REGION, ManualClock, Trial, endpoints
+from policies.facts import RequestFacts
 from policies.policy import PolicyMaker
-from policies.routing.facts import RequestFacts
 from policies.routing.router import Router
 
 BALANCERS = 300

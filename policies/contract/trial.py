@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from random import Random
 
+from policies.endpoint.state import EndpointState
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
 from policies.policy import PolicyMaker
 from policies.routing.assignment import Assignment
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 
 REGION = "here"

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from policies.routing.facts import AdminState, Region
+from policies.facts import AdminState, Region
 
 if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 LOST_AFTER = 5.0
 """Seconds without any success after which a region whose endpoints fail is lost."""

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from policies.endpoint.ejection import Cause, EjectionRules
+from policies.facts import AdminState, Outcome
 from policies.health.ejection_limit import HealthCounts, LastSuccesses, max_ejected, max_ejected_in_region
 from policies.health.latency_outliers import slow_ones
-from policies.health.outlier_detection import Cause, Ejection, EjectionRules, end_ejection
+from policies.health.outlier_detection import Ejection, end_ejection
 from policies.health.panic import Panic, is_wanted
 from policies.health.slow_start import SlowStart
-from policies.routing.facts import AdminState, Outcome
 
 if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 NEVER = EjectionRules(failures=0, success_rate=0.0)
 

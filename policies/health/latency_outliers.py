@@ -12,10 +12,10 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from policies.routing.facts import Region
+from policies.facts import Region
 
 if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 LEAST = 0.05
 """Seconds of wait below which no endpoint is an outlier: waits in an idle pool are all noise."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from policies.routing.facts import AdminState, Region
+from policies.facts import AdminState, Region
 
 if TYPE_CHECKING:
+    from policies.endpoint.state import EndpointState
     from policies.health.ejection_limit import HealthCounts
-    from policies.routing.endpoint_state import EndpointState
 
 
 class Panic:

@@ -12,7 +12,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 MINIMUM = 0.1
 """Initial share: enough to warm up a cache, and to measure the endpoint."""
@@ -48,7 +48,7 @@ class SlowStart:
         if not self._since:
             self._level = self._usual(states)
         self._since[state] = now
-        state.warm(self.minimum, bound(self.minimum * self._level * state.endpoint.weight))
+        state.apply_slow_start(self.minimum, bound(self.minimum * self._level * state.endpoint.weight))
 
     def advance(self, states: Iterable[EndpointState], now: float) -> None:
         """Update the shares, and remove endpoints whose slow start is over."""
@@ -57,9 +57,9 @@ class SlowStart:
             share = max(self.minimum, (now - since) / self.window) if self.window else 1.0
             if share >= 1 or not state.is_member:
                 del self._since[state]
-                state.warm(1.0, inf)
+                state.apply_slow_start(1.0, inf)
             else:
-                state.warm(share, bound(share * usual * state.endpoint.weight))
+                state.apply_slow_start(share, bound(share * usual * state.endpoint.weight))
 
     def _usual(self, states: Iterable[EndpointState]) -> float:
         """Return the requests in flight per unit of weight at warm endpoints; `inf` if there are none."""

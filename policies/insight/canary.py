@@ -12,12 +12,12 @@ from hashlib import blake2b
 from random import Random
 from typing import Final
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.insight.combined_hooks import combine_hooks
 from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, OutcomeKind, RequestFacts
 from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from policies.endpoint.state import EndpointState
 from policies.policy import Policy
-from policies.routing.endpoint_state import EndpointState
 
 TOLD = ("observe", "observe_probe", "members_changed", "tick")
 """Hooks without a result, called for every policy."""

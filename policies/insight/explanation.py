@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.stats.latency import FORGET_AFTER
 
 PICKED: Final = "picked"

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.combined_hooks import combine_hooks, hooks_of
 from policies.insight.explanation import WrappingPolicy
 from policies.policy import Policy
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 FAULT_LIMIT = 100
 """Faults after which a shadow is no longer called: it would cost time and give no information."""

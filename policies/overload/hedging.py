@@ -17,9 +17,9 @@ from math import exp, inf
 from statistics import median_low
 from typing import Final
 
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Region
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Region
 from policies.stats.load import Ewma
 
 STEP: Final = 0.1

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import RequestFacts
 from policies.insight.explanation import Trace, set_trace
 from policies.policy import Policy
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import RequestFacts
 
 Pick = Callable[[RequestFacts, Available, float], EndpointState]
 

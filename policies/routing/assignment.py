@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint, RequestFacts
+from policies.endpoint.state import EndpointState
+from policies.facts import Endpoint, RequestFacts
 
 
 class Assignment:

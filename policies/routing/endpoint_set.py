@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from policies.endpoint.available import Available
+from policies.endpoint.concurrency_limit import Concurrency, ConcurrencyRules
+from policies.endpoint.latency_prior import LatencyPrior
+from policies.endpoint.state import EndpointState
 from policies.errors import DuplicateEndpoint, UnknownEndpoint, some_of
+from policies.facts import AdminState, Endpoint
 from policies.health.health import Health
-from policies.overload.concurrency_limit import Concurrency, ConcurrencyRules
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import AdminState, Endpoint
-from policies.stats.latency_prior import LatencyPrior
 
 
 class EndpointSet:
@@ -88,7 +88,7 @@ class EndpointSet:
             if state.is_selectable and state.region != endpoint.region:
                 state.is_selectable = False
                 self._available.leave(state)
-            state.adopt(endpoint, state.order)
+            state.apply(endpoint, state.order)
         self._member_changed(state)
 
     def drop(self, endpoint_id: str) -> None:
@@ -146,7 +146,7 @@ class EndpointSet:
         state = self._by_id.get(endpoint.id)
         if state is None:
             return EndpointState(endpoint, order, self._latency_prior, self._fresh_concurrency())
-        state.adopt(endpoint, order)
+        state.apply(endpoint, order)
         return state
 
     def _relist(self) -> None:
@@ -167,7 +167,7 @@ class EndpointSet:
         """
         state = self.find(endpoint_id)
         if is_healthy and not state.passes_checks:
-            state.returned()
+            state.forget_failures()
         state.passes_checks = is_healthy
         state.is_reachable = is_healthy or is_reachable
         self._reconsider(state)
@@ -204,7 +204,7 @@ class EndpointSet:
         self._concurrency = rules
         for state in self.states:
             state.concurrency = self._fresh_concurrency()
-            state.limit_found()
+            state.update_limit()
         self._reevaluate_all()
 
     def _fresh_concurrency(self) -> Concurrency | None:
@@ -251,7 +251,7 @@ class EndpointSet:
 
         A lower one may unlist the endpoint here; `settle` lists it after a higher one.
         """
-        state.limit_found()
+        state.update_limit()
         if state.is_selectable and state.is_full:
             self._refresh(state)
 

@@ -11,18 +11,18 @@ from math import inf
 from random import Random
 from typing import Final
 
+from policies.clock import Clock
+from policies.endpoint.concurrency_limit import ConcurrencyRules
+from policies.endpoint.state import EndpointState
 from policies.errors import AlreadySettled, NoEndpointAvailable
+from policies.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 from policies.health.health import Health
 from policies.insight.explanation import NOT_SELECTABLE, RAISED, TOO_SLOW, Trace
 from policies.least_in_flight import LeastInFlight
-from policies.overload.concurrency_limit import ConcurrencyRules
 from policies.policy import Policy
 from policies.routing.active_policy import ActivePolicy
 from policies.routing.assignment import Assignment
-from policies.routing.clock import Clock
 from policies.routing.endpoint_set import EndpointSet
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint, Outcome, OutcomeKind, ReportedLoad, RequestFacts
 
 _OK: Final = OutcomeKind.OK
 
@@ -113,8 +113,8 @@ class Router(EndpointSet):
         if ahead == state.elsewhere:
             state.busy_since = now
         here = ahead + 1 - state.elsewhere
-        if state.told is not None:
-            state.told[state.row] = here
+        if state.published is not None:
+            state.published[state.published_at] = here
         if here >= state.limit:
             self._refresh(state)
         self.routed += 1
@@ -130,8 +130,8 @@ class Router(EndpointSet):
             raise AlreadySettled(f"the request to {state.id} was settled before")
         assignment.is_settled = True
         state.in_flight -= 1
-        if state.told is not None:
-            state.told[state.row] = state.in_flight - state.elsewhere
+        if state.published is not None:
+            state.published[state.published_at] = state.in_flight - state.elsewhere
         was_full = self.in_flight >= self._limit
         self.in_flight -= 1
         state.count(outcome, assignment.in_flight_at_send)

@@ -25,7 +25,7 @@ from balancer.downstream.timeouts import Sweep
 from balancer.proxy import Proxy
 from balancer.server import Server, new_event_loop
 from balancer.upstream.pool import Pool
-from policies.routing.endpoint_state import EndpointState
+from policies.endpoint.state import EndpointState
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for something has failed. No bound of ours: the machine may be busy."""

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from balancer.membership.active_checks import CheckPlan
+from policies.facts import AdminState
 from policies.health.active_checks import CheckRules
-from policies.routing.facts import AdminState
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, answering, get, response
 from tests.balancer.test_admin import local, status

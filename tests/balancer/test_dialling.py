@@ -15,7 +15,7 @@ from balancer.upstream.names import NamesPlan
 from balancer.upstream.resolved_name import NameRules
 from balancer.upstream.resolver import Addresses, LookupFailed
 from balancer.upstream.route import Route, Routes, RoutesPlan
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 from tests.balancer.test_happy_eyeballs import settle
 from tests.balancer.virtual import VirtualLoop
 

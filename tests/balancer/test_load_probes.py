@@ -12,10 +12,10 @@ import pytest
 
 from balancer.config.sections import PolicySpec
 from balancer.upstream.load_probes import ProbePlan
-from policies.routing import registry
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, ReportedLoad, RequestFacts
+from policies import registry
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, ReportedLoad, RequestFacts
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, answering, get, response
 
 REPORT = (b"X-Worker-In-Flight: 3", b"X-Worker-Utilization: 0.5")

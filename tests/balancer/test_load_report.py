@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from balancer.http1.load_report import reported_load
-from policies.routing.facts import ReportedLoad
+from policies.facts import ReportedLoad
 
 
 def test_a_whole_report() -> None:

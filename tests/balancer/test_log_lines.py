@@ -39,7 +39,7 @@ from balancer.log.formats import (
     requested,
     text_line,
 )
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 HEAD = b"GET /work HTTP/1.1\r\nHost: example.org\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2\r\n\r\n"
 CONTEXT = Context(offset=1_700_000_000.0, policy="region-aware", sample="1")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from balancer.__main__ import main, overrides
-from policies.routing import registry
+from policies import registry
 from tests.balancer.conftest import ScriptedWorker, Stage, Wire, get, response
 
 Run = Callable[..., Awaitable[Process]]

@@ -8,7 +8,7 @@ import pytest
 
 from balancer.config.sections import EndpointConfig
 from balancer.control_plane import ControlPlane
-from policies.routing.facts import AdminState
+from policies.facts import AdminState
 from tests.balancer.wireless import Wireless
 from tests.steps import growth
 

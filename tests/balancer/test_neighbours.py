@@ -10,14 +10,14 @@ import pytest
 
 from balancer.process.shared_counters import SharedCounters
 from balancer.process.siblings import LONGEST, SHORTEST, SLICE, Siblings
+from policies import registry
 from policies.contract import ManualClock
+from policies.endpoint.concurrency_limit import ConcurrencyRules
+from policies.endpoint.process_share import share
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
 from policies.health.slow_start import SlowStart
-from policies.overload.concurrency_limit import ConcurrencyRules
-from policies.overload.process_share import share
-from policies.routing import registry
 from policies.routing.assignment import Assignment
-from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 
 FACTS = RequestFacts(region="r")

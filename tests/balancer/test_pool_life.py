@@ -8,7 +8,7 @@ import pytest
 
 from balancer.admin.status import proxy_status
 from balancer.upstream.backoff import FAILURES
-from policies.routing.facts import AdminState
+from policies.facts import AdminState
 from tests.balancer.conftest import Script, Stage, Wire, get, post, response
 from tests.balancer.wireless import Escaped, Peer, Wireless
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 from tests.balancer.conftest import Script, ScriptedWorker, Stage, Wire, get, post, response
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from balancer.upstream.connect_phases import Phases
 from balancer.upstream.route_watch import MOST_EVENTS, RouteBaselines, RouteWatch, WatchPlan, network_of
-from policies.routing.facts import AdminState, Endpoint
+from policies.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, get, response
 from tests.balancer.test_admin import local, status
 from tests.balancer.wireless import Peer, Wireless

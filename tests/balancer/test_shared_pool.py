@@ -21,7 +21,7 @@ from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
 from balancer.upstream.stream import MultiplexedConnection
-from policies.routing.facts import AdminState, Endpoint
+from policies.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
 from tests.balancer.talkers import Http1, Http2, Play, over_http1, over_http2
 from tests.balancer.test_admin import status

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from policies.routing.facts import OutcomeKind
+from policies.facts import OutcomeKind
 from tests.balancer import messages
 from tests.balancer.damage import Damage, damaged
 from tests.balancer.diligence import tries

@@ -28,7 +28,7 @@ from experiments.load.samples import Kind
 from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of
 from experiments.log.report import write_log_report
 from experiments.log.runs import log_runs
-from policies.routing.facts import Endpoint
+from policies.facts import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")

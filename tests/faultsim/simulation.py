@@ -23,8 +23,8 @@ from balancer.downstream.timeouts import Sweep
 from balancer.http1.request_head import Request
 from balancer.server import build
 from balancer.upstream.pool import Pool
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint
+from policies.endpoint.state import EndpointState
+from policies.facts import Endpoint
 from tests.balancer.wireless import CLIENTS, Control
 from tests.faultsim import faults
 from tests.faultsim.clients import Client, ClientEnd

@@ -7,11 +7,11 @@ from random import Random
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind, RequestFacts, Router
 from policies.contract import ManualClock
+from policies.endpoint.available import Available
+from policies.endpoint.ejection import EjectionRules
 from policies.health.health import Health
-from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic
 from policies.policy import Policy
-from policies.routing.available import Available
 
 
 class Named:

@@ -74,7 +74,7 @@ def test_processes_of_a_unit_share_its_place() -> None:
     for part in range(2):
         r = router([1] * 100)
         for state in r.states:
-            state.take_part(part, 2)
+            state.set_process(part, 2)
         seen.append(window(r))
     assert [len(one) for one in seen] == [50, 50]
     assert not seen[0] & seen[1]

@@ -17,10 +17,10 @@ from statistics import mean
 import pytest
 
 from policies.contract import ManualClock
+from policies.endpoint.concurrency_limit import Concurrency, ConcurrencyRules
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.least_in_flight import LeastInFlight
-from policies.overload.concurrency_limit import Concurrency, ConcurrencyRules
 from policies.routing.assignment import Assignment
-from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 
 SERVICE = 0.1

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from policies import contract
+from policies import contract, registry
 from policies.contract import ManualClock, RecoverySignal, endpoints
 from policies.errors import NoEndpointAvailable
+from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.policy import PolicyMaker
-from policies.routing import registry
-from policies.routing.facts import Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from policies import Available, Endpoint, EndpointState, RequestFacts, Router, Trace, make
+from policies import Available, Endpoint, EndpointState, RequestFacts, Router, Trace, make, registry
 from policies.contract import REGION, ManualClock, Trial, endpoints
-from policies.health.outlier_detection import EjectionRules
-from policies.routing import registry
+from policies.endpoint.ejection import EjectionRules
+from policies.facts import OutcomeKind
 from policies.routing.affinity import ByRendezvous, Sticky
-from policies.routing.facts import OutcomeKind
 from tests.policies.pools import Pool, ill
 
 OPTIONS: dict[str, dict[str, Any]] = {"single-region": {"region": REGION}}

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from policies import registry
 from policies.contract import REGION, ManualClock, Trial, endpoints
+from policies.endpoint.state import TRIAL_AFTER, EndpointState
+from policies.facts import Outcome, OutcomeKind, RequestFacts
 from policies.health.health import Health
-from policies.routing import registry
 from policies.routing.assignment import Assignment
-from policies.routing.endpoint_state import TRIAL_AFTER, EndpointState
-from policies.routing.facts import Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 from policies.stats.latency import FORGET_AFTER
 

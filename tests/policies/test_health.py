@@ -6,12 +6,11 @@ from random import Random
 
 import pytest
 
-from policies import AdminState, Endpoint, Outcome, OutcomeKind, RequestFacts
+from policies import AdminState, Endpoint, Outcome, OutcomeKind, RequestFacts, registry
+from policies.endpoint.ejection import Cause, EjectionRules
+from policies.facts import NOBODY
 from policies.health.health import Health
-from policies.health.outlier_detection import Cause, EjectionRules
 from policies.health.panic import Panic
-from policies.routing import registry
-from policies.routing.facts import NOBODY
 from tests.policies.pools import Pool, ill
 
 OK, RESET, REFUSED = OutcomeKind.OK, OutcomeKind.RESET, OutcomeKind.REFUSED

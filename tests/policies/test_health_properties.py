@@ -15,16 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdminState, OutcomeKind
+from policies import AdminState, OutcomeKind, registry
 from policies.contract import Trial, endpoints
+from policies.endpoint.ejection import EjectionRules
+from policies.endpoint.state import EndpointState
+from policies.facts import Endpoint
 from policies.health.ejection_limit import HealthCounts, max_ejected
 from policies.health.health import Health
-from policies.health.outlier_detection import EjectionRules
 from policies.health.panic import Panic, is_unreachable, is_wanted
 from policies.health.slow_start import SlowStart
-from policies.routing import registry
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint
 from tests.policies.pools import Pool
 
 RULES = EjectionRules()

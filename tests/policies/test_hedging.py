@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Endpoint
 from policies.overload.hedging import BURST, START, Hedging
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Endpoint
 
 
 def states(**regions: int) -> list[EndpointState]:

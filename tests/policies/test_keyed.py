@@ -204,7 +204,7 @@ def test_a_bound_knows_what_is_in_flight_from_before_and_elsewhere() -> None:
         r.route(RequestFacts(key="the same"))
     assert max(state.in_flight for state in r.states) <= ceil(1.25 * 800 / 4)
     for state in r.states:
-        state.hear(1000, 0.0)
+        state.update_elsewhere(1000, 0.0)
     r.tick()
     owner = r.route(RequestFacts(key="the same")).state
     assert owner.id == place(router("maglev", [1] * 4), "the same")

@@ -8,8 +8,8 @@ from math import isfinite
 import pytest
 
 from policies import Endpoint, EndpointState, Outcome, OutcomeKind
+from policies.endpoint.latency_prior import LatencyPrior
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER
-from policies.stats.latency_prior import LatencyPrior
 
 
 def state(name: str = "a", region: str = "here", latency_prior: LatencyPrior | None = None) -> EndpointState:

@@ -7,15 +7,14 @@ from random import Random
 
 import pytest
 
-from policies import AdminState, Available, EndpointState, RequestFacts, Router
+from policies import AdminState, Available, EndpointState, RequestFacts, Router, registry
 from policies.contract import ManualClock, endpoints
 from policies.errors import UnknownEndpoint
+from policies.facts import Endpoint
 from policies.health.health import Health
 from policies.health.panic import Panic
 from policies.health.slow_start import SlowStart
-from policies.routing import registry
 from policies.routing.affinity import ByToken
-from policies.routing.facts import Endpoint
 from tests.policies.test_contract import maker
 from tests.steps import growth
 

@@ -15,10 +15,10 @@ import pytest
 
 from policies import contract
 from policies.contract import ContractBroken
+from policies.endpoint.available import Available
+from policies.endpoint.state import EndpointState
+from policies.facts import Outcome, RequestFacts
 from policies.policy import Policy, PolicyMaker
-from policies.routing.available import Available
-from policies.routing.endpoint_state import EndpointState
-from policies.routing.facts import Outcome, RequestFacts
 from policies.two_choices import relative_load
 
 Rule = Callable[[PolicyMaker], None]

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from policies import ReportedLoad, RequestFacts, Router
+from policies import ReportedLoad, RequestFacts, Router, registry
 from policies.contract import REGION, ManualClock, Trial, endpoints
+from policies.endpoint.state import EndpointState
 from policies.insight.explanation import Trace
-from policies.routing import registry
-from policies.routing.endpoint_state import EndpointState
 
 FACTS = RequestFacts(region=REGION)
 

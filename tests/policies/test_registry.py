@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from policies import BadPolicyOption, BrokenPolicy, UnknownPolicy, describe, from_spec, known, make
+from policies import BadPolicyOption, BrokenPolicy, UnknownPolicy, describe, from_spec, known, make, registry
 from policies.contract import Trial, endpoints
 from policies.least_in_flight import LeastInFlight
 from policies.options import between
 from policies.region_aware import RegionAware
-from policies.routing import registry
 
 Publish = Callable[[str, str], None]
 

@@ -7,12 +7,11 @@ from random import Random
 
 import pytest
 
-from policies import AdminState, Available, EndpointState, Policy, RequestFacts, Router
+from policies import AdminState, Available, EndpointState, Policy, RequestFacts, Router, registry
 from policies.contract import ManualClock, Trial, endpoints
 from policies.health.health import Health
 from policies.health.slow_start import SlowStart
 from policies.round_robin import MOST_PASSED, RoundRobin
-from policies.routing import registry
 
 WINDOW = 20.0
 FACTS = RequestFacts()
@@ -161,7 +160,7 @@ def test_round_robin_looks_at_a_bounded_number() -> None:
     router, _ = warming(*[1] * 3, policy=RoundRobin(Random(1)))
     router.replace(endpoints(*[1] * 1000))
     for state in router.states:
-        state.warm(0.1, float("inf"))
+        state.apply_slow_start(0.1, float("inf"))
     policy = router.policy
     picked = Counter(policy.pick(FACTS, router.available, 0.0).order for _ in range(10_000))
     assert len(picked) == 1000

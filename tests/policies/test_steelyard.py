@@ -177,20 +177,20 @@ def test_what_others_have_out_says_nothing_of_an_age() -> None:
     for n in range(30):
         state.count(outcome(n * 0.1, n * 0.1 + 0.02), 0)
     before = state.predicted_latency(3.0)
-    state.hear(1, 3.0)
+    state.update_elsewhere(1, 3.0)
     assert state.predicted_latency(8.0) < 10 * before
 
 
 def test_old_news_of_others_is_believed_by_its_age() -> None:
     """Fresh, it is what it is; older than a service, the usual number counts instead."""
     state = EndpointState(endpoint("a"))
-    state.hear(4, 0.0)
+    state.update_elsewhere(4, 0.0)
     assert state.in_flight == 4
     for n in range(200):
         state.count(outcome(n * 0.1, n * 0.1 + 0.02), 0)
-        state.hear(4 + 2 * (n % 2), n * 0.1 + 0.02)
+        state.update_elsewhere(4 + 2 * (n % 2), n * 0.1 + 0.02)
     assert state.in_flight == 5
-    state.hear(4, 20.0)
+    state.update_elsewhere(4, 20.0)
     for n in range(1, 200):
-        state.hear(4 + 4 * (n % 2), 20.0 + n * 1e-4)
+        state.update_elsewhere(4 + 4 * (n % 2), 20.0 + n * 1e-4)
         assert state.in_flight == 4 + 4 * (n % 2)

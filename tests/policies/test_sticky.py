@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from policies.contract import ManualClock
+from policies.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.random_choice import RandomChoice
 from policies.routing.affinity import DEPTH, ByRendezvous, ByToken, Placement, Sticky
-from policies.routing.facts import Endpoint, Outcome, OutcomeKind, RequestFacts
 from policies.routing.router import Router
 
 

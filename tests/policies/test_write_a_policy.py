@@ -13,7 +13,7 @@ import pytest
 
 from policies import RequestFacts, describe, from_spec
 from policies.contract import Trial, endpoints
-from policies.routing.registry import GROUP
+from policies.registry import GROUP
 
 PAGE = (Path(__file__).parents[2] / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 

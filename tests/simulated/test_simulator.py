@@ -25,8 +25,8 @@ from experiments.simulator.model import (
 from experiments.simulator.post import WorkerConnections
 from experiments.simulator.simulation import Simulation, audit
 from experiments.simulator.station import FULL, Shared, Slots
+from policies.endpoint.ejection import EjectionRules
 from policies.health.active_checks import CheckRules
-from policies.health.outlier_detection import EjectionRules
 from workers.service import Exponential, Fixed
 from workers.service import Slots as LiveSlots
 

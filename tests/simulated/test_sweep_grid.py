@@ -13,7 +13,7 @@ from experiments.sweep.cells import Cell, cells_of
 from experiments.sweep.code import reached, version_of
 from experiments.sweep.grid import Grid, checked_grid, load_grid
 from experiments.sweep.knobs import turned
-from policies.routing import registry
+from policies import registry
 from tests.simulated.standin import simulate
 
 

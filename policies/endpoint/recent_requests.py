@@ -6,8 +6,8 @@ is within a request or two of a sliding window and costs two comparisons.
 
 from __future__ import annotations
 
-from policies.routing.endpoint_state import EndpointState
-from policies.stats.per_endpoint import PerEndpoint
+from policies.endpoint.per_endpoint import PerEndpoint
+from policies.endpoint.state import EndpointState
 
 
 class Count:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from policies.routing.endpoint_state import EndpointState
+from policies.endpoint.state import EndpointState
 
 Page = TypeVar("Page")
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
-from policies.routing.facts import Outcome, OutcomeKind
+from policies.facts import Outcome, OutcomeKind
 
 WINDOW: Final = 1.0
 """Least length of a window in seconds; twice the latency where that is more, so that each shows the effect of the last

@@ -1,6 +1,12 @@
 """Load, latency and health of an endpoint, as the balancer sees them.
 
-The router is the only writer; policies and the control plane read.
+Policies and reports read it. It is written by few, each on the event loop's thread:
+
+- `routing/router.py`: requests in flight, outcomes, `busy_since`;
+- `routing/endpoint_set.py`: membership, order, admin state, results of checks, selectability;
+- `health/` (called by the endpoint set): health, eligibility, ejection, slow start;
+- the balancer's `process/siblings.py`: counts shared with sibling processes, by methods of the state;
+- the balancer's `control_plane.py` and the simulator: `connections`, the pool of the endpoint.
 
 Failures reduce the requests that an endpoint gets. But without requests nothing shows that it has recovered:
 failures and successes decay by the same factor, so the failure share does not change while there are no requests. The
@@ -19,12 +25,12 @@ from __future__ import annotations
 from math import exp, inf
 from typing import Final, Protocol
 
-from policies.health.outlier_detection import Record
-from policies.overload.concurrency_limit import Concurrency
-from policies.overload.process_share import share
-from policies.routing.facts import AdminState, Endpoint, Outcome, OutcomeKind
+from policies.endpoint.concurrency_limit import Concurrency
+from policies.endpoint.ejection import Record
+from policies.endpoint.latency_prior import LatencyPrior
+from policies.endpoint.process_share import share
+from policies.facts import AdminState, Endpoint, Outcome, OutcomeKind
 from policies.stats.latency import FAILURE_COST, FORGET_AFTER, TAU, LatencyModel
-from policies.stats.latency_prior import LatencyPrior
 from policies.stats.load import Histogram
 
 _OK: Final = OutcomeKind.OK
@@ -68,15 +74,15 @@ class EndpointState:
     `connections` gives the cost of opening a connection; None where connections are not tracked.
 
     `in_flight` counts the requests of all sibling processes; `elsewhere` is the estimated part of the other ones. This
-    process publishes its own count in `told[row]` for them; `told` is None where it runs alone. It is process `part` of
-    `parts`, each of which has its share of `limit`.
+    process publishes its own count in `published[published_at]` for them; `published` is None where it runs alone. It
+    is process `part` of `parts`, each of which has its share of `limit`.
     """
 
     __slots__ = (
         "_before_look",  # in-flight minus successes at the last failure: what the trial may exceed
-        "_heard_at",
-        "_most",
-        "_usual",  # mean number of requests elsewhere
+        "_mean_elsewhere",  # mean number of requests elsewhere
+        "_reported_at",
+        "_slow_start_limit",
         "admin_state",
         "busy_since",
         "concurrency",
@@ -100,11 +106,11 @@ class EndpointState:
         "part",
         "parts",
         "passes_checks",
+        "published",
+        "published_at",
         "record",
         "region",
-        "row",
         "share",
-        "told",
         "weight",
     )
 
@@ -117,11 +123,11 @@ class EndpointState:
     ) -> None:
         self.concurrency = concurrency
         self.connections: Connections | None = None
-        self._usual = 0.0
-        self._heard_at = -inf
-        self.in_flight = self.elsewhere = self.row = self.part = 0
+        self._mean_elsewhere = 0.0
+        self._reported_at = -inf
+        self.in_flight = self.elsewhere = self.published_at = self.part = 0
         self.parts = 1
-        self.told: memoryview[int] | None = None
+        self.published: memoryview[int] | None = None
         self.admin_state = AdminState.READY
         self.passes_checks = self.is_reachable = self.is_member = True
         self.is_healthy = self.is_eligible = self.is_selectable = False  # until the router has evaluated it
@@ -140,11 +146,11 @@ class EndpointState:
         self.endpoint = endpoint
         self.id = endpoint.id
         self.region = endpoint.region
-        self.warm(self.share, inf)
+        self.apply_slow_start(self.share, inf)
 
-    def limit_found(self) -> None:
+    def update_limit(self) -> None:
         """Update `limit` from the configured limit, the adaptive limit and what a slow start allows."""
-        found, most = self.concurrency, self._most
+        found, most = self.concurrency, self._slow_start_limit
         if found is not None and found.limit < most:
             most = float(found.limit)
         if most < inf:  # both are of all processes together
@@ -156,12 +162,12 @@ class EndpointState:
         whole = self.endpoint.max_in_flight
         return inf if whole is None else share(whole, self.part, self.parts)
 
-    def take_part(self, part: int, parts: int) -> None:
+    def set_process(self, part: int, parts: int) -> None:
         """Set this process's index and the number of sibling processes, which share the endpoint's limit."""
         self.part, self.parts = part, parts
-        self.limit_found()
+        self.update_limit()
 
-    def adopt(self, endpoint: Endpoint, order: int) -> None:
+    def apply(self, endpoint: Endpoint, order: int) -> None:
         """Apply a new configuration under the same id. A change of address or region discards what was learned."""
         if (endpoint.address, endpoint.region) != (self.endpoint.address, self.endpoint.region):
             self.latency = LatencyModel()
@@ -183,36 +189,41 @@ class EndpointState:
         """Requests that this process has in flight there."""
         return self.in_flight - self.elsewhere
 
-    def hear(self, elsewhere: int, now: float) -> None:
+    def update_elsewhere(self, elsewhere: int, now: float) -> None:
         """Update `elsewhere`, the requests that sibling processes have in flight; a stale report decays to the mean.
 
         A report older than one service time is out of date: an endpoint that was idle then has been found by all
         processes since. Its weight falls exponentially with its age, and the mean takes the rest."""
-        age = now - self._heard_at
-        self._heard_at = now
+        age = now - self._reported_at
+        self._reported_at = now
         believed = elsewhere
         service = self.latency.mean if self.latency.has_succeeded else 0.0
         if age < FORGET_AFTER and service > 0.0:
-            self._usual += (elsewhere - self._usual) * (1.0 - exp(-age / TAU))
+            self._mean_elsewhere += (elsewhere - self._mean_elsewhere) * (1.0 - exp(-age / TAU))
             fresh = exp(-age / (2.0 * service))
-            believed = round(self._usual + (elsewhere - self._usual) * fresh)
+            believed = round(self._mean_elsewhere + (elsewhere - self._mean_elsewhere) * fresh)
         else:
-            self._usual = float(elsewhere)
+            self._mean_elsewhere = float(elsewhere)
         self.in_flight += believed - self.elsewhere
         self.elsewhere = believed
 
+    def publish(self, counts: memoryview[int], at: int) -> None:
+        """Publish this process's requests in flight to sibling processes in `counts[at]` from now on."""
+        self.published, self.published_at = counts, at
+        counts[at] = self.in_flight_here
+
     def stop_sharing(self) -> None:
         """Stop sharing in-flight counts with sibling processes."""
-        self.told = None
+        self.published = None
         self.in_flight -= self.elsewhere
         self.elsewhere = 0
 
-    def warm(self, share: float, most: float) -> None:
+    def apply_slow_start(self, share: float, most: float) -> None:
         """Apply a slow start: `share` of its weight, at most `most` requests. 1 and `inf` end the slow start."""
         self.share = share
         self.weight = self.endpoint.weight * share
-        self._most = most
-        self.limit_found()
+        self._slow_start_limit = most
+        self.update_limit()
 
     @property
     def enabled(self) -> bool:
@@ -264,7 +275,7 @@ class EndpointState:
         slow = self.histogram.quantile(0.99) or 0.0
         self.latency.record_failure(max(slow, outcome.ended_at - outcome.sent_at), outcome.ended_at)
 
-    def returned(self) -> None:
+    def forget_failures(self) -> None:
         """Forget earlier failures: the check or ejection that reported them now reports recovery."""
         self.latency.renew()
 

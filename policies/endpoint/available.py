@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
-    from policies.routing.facts import Region
+    from policies.endpoint.state import EndpointState
+    from policies.facts import Region
 
 _order = attrgetter("order")
 

@@ -7,10 +7,10 @@ from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from policies.routing.facts import Region
+from policies.facts import Region
 
 if TYPE_CHECKING:
-    from policies.routing.endpoint_state import EndpointState
+    from policies.endpoint.state import EndpointState
 
 
 class LatencyPrior:
