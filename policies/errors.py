@@ -61,7 +61,7 @@ class NoEndpointAvailable(PoliciesError):
         eligible = [state for state in enabled if state.is_eligible]
         full = sum(state.is_full for state in eligible)
         return (
-            f"no endpoint available: {len(self._states)} known, {len(enabled)} up, "
+            f"no endpoint available: {len(self._states)} known, {len(enabled)} ready, "
             f"{len(eligible)} of these eligible, {full} of these full"
         )
 

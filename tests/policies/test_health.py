@@ -458,13 +458,13 @@ def test_a_new_address_is_a_new_endpoint() -> None:
     assert pool.out == {"a2"}
 
 
-def test_standing_is_shown() -> None:
+def test_the_admin_state_is_shown() -> None:
     """Its repr is what a failing test shows."""
     pool = Pool(4)
     pool.ends("a0", *[RESET] * 5)
     pool.router.set_admin_state("a1", AdminState.DRAIN)
     pool.router.set_admin_state("a2", AdminState.MAINTENANCE)
-    shown = "[<a0 0 in flight ejected>, <a1 0 in flight draining>, <a2 0 in flight down>]"
+    shown = "[<a0 0 in flight ejected>, <a1 0 in flight drain>, <a2 0 in flight maintenance>]"
     assert repr(pool.router.states[:3]) == shown
     pool.router.set_enabled("a1", True)
     assert pool["a1"].admin_state is AdminState.READY

@@ -144,7 +144,9 @@ def test_nobody_available_says_why() -> None:
     """The error tells a full pool, where waiting helps, from a dead one, where it does not."""
     r = router(members=[Endpoint("a", "http://x", "here", max_in_flight=1)])
     held = r.route(FACTS)
-    with pytest.raises(NoEndpointAvailable, match="1 known, 1 up, 1 of these fit, 1 of these full") as full:
+    with pytest.raises(
+        NoEndpointAvailable, match="1 known, 1 ready, 1 of these eligible, 1 of these full"
+    ) as full:
         r.route(FACTS)
     assert full.value.is_saturated
     r.settle(held, outcome())
@@ -330,7 +332,7 @@ def test_a_state_describes_itself() -> None:
     r = router()
     r.set_enabled("here-0", False)
     r.set_healthy("here-0", False)
-    assert repr(r.states[:2]) == "[<here-0 0 in flight draining unhealthy>, <here-1 0 in flight>]"
+    assert repr(r.states[:2]) == "[<here-0 0 in flight drain unhealthy>, <here-1 0 in flight>]"
 
 
 def test_the_limit_in_all_may_change() -> None:
