@@ -52,7 +52,7 @@ def made() -> str:
 
 
 def _counts() -> Iterator[str]:
-    yield "| rows | of | with nginx otherwise | with HAProxy otherwise |"
+    yield "| rows | of | nginx differs in | HAProxy differs in |"
     yield "|---|---|---|---|"
     others = [differences(peer.name) for peer in PEERS]
     for title, rows in (*GROUPS.items(), ("All", ROWS)):
