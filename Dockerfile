@@ -1,9 +1,9 @@
-# One image for the unit and for emulated workers: a virtual environment of what forwarding needs, on a slim Python.
+# One image for the balancer and for emulated workers: a virtual environment with what forwarding needs, on a slim Python.
 #
 # The hot path is compiled (setup.py): a forwarded request costs about 1.7 times as much without, and the compiler
-# stays behind in the first stage. `docker build --build-arg COMPILE=0 .` takes the source as it is.
+# stays in the first stage. `docker build --build-arg COMPILE=0 .` uses the pure source.
 #
-# Versions are those of constraints.txt. What the experiments need beyond the unit is left out: it is most of the weight.
+# Versions are those of constraints.txt. Dependencies of the experiments are left out: they are most of the size.
 
 FROM python:3.13-trixie AS build
 ARG COMPILE=1
@@ -13,7 +13,7 @@ WORKDIR /build
 COPY constraints.txt ./
 RUN python -m venv /opt/steelyard \
  && /opt/steelyard/bin/pip install --only-binary :all: $NEEDED
-# Beside what builds the wheel once more: the compiler wants the types of all that is imported.
+# In addition to the build requirements: the compiler needs the types of all imports.
 RUN pip install --only-binary :all: mypy setuptools $NEEDED
 COPY LICENSE README.md pyproject.toml setup.py ./
 COPY policies policies
@@ -27,14 +27,14 @@ RUN STEELYARD_COMPILE="$COMPILE" pip wheel --no-build-isolation --no-deps --whee
 
 FROM python:3.13-slim-trixie
 COPY --from=build /opt/steelyard /opt/steelyard
-# PORT means all addresses: what listens on loopback alone cannot be reached from outside the container.
+# PORT means all addresses: a loopback listener cannot be reached from outside the container.
 ENV PATH=/opt/steelyard/bin:$PATH PORT=8080 PYTHONDONTWRITEBYTECODE=1
-# By number, because Kubernetes cannot see that a name is not root's.
+# By number, because Kubernetes cannot verify that a name is not root.
 USER 65532:65532
 EXPOSE 8080
-# Alive, not ready: a place that replaces sick containers should not do so because all workers are down.
+# Liveness, not readiness: unhealthy containers are replaced, which does not help if all workers are down.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 \
   CMD ["python", "-m", "balancer.healthcheck", "--alive"]
-# Exec form: the unit is the first process and gets SIGTERM itself.
+# Exec form: the balancer is the first process and gets SIGTERM itself.
 ENTRYPOINT ["balancer"]
 CMD ["serve", "--config", "/etc/steelyard/balancer.toml"]

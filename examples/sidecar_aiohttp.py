@@ -1,10 +1,10 @@
-"""aiohttp through `balancer sidecar`, and straight to the origin while the sidecar is away.
+"""aiohttp through `balancer sidecar`, and directly to the origin while the sidecar is unavailable.
 
     async with aiohttp.ClientSession() as session:
         response = await ask(session, "GET", "https://api.pay.example/v1/charges")
 
-What may have been done is not asked for twice, unless that comes to the same. `data` is bytes, text or a form: what
-can be sent once only cannot be sent again.
+A request that may have been executed is not repeated unless it is idempotent. `data` is bytes, text or a form: a
+stream cannot be sent again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ async def ask(
     sidecar: str = SIDECAR,
     **options: Any,
 ) -> aiohttp.ClientResponse:
-    """The response of an origin that the sidecar knows. `options` are those of `ClientSession.request`."""
+    """Return the response of an origin of the sidecar. `options` are those of `ClientSession.request`."""
     origin, is_idempotent = URL(url), method in IDEMPOTENT
     aside = URL(sidecar + origin.raw_path_qs, encoded=True)
     with_host = {**(headers or {}), "Host": origin.authority}
     try:
         response = await session.request(method, aside, headers=with_host, **options)
     except aiohttp.ClientConnectorError:
-        pass  # nobody has heard of it
+        pass  # the request was not sent
     except aiohttp.ClientConnectionError:
         if not is_idempotent:
             raise
     else:
-        told = response.headers.get(MARKER)  # on the sidecar's own errors, and on nobody else's
-        if response.status not in (502, 503) or not (told == "unsent" or (told and is_idempotent)):
+        marker = response.headers.get(MARKER)  # only on errors that the sidecar generates
+        if response.status not in (502, 503) or not (marker == "unsent" or (marker and is_idempotent)):
             return response
         response.release()
     return await session.request(method, origin, headers=headers, **options)

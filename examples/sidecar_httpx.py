@@ -1,9 +1,9 @@
-"""httpx through `balancer sidecar`, and straight to the origin while the sidecar is away.
+"""httpx through `balancer sidecar`, and directly to the origin while the sidecar is unavailable.
 
     client = httpx.Client(mounts={"https://api.pay.example": SidecarTransport()})
     client.get("https://api.pay.example/v1/charges")        the origin's own URL: nothing else changes
 
-What may have been done is not asked for twice, unless that comes to the same. For `httpx.AsyncClient` the same with
+A request that may have been executed is not repeated unless it is idempotent. For `httpx.AsyncClient` the same with
 AsyncBaseTransport, AsyncHTTPTransport, `handle_async_request` and `await`.
 """
 
@@ -17,7 +17,7 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
 class SidecarTransport(httpx.BaseTransport):
-    """For the origins that the sidecar knows; `direct` is what asks them without it."""
+    """Transport for the origins of the sidecar; `direct` reaches them without it."""
 
     def __init__(self, sidecar: httpx.URL = SIDECAR, direct: httpx.BaseTransport | None = None) -> None:
         self._sidecar = sidecar
@@ -29,20 +29,20 @@ class SidecarTransport(httpx.BaseTransport):
         try:
             response = self._aside.handle_request(self._to_sidecar(request))
         except (httpx.ConnectError, httpx.ConnectTimeout):
-            return self._direct.handle_request(request)  # nobody has heard of it
+            return self._direct.handle_request(request)  # the request was not sent
         except httpx.TransportError:
             if not is_idempotent:
                 raise
             return self._direct.handle_request(request)
-        told = response.headers.get(MARKER)  # on the sidecar's own errors, and on nobody else's
-        may_go = response.status_code in (502, 503) and (told == "unsent" or (told and is_idempotent))
+        marker = response.headers.get(MARKER)  # only on errors that the sidecar generates
+        may_go = response.status_code in (502, 503) and (marker == "unsent" or (marker and is_idempotent))
         if not may_go or not isinstance(request.stream, httpx.ByteStream):
             return response
         response.close()
         return self._direct.handle_request(request)
 
     def _to_sidecar(self, request: httpx.Request) -> httpx.Request:
-        """The same, asked of the sidecar; its Host is the origin's already."""
+        """The same request, addressed to the sidecar; its Host is the origin's already."""
         url = request.url.copy_with(
             scheme=self._sidecar.scheme, host=self._sidecar.host, port=self._sidecar.port
         )

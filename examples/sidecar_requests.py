@@ -1,10 +1,10 @@
-"""requests through `balancer sidecar`, and straight to the origin while the sidecar is away.
+"""requests through `balancer sidecar`, and directly to the origin while the sidecar is unavailable.
 
     session = requests.Session()
     session.mount("https://api.pay.example/", SidecarAdapter())
     session.get("https://api.pay.example/v1/charges")       the origin's own URL: nothing else changes
 
-What may have been done is not asked for twice, unless that comes to the same.
+A request that may have been executed is not repeated unless it is idempotent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 
 
 class SidecarAdapter(HTTPAdapter):
-    """For the origins that the sidecar knows."""
+    """Transport adapter for the origins of the sidecar."""
 
     def __init__(self, sidecar: str = SIDECAR) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ class SidecarAdapter(HTTPAdapter):
             if not (is_idempotent or is_unsent(error)):
                 raise
         else:
-            told = response.headers.get(MARKER)  # on the sidecar's own errors, and on nobody else's
-            may_go = response.status_code in (502, 503) and (told == "unsent" or (told and is_idempotent))
+            marker = response.headers.get(MARKER)  # only on errors that the sidecar generates
+            may_go = response.status_code in (502, 503) and (marker == "unsent" or (marker and is_idempotent))
             if not may_go or not isinstance(request.body, bytes | str | None):
                 response.url, response.request = str(request.url), request
                 return response
@@ -45,7 +45,7 @@ class SidecarAdapter(HTTPAdapter):
         return super().send(request, *args, **options)
 
     def _aside(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """The same, asked of the sidecar."""
+        """The same request, addressed to the sidecar."""
         aside, url = request.copy(), urlsplit(str(request.url))
         aside.headers["Host"] = url.netloc
         aside.url = f"{self.sidecar}{url.path or '/'}{f'?{url.query}' if url.query else ''}"
@@ -53,7 +53,7 @@ class SidecarAdapter(HTTPAdapter):
 
 
 def is_unsent(error: requests.ConnectionError) -> bool:
-    """Whether there was no connection at all."""
+    """Whether the connection was never established."""
     cause = error.args[0] if error.args else None
     return isinstance(cause, MaxRetryError) and isinstance(
         cause.reason, NewConnectionError | ConnectTimeoutError

@@ -1,6 +1,6 @@
 """The part of `docs/http.md` that is made from the rows: how many there are, and where other proxies differ.
 
-Rule of this file: `python -m tests.balancer.http_rows.page` writes it anew; a test sees to it that it is not stale.
+`python -m tests.balancer.http_rows.page` regenerates it; a test compares it with the rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def made() -> str:
 
 
 def _counts() -> Iterator[str]:
-    yield "| rows | of | with nginx otherwise | with HAProxy otherwise |"
+    yield "| rows | of | nginx differs in | HAProxy differs in |"
     yield "|---|---|---|---|"
     others = [differences(peer.name) for peer in PEERS]
     for title, rows in (*GROUPS.items(), ("All", ROWS)):
