@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from balancer.config.health import HealthChecksConfig, OutlierDetectionConfig, PanicConfig, SlowStartConfig
 from balancer.config.pool import PoolConfig
 from balancer.config.queue import ConcurrencyConfig, QueueConfig
+from balancer.config.renamed import renamed_at
 from balancer.config.retries import HedgingConfig, RetryConfig
 from balancer.config.sections import LimitsConfig, TimeoutsConfig
 from experiments.campaign.model import Model
@@ -47,7 +48,11 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
         Mechanisms.model_validate(said)
     except ValidationError as error:
         complaint = error.errors()[0]
-        place = ".".join(str(part) for part in complaint["loc"])
+        place, new = ".".join(str(part) for part in complaint["loc"]), None
+        if complaint["type"] == "extra_forbidden":
+            new = renamed_at(complaint["loc"])
+        if new is not None:
+            raise ValueError(f"{place}: renamed to {new}") from None
         raise ValueError(f"{place}: {complaint['msg'].removeprefix('Value error, ')}") from None
     return said
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from balancer.admin.options import refuse_renamed_variables
 from experiments.campaign.comparison import ENOUGH_BLOCKS
 from experiments.campaign.progress import clock, in_ms
 from experiments.errors import BadInputError, ExperimentError
@@ -86,6 +87,7 @@ Exit codes: 0 done, 1 a guard rail broke and the old policy is back, 2 bad input
 @click.option(
     "--token",
     envvar="BALANCER_ADMIN__TOKEN",
+    callback=refuse_renamed_variables,
     help="The admin.token of the balancer; also from the environment.",
 )
 @click.option(
