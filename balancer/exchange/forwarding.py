@@ -17,7 +17,8 @@ from balancer.exchange.retries import IDEMPOTENT, has_other
 from balancer.http1.chunks import chunk, last_chunk
 from balancer.http1.fields import Framing
 from balancer.http1.request_head import Request
-from balancer.upstream.connection import ResponseSink, UpstreamConnection
+from balancer.upstream.request import ResponseSink
+from balancer.upstream.request import UpstreamRequest as UpstreamConnection
 from policies.errors import NoEndpointAvailable
 from policies.routing.facts import NOBODY, OutcomeKind, RequestFacts
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from balancer.errors import ResponseTimeout, UpstreamError
 from balancer.exchange.attempt import Attempt
 from balancer.http1.response_head import Response
-from balancer.upstream.connection import ResponseSink
+from balancer.upstream.request import ResponseSink
 from policies.routing.facts import OutcomeKind
 
 if TYPE_CHECKING:

@@ -309,7 +309,7 @@ async def test_a_failure_that_is_remembered_keeps_nobody(stage: Stage, transport
     address = f"http://127.0.0.1:{stage.dead_port()}"
     await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
     assert (await stage.ask(get())).status == 502
-    error = stage.pool().last_error
+    error = stage.pool().connector.last_error
     assert error is not None
     assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
     assert "refused" in (stage.pool().last_fault or "")
@@ -337,7 +337,7 @@ def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
         stage.dialling = "accept"
         asked(stage, 1)
         asked(stage, 5)
-        assert (pool.leased, pool.backoff.is_backing_off) == (6, False)
+        assert (pool.leased, pool.connector.backoff.is_backing_off) == (6, False)
         stage.leave()
         assert not stage.left_behind()
 
