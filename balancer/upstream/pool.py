@@ -10,7 +10,7 @@ request.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +43,7 @@ class Pool:
     route: Route
     transport: str
     counts: PoolCounts
-    connector: Connector
+    connector: Connector[Any]  # of connections, as the transport defines them
     keeps_alive: bool
     is_retired: bool
 

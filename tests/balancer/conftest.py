@@ -23,6 +23,7 @@ from balancer.config.load import Settings
 from balancer.downstream.timeouts import Sweep
 from balancer.proxy import Proxy
 from balancer.server import Server, new_event_loop
+from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.routing.endpoint_state import EndpointState
 
@@ -430,6 +431,11 @@ class Stage:
         answer = await client.ask(request, to_head=to_head)
         await client.close()
         return answer
+
+    def connection_pool(self, endpoint: str = "w0") -> ConnectionPool:
+        pool = self.pool(endpoint)
+        assert isinstance(pool, ConnectionPool)
+        return pool
 
     def pool(self, endpoint: str = "w0") -> Pool:
         return self.proxy.pools.by_id[endpoint]

@@ -88,7 +88,7 @@ async def test_what_is_announced_is_believed(stage: Stage) -> None:
     await stage.ask(get())
     assert len(worker.connections) == 1
     sweeps(stage, 11)
-    assert (stage.pool().idle, stage.pool().idle_connections.idle_probe is not None) == (1, True)
+    assert (stage.pool().idle, stage.connection_pool().idle_connections.idle_probe is not None) == (1, True)
     await stage.ask(get())
     assert len(worker.connections) == 2
     told = proxy_status(stage.proxy)["endpoints"][0]["connections"]
@@ -105,10 +105,10 @@ async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
     await stage.serve(await stage.worker(answering(KEPT)))
     await stage.ask(get())
     sweeps(stage, 2)
-    learned = stage.pool().idle_timeout
+    learned = stage.connection_pool().idle_timeout
     await stage.reload(pool={"idle": 7})
-    assert stage.pool().idle_timeout is learned
-    assert (learned.age, stage.pool().idle_connections.limit) == (10, 7)
+    assert stage.connection_pool().idle_timeout is learned
+    assert (learned.age, stage.connection_pool().idle_connections.limit) == (10, 7)
     sweeps(stage, 6)
     assert stage.pool().idle == 0
 
@@ -125,7 +125,7 @@ async def test_a_lookout_tells_of_a_longer_time(stage: Stage) -> None:
     sweeps(stage, 11)
     await stage.ask(get())
     sweeps(stage, 15)
-    assert stage.pool().idle_connections.limit > 15
+    assert stage.connection_pool().idle_connections.limit > 15
     opened = len(worker.connections)
     await stage.ask(get())
     assert len(worker.connections) == opened
@@ -179,7 +179,7 @@ async def test_dead_in_the_race(stage: Stage) -> None:
     counts = stage.pool().counts
     assert (counts.died, counts.closed_by_worker, counts.lost_idle) == (1, 1, 0)
     sweeps(stage, 1.25)
-    assert stage.pool().idle_timeout.age < 2
+    assert stage.connection_pool().idle_timeout.age < 2
 
 
 async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
@@ -372,7 +372,7 @@ def test_trouble_at_one_sends_requests_to_the_other() -> None:
     with Wireless(2, retries=2, ejection=(("failures", 0),), seed=1) as stage:
         troubled = stage.proxy.pools.by_id["w0"]
         for _ in range(FAILURES):
-            troubled.backoff.failed(stage.loop.now())
+            troubled.connector.backoff.failed(stage.loop.now())
         stage.worker_script = lambda peer: peer.send(ANSWER)
         client = stage.client()
         client.send(post(b"once"))
