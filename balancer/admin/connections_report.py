@@ -55,9 +55,9 @@ def connections_status(pool: Pool, now: float) -> dict[str, Any]:
         "closed_by": closed_by(counts),
         "lost_ages": dict(zip(BOUNDS, counts.lost_ages, strict=True)),
         "setup": {phase: round(getattr(counts, phase) / max(1, counts.opened), 6) for phase in PHASES},
-        "idle_timeout": float(round(pool.idle_connections.limit, 3)),
-        "learned": pool.idle_timeout.is_learned,
-        "backing_off": pool.backoff.is_backing_off,
+        "idle_timeout": float(round(pool.idle_limit, 3)),
+        "learned": pool.is_idle_limit_learned,
+        "backing_off": pool.connector.backoff.is_backing_off,
         "last_fault": pool.last_fault,
         "each": [connection_status(listed, now) for listed in pool.listed(LISTED)],
     }
@@ -113,7 +113,7 @@ def connection_families(proxy: Proxy) -> Iterator[Metric]:
             closed.add_metric([*labels, by], number)
         for phase in PHASES:
             setup.add_metric([*labels, phase], getattr(counts, phase))
-        idle_timeout.add_metric(labels, pool.idle_connections.limit)
+        idle_timeout.add_metric(labels, pool.idle_limit)
         rows = list(zip(BOUNDS, accumulate(counts.lost_ages), strict=True))
         ages.add_metric(labels, buckets=rows, sum_value=counts.lost_seconds)
     yield from (events, closed, setup, idle_timeout, ages)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from balancer.errors import ConnectFailed
 from balancer.log.formats import NOT_CONNECTED
-from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.request import UpstreamRequest
 from policies.facts import Outcome, OutcomeKind, ReportedLoad
 from policies.routing.assignment import Assignment
 from policies.routing.router import Router
@@ -36,7 +36,7 @@ class Attempt:
     """
 
     # Not slots: an attribute that keeps its class default costs nothing.
-    upstream: UpstreamConnection | None = None
+    upstream: UpstreamRequest | None = None
     first_byte_at: float | None = None
     has_failed = False
     connection = NOT_CONNECTED
@@ -51,7 +51,7 @@ class Attempt:
 
     # --- LeaseWaiter
 
-    def connected(self, upstream: UpstreamConnection) -> None:
+    def connected(self, upstream: UpstreamRequest) -> None:
         """Take the upstream connection that was waited for."""
         exchange = self.exchange
         if exchange is None:

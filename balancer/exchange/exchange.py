@@ -39,7 +39,7 @@ from balancer.http1.request_head import Request
 from balancer.http1.response_head import Response, outgoing_head
 from balancer.http1.upgrades import is_taken
 from balancer.upstream.bounded_reader import next_size
-from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.request import UpstreamRequest
 from policies.errors import NoEndpointAvailable
 from policies.facts import NOBODY, OutcomeKind, RequestFacts
 from policies.overload.wait_queue import Ticket
@@ -230,7 +230,7 @@ class Exchange:
         else:
             self._send(attempt, upstream)
 
-    def connected(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
+    def connected(self, attempt: Attempt, upstream: UpstreamRequest) -> None:
         """Send the request on the upstream connection that the attempt has waited for."""
         attempt.sent_at = self._proxy.now()
         self._send(attempt, upstream)
@@ -242,7 +242,7 @@ class Exchange:
         else:
             self._attempt_failed(attempt, error)
 
-    def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
+    def _send(self, attempt: Attempt, upstream: UpstreamRequest) -> None:
         request, downstream, kept = self._request, self._downstream, self._body_buffer
         attempt.upstream = upstream
         if attempt is self._attempt:
@@ -261,7 +261,7 @@ class Exchange:
             upstream.pause_reading()
 
     @property
-    def _upstream(self) -> UpstreamConnection | None:
+    def _upstream(self) -> UpstreamRequest | None:
         return self._attempt.upstream if self._attempt is not None else None
 
     # --- the wait queue (`Waiter`)

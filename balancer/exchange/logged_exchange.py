@@ -14,7 +14,7 @@ from balancer.exchange.exchange import ENDED, Exchange
 from balancer.http1.request_head import Request
 from balancer.http1.response_head import Response
 from balancer.log.formats import NEW, NOT_CONNECTED, REUSED, TARGET_LIMIT, Entry, excerpt, fault_of
-from balancer.upstream.connection import UpstreamConnection
+from balancer.upstream.request import UpstreamRequest
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
@@ -35,7 +35,7 @@ class LoggedExchange(Exchange):
 
     # --- recorded on the way
 
-    def _send(self, attempt: Attempt, upstream: UpstreamConnection) -> None:
+    def _send(self, attempt: Attempt, upstream: UpstreamRequest) -> None:
         attempt.connection = REUSED if upstream.idle_since else NEW
         super()._send(attempt, upstream)
 

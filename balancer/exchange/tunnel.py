@@ -13,16 +13,17 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from balancer.http1.fields import without
 from balancer.http1.response_head import Response
 from balancer.upstream.bounded_reader import READ, BoundedReader, bounded, next_size
+from balancer.upstream.connection import UpstreamConnection
 
 if TYPE_CHECKING:
     from balancer.downstream.connection import DownstreamConnection
     from balancer.downstream.pending_upgrade import PendingUpgrade
-    from balancer.upstream.connection import UpstreamConnection
+    from balancer.upstream.request import UpstreamRequest
 
 RESET_AT_CLOSE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 """A `struct linger` with a timeout of zero: closing sends RST."""
@@ -88,16 +89,17 @@ class Tunnel:
         self,
         tunnels: Tunnels,
         pending_upgrade: PendingUpgrade,
-        upstream: UpstreamConnection,
+        upstream: UpstreamRequest,
         on_end: Callable[[int, int], None],
     ) -> None:
         self._tunnels = tunnels
         self._pending_upgrade = pending_upgrade
         self._downstream = pending_upgrade.downstream
-        self._upstream = upstream
+        # Only an HTTP/1.1 connection switches protocols: a stream refuses a 101 response.
+        self._upstream = cast(UpstreamConnection, upstream)
         self._on_end = on_end
         self._client = Relay(self, self._downstream)
-        self._worker = Relay(self, upstream)
+        self._worker = Relay(self, self._upstream)
         self._active_at = tunnels.cached_time
         self._is_closing = False
         self._seen_unsent = (-1, -1)

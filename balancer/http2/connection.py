@@ -227,7 +227,7 @@ class Http2Session(asyncio.Protocol):
     def _tell(self) -> None:
         touched, self._touched = self._touched, {}
         for stream in touched:
-            stream.upstream_stream.tell()
+            stream.upstream_stream.deliver()
 
     def _on_head(self, event: ResponseReceived | InformationalResponseReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -404,7 +404,7 @@ class Http2Session(asyncio.Protocol):
             self.transport.abort()
         else:
             self.transport.close()
-        self._pool.multiplexed_closed(self, by)
+        self._pool.connection_closed(self, by)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.over()

@@ -14,9 +14,10 @@ from random import Random
 from urllib.parse import urlsplit
 
 from balancer.errors import ConnectFailed, UpstreamError
-from balancer.upstream.connection import Response, UpstreamConnection
+from balancer.http1.response_head import Response
 from balancer.upstream.pool import Pool
 from balancer.upstream.pools import Pools
+from balancer.upstream.request import UpstreamRequest
 from policies.endpoint.state import EndpointState
 from policies.facts import AdminState, Endpoint, OutcomeKind
 from policies.health.active_checks import CheckRules, Verdict
@@ -176,7 +177,7 @@ class Check:
         self._plan = checks.plan
         self._deadline = now + checks.plan.timeout
         self._now = now  # cached time
-        self._upstream: UpstreamConnection | None = None
+        self._upstream: UpstreamRequest | None = None
         self._is_fresh = False  # the connection was opened for this check
         self._is_over = False
         self._status = 0
@@ -209,7 +210,7 @@ class Check:
         self._is_fresh = True
         self._pool.open(self, is_trial=True)
 
-    def _send(self, upstream: UpstreamConnection) -> None:
+    def _send(self, upstream: UpstreamRequest) -> None:
         self._upstream = upstream
         upstream.send(self._plan.request(self._watch.endpoint), self, b"GET")
 
@@ -231,7 +232,7 @@ class Check:
 
     # --- LeaseWaiter
 
-    def connected(self, upstream: UpstreamConnection) -> None:
+    def connected(self, upstream: UpstreamRequest) -> None:
         if self._is_over:
             upstream.release()
         elif self._plan.path is None:

@@ -10,10 +10,10 @@ from balancer.probe.connection import ResponseReader
 from balancer.probe.findings import Http2Findings
 from balancer.probe.target import Target
 from balancer.tls.contexts import UpstreamTls
-from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
+from balancer.upstream.request import UpstreamRequest
 
 ANY_NUMBER = 1 << 31
 """Stream limit from which on it counts as unlimited (RFC 9113 § 6.5.2)."""
@@ -29,9 +29,9 @@ class RequestWaiter:
         self.hearing = ResponseReader()
         self._target = target
         self._method = method
-        self._place: UpstreamConnection | None = None
+        self._place: UpstreamRequest | None = None
 
-    def connected(self, upstream: UpstreamConnection) -> None:
+    def connected(self, upstream: UpstreamRequest) -> None:
         self._place = upstream
         upstream.send(self._target.head(self._method), self.hearing, self._method.encode())
 

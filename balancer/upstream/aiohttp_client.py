@@ -101,10 +101,10 @@ def error_of(error: BaseException) -> UpstreamError:
 class AiohttpCall:
     """`Stream` of one request: a task that sends it and reads its response."""
 
-    def __init__(self, carrier: AiohttpConnection, stream: UpstreamStream, outline: FieldList) -> None:
+    def __init__(self, connection: AiohttpConnection, stream: UpstreamStream, outline: FieldList) -> None:
         self.stream = stream
         self.unsent = 0
-        self._carrier = carrier
+        self._connection = connection
         self._outline = outline
         self._pending: deque[bytes] = deque()
         self._is_ending = False
@@ -124,33 +124,33 @@ class AiohttpCall:
         except MalformedResponse as error:
             self.stream.fail(error)
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError, TimeoutError) as error:
-            self.stream.fail(self._carrier.pool.library_failed(error_of(error)))
+            self.stream.fail(self._connection.pool.library_failed(error_of(error)))
 
     async def _exchange(self) -> None:
-        carrier, outline = self._carrier, self._outline
-        async with carrier.client.session.request(
+        connection, outline = self._connection, self._outline
+        async with connection.client.session.request(
             outline.method.decode(),
-            URL(f"{carrier.origin}{outline.target.decode('latin-1')}", encoded=True),
+            URL(f"{connection.origin}{outline.target.decode('latin-1')}", encoded=True),
             headers=_headers(outline),
             data=self._body() if outline.length else None,
             allow_redirects=False,
-            ssl=carrier.context,
-            server_hostname=carrier.server_name,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=carrier.limits.connect_timeout),
-            trace_request_ctx=carrier.counts,
+            ssl=connection.context,
+            server_hostname=connection.server_name,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connection.limits.connect_timeout),
+            trace_request_ctx=connection.counts,
         ) as response:
             self.stream.receive_head(
                 head_of(response.status, response.raw_headers, (response.reason or "").encode("latin-1"))
             )
             await self._read(response)
         self.stream.receive_end()
-        self.stream.tell()
+        self.stream.deliver()
 
     async def _read(self, response: aiohttp.ClientResponse) -> None:
         async for piece in response.content.iter_any():
             self.stream.receive_body(piece)
             if not response.content.at_eof() or not self._may_read.is_set():
-                self.stream.tell()
+                self.stream.deliver()
                 await self._may_read.wait()
 
     async def _body(self) -> AsyncIterator[bytes]:

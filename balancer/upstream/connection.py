@@ -6,17 +6,8 @@ next response: they make the connection not reusable before it can be leased aga
 llhttp validates every byte of a head. A response that is complete in one read and of known length is fed to it in one
 piece. Other bodies are parsed by `http1/body.py`, and the next response then gets a new llhttp parser.
 
-Events go to a `ResponseSink`, such as an exchange or a request of the load generator:
-
-    upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
-    sink.response_whole(response, body)  a response complete in one read and of known length: replaces
-                                        started, body, ended
-    sink.response_started(response)     for each head, 1xx included
-    sink.response_body(data)            bytes of the body without framing, never empty
-    sink.response_paused()              everything read so far has been passed on, and more will follow
-    sink.response_ended(trailers)       complete; check `upstream.is_reusable` before leasing it again
-    sink.response_failed(error)         instead of response_ended: an `UpstreamError`
-    sink.upstream_paused() / upstream_resumed()      the write buffer is full / has drained
+It implements `UpstreamRequest`, and `request.py` describes the events. Once a response has ended, `is_reusable` says
+whether another request may be sent.
 """
 
 from __future__ import annotations
@@ -35,10 +26,11 @@ from balancer.http1.keep_alive import keep_alive_timeout
 from balancer.http1.response_head import FIELDS_LIMIT, INTERIM_LIMIT, ResponseHeads, bound_size
 from balancer.http1.response_head import Response as Response  # re-exported for implementations of a sink
 from balancer.upstream.bounded_reader import LONGEST_READ, BoundedReader, bounded, unbounded
-from balancer.upstream.connect_phases import NOTHING, Phases
+from balancer.upstream.connect_phases import NOTHING
 from balancer.upstream.connection_counts import ERROR, US, WORKER, ended_by
 from balancer.upstream.dial import dial
 from balancer.upstream.pool_limits import UNBOUNDED
+from balancer.upstream.request import ResponseSink, UpstreamRequest
 
 if TYPE_CHECKING:
     from balancer.tls.contexts import ClientTls
@@ -54,19 +46,6 @@ NO_KEEP_ALIVE_YET: Final = -1.0
 """Value of `announced` before the first response."""
 
 
-class ResponseSink(Protocol):
-    """Receiver of the events of one response; see the module's docstring."""
-
-    def response_whole(self, response: Response, body: bytes) -> None: ...
-    def response_started(self, response: Response) -> None: ...
-    def response_body(self, data: bytes) -> None: ...
-    def response_paused(self) -> None: ...
-    def response_ended(self, trailers: bytes) -> None: ...
-    def response_failed(self, error: UpstreamError) -> None: ...
-    def upstream_paused(self) -> None: ...
-    def upstream_resumed(self) -> None: ...
-
-
 class ConnectionOwner(Protocol):
     """Owner of a connection, usually its pool: takes it back when idle and is notified when it closes."""
 
@@ -74,8 +53,8 @@ class ConnectionOwner(Protocol):
     def connection_closed(self, upstream: UpstreamConnection) -> None: ...
 
 
-class UpstreamConnection(asyncio.Protocol):
-    """HTTP/1.1 connection to a worker.
+class UpstreamConnection(UpstreamRequest, asyncio.Protocol):
+    """HTTP/1.1 connection to a worker, which serves one request at a time.
 
     `is_reusable`: whether another request may follow, once a response has ended. `closed_by`: which side closed it,
     valid once `is_closed`. `has_died`: it closed with a request in flight and before any byte of the response.
@@ -107,24 +86,17 @@ class UpstreamConnection(asyncio.Protocol):
         "closed_by",
         "granted",
         "has_died",
-        "idle_since",
-        "is_closed",
         "is_counted",
         "is_reusable",
         "opened_at",
-        "phases",
-        "read_size",
         "requests_left",
         "retire_at",
         "reused_after",
         "reused_idle_since",
         "transport",
-        "write",
     )
 
     transport: asyncio.Transport
-    write: Callable[[bytes], None]
-    """Write framed bytes of the request's body. It is the transport's own method, which saves a call."""
 
     def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
@@ -144,7 +116,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.read_size = 0
         self._bounded: BoundedReader | None = None
         self.opened_at = self.idle_since = 0.0
-        self.phases: Phases = NOTHING
+        self.phases = NOTHING
         self.closed_by = US
         self.has_died = False
         self.announced = NO_KEEP_ALIVE_YET
@@ -219,7 +191,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.write = self.transport.write
+        self.write = self.transport.write  # directly, which saves a call
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
@@ -274,7 +246,7 @@ class UpstreamConnection(asyncio.Protocol):
             if (end if end >= 4 else len(head)) > FEW:
                 bound_size(head[:end] if end >= 4 else head)
             if end < 4:
-                self._judge(data)
+                self._validate(data)
                 self._head = head
                 return
             size = len(head)
@@ -286,16 +258,16 @@ class UpstreamConnection(asyncio.Protocol):
                     and end + response.length == size
                     and not (self._has_odd_response or response.is_bodiless)
                 ):
-                    self._judge(data)
+                    self._validate(data)
                     self._deliver_whole(response, data[end:])
                     return
             self._head = b""
-            self._judge(data[: len(data) - (size - end)] if end < size else data)
+            self._validate(data[: len(data) - (size - end)] if end < size else data)
             data = self._start(response or self._heads.incoming(head[: end - 2]), head[end:])
             if not data:
                 return
 
-    def _judge(self, data: bytes) -> None:
+    def _validate(self, data: bytes) -> None:
         """Validate bytes of a head with llhttp. Raises `MalformedResponse`."""
         parser = self._parser
         if parser is None:

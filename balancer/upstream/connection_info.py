@@ -40,11 +40,13 @@ def connection_info(upstream: UpstreamConnection) -> ConnectionInfo:
     )
 
 
-def multiplexed_info(carrier: MultiplexedConnection) -> ConnectionInfo:
+def multiplexed_info(connection: MultiplexedConnection) -> ConnectionInfo:
     """Snapshot of a multiplexed connection and its streams."""
-    life = carrier.life
-    idle_since = None if carrier.leased else life.idle_since
-    return ConnectionInfo(life.name, life.opened_at, idle_since, life.requests, carrier.leased, life.phases)
+    life = connection.life
+    idle_since = None if connection.leased else life.idle_since
+    return ConnectionInfo(
+        life.name, life.opened_at, idle_since, life.requests, connection.leased, life.phases
+    )
 
 
 def local_address(transport: asyncio.BaseTransport) -> str:

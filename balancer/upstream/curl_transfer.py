@@ -93,11 +93,11 @@ def _verify_fault_kind(handle: Any, code: int) -> str | None:
 class CurlTransfer:
     """`Stream` of one request through libcurl. `handle` is its curl handle, None once it has ended."""
 
-    def __init__(self, carrier: CurlConnection, stream: UpstreamStream, handle: Any) -> None:
+    def __init__(self, connection: CurlConnection, stream: UpstreamStream, handle: Any) -> None:
         self.stream = stream
         self.handle: Any = handle
         self.unsent = 0
-        self._carrier = carrier
+        self._connection = connection
         self._pending: deque[bytes] = deque()
         self._is_ending = False  # the request's body is complete
         self._is_held = False  # the sender of the body is paused
@@ -113,8 +113,8 @@ class CurlTransfer:
 
     def describe(self, outline: FieldList) -> None:
         """Set the options of the curl handle for the request."""
-        handle, carrier = self.handle, self._carrier
-        handle.setopt(pycurl.URL, carrier.url)
+        handle, connection = self.handle, self._connection
+        handle.setopt(pycurl.URL, connection.url)
         handle.setopt(pycurl.REQUEST_TARGET, outline.target)
         handle.setopt(pycurl.CUSTOMREQUEST, outline.method)
         if outline.method == b"HEAD":
@@ -129,23 +129,23 @@ class CurlTransfer:
         handle.setopt(pycurl.HTTP_CONTENT_DECODING, 0)
         handle.setopt(pycurl.PROXY, "")
         handle.setopt(pycurl.NOSIGNAL, 1)
-        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(carrier.limits.connect_timeout * 1000)))
-        if not carrier.pool.keeps_alive:
+        handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(connection.limits.connect_timeout * 1000)))
+        if not connection.pool.keeps_alive:
             handle.setopt(pycurl.FRESH_CONNECT, 1)
             handle.setopt(pycurl.FORBID_REUSE, 1)
-        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(carrier.limits.idle)))
-        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(carrier.limits.max_age)))
-        if carrier.tls is None:
+        handle.setopt(pycurl.MAXAGE_CONN, max(1, int(connection.limits.idle)))
+        handle.setopt(pycurl.MAXLIFETIME_CONN, max(1, int(connection.limits.max_age)))
+        if connection.tls is None:
             handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1)
         else:
-            self._secure(carrier.tls)
+            self._secure(connection.tls)
 
     def _secure(self, tls: ClientTls) -> None:
         handle, config = self.handle, tls.config
         handle.setopt(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)
         handle.setopt(pycurl.PIPEWAIT, 1)
         handle.setopt(pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2)
-        handle.setopt(pycurl.CONNECT_TO, ["::{}:{}".format(*self._carrier.origin)])
+        handle.setopt(pycurl.CONNECT_TO, ["::{}:{}".format(*self._connection.origin)])
         if not config.verify:
             handle.setopt(pycurl.SSL_VERIFYPEER, 0)
             handle.setopt(pycurl.SSL_VERIFYHOST, 0)
@@ -173,7 +173,7 @@ class CurlTransfer:
             self._pending.appendleft(data[size:])
             data = data[:size]
         self.unsent -= len(data)
-        self._carrier.touch(self)
+        self._connection.touch(self)
         return data
 
     def _write(self, data: bytes) -> int | None:
@@ -181,7 +181,7 @@ class CurlTransfer:
             self._is_full = True
             return int(pycurl.WRITEFUNC_PAUSE)
         self._came.append((False, data))
-        self._carrier.touch(self)
+        self._connection.touch(self)
         return None
 
     def _header(self, line: bytes) -> None:
@@ -208,7 +208,7 @@ class CurlTransfer:
         self._has_head = status >= 200
         self._line, self._fields = (0, b""), []
         self._came.append((True, head))
-        self._carrier.touch(self)
+        self._connection.touch(self)
 
     # --- after libcurl has returned
 
@@ -216,7 +216,7 @@ class CurlTransfer:
         """Pass on collected events; called when libcurl has returned."""
         if self._came:
             self._deliver()
-            self.stream.tell()
+            self.stream.deliver()
         if self._is_held and self.unsent <= LOW:
             self._is_held = False
             self.stream.resumed()
@@ -233,18 +233,18 @@ class CurlTransfer:
         """Finish the stream; `error` is None on success."""
         if error is not None:
             self.settle()
-            self.stream.fail(self._carrier.pool.library_failed(error))
+            self.stream.fail(self._connection.pool.library_failed(error))
             return
         self._deliver()
         try:
             self.stream.receive_end(trailers_of(self._fields))
         except MalformedResponse as fault:
             self.stream.fail(fault)
-        self.stream.tell()
+        self.stream.deliver()
 
     def count(self, connected: int) -> None:
         """Count the connections that libcurl opened for this transfer; 0 means that it reused one."""
-        counts = self._carrier.pool.counts
+        counts = self._connection.pool.counts
         if not connected:
             counts.reused += 1
             return
@@ -271,7 +271,7 @@ class CurlTransfer:
     def _feed(self) -> None:
         if self._is_starved and self.handle is not None:
             self._is_starved = False
-            self._carrier.client.go_on(self)
+            self._connection.client.go_on(self)
 
     def pause(self) -> None:
         self._is_paused = True
@@ -280,12 +280,12 @@ class CurlTransfer:
         self._is_paused = False
         if self._is_full and self.handle is not None:
             self._is_full = False
-            self._carrier.client.go_on(self)
+            self._connection.client.go_on(self)
 
     def cancel(self) -> None:
         self._pending.clear()
         self.unsent = 0
-        self._carrier.client.forget(self)
+        self._connection.client.forget(self)
 
 
 def _lines(outline: FieldList) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 No connection is leased past the idle-timeout estimate. Of those that pass it, one stays open as an idle-timeout probe:
 it is never leased, and the age at which the worker closes it shows whether the estimate still holds. Every connection
-here has been idle for longer than those in `Pool._idle`.
+here has been idle for longer than those in `ConnectionPool._idle`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class IdleConnections:
             self._close_idle(idle_probe, now)
 
     def lost(self, upstream: UpstreamConnection) -> float:
-        """Record that the worker closed an idle connection, here or in `Pool._idle`; returns its idle time in seconds.
+        """Record that the worker closed an idle connection of the pool; returns its idle time in seconds.
 
         Idle connections begin their idle time on the cached time of the last sweep, so the real one may be shorter by
         up to `MIN_IDLE_AGE`.

@@ -55,7 +55,7 @@ class LibraryConnection(ABC):
 
     def close(self) -> None:
         self._is_leaving = True
-        self.pool.multiplexed_closed(self)
+        self.pool.connection_closed(self)
 
     def prune(self, now: float, limits: PoolLimits) -> None:  # noqa: B027 there is nothing to do
         """Do nothing: the library ages its own connections."""

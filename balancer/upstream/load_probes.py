@@ -20,9 +20,10 @@ from balancer.http1.load_report import reported_load
 
 if TYPE_CHECKING:
     from balancer.errors import ConnectFailed, UpstreamError
-    from balancer.upstream.connection import Response, UpstreamConnection
+    from balancer.http1.response_head import Response
     from balancer.upstream.pool import Pool
     from balancer.upstream.pools import Pools
+    from balancer.upstream.request import UpstreamRequest
     from policies.endpoint.state import EndpointState
     from policies.facts import ReportedLoad
     from policies.routing.router import Router
@@ -116,7 +117,7 @@ class LoadProbe:
     def __init__(self, probes: LoadProbes, state: EndpointState) -> None:
         self._probes = probes
         self._pool: Pool | None = None
-        self._upstream: UpstreamConnection | None = None
+        self._upstream: UpstreamRequest | None = None
         self._is_fresh = False  # the connection was opened for this probe
         self._load: ReportedLoad | None = None
         self._size = 0
@@ -137,7 +138,7 @@ class LoadProbe:
         self._is_fresh = True
         pool.open(self)
 
-    def _send(self, upstream: UpstreamConnection) -> None:
+    def _send(self, upstream: UpstreamRequest) -> None:
         self._upstream = upstream
         self.sent_at = self._probes.now()
         url = urlsplit(self.state.endpoint.address)
@@ -153,7 +154,7 @@ class LoadProbe:
             self._probes.counts.failed += 1
             self.end(None)
 
-    def end(self, kept: UpstreamConnection | None) -> None:
+    def end(self, kept: UpstreamRequest | None) -> None:
         """End the probe. `kept`: its connection if it can be reused, which is then released; else it is closed."""
         if not self.is_over:
             self.is_over = True
@@ -172,7 +173,7 @@ class LoadProbe:
 
     # --- LeaseWaiter
 
-    def connected(self, upstream: UpstreamConnection) -> None:
+    def connected(self, upstream: UpstreamRequest) -> None:
         if self.is_over:
             upstream.release()
         else:

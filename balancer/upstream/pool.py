@@ -1,371 +1,168 @@
-"""Connection pool of one endpoint: leases connections, takes them back, ages and counts them.
+"""Interface of the connection pool of one endpoint.
 
-All decisions are synchronous; only connecting is a task. A connection is idle, leased or closed, and leaves the pool
-only through `connection_closed`, so that the counts add up.
+Two classes implement it: `ConnectionPool` (HTTP/1.1, one request at a time per connection) and `MultiplexedPool` (many
+streams per connection). Both hold a `Connector`, which opens their connections.
 
-The newest idle connection is leased first, because the worker is least likely to have closed it (RFC 9112 § 9.3.1); the
-oldest age out. A connection given back recently is leased without reading the clock. The sweep moves those that stay
-idle for `MIN_IDLE_AGE` to `IdleConnections`, which checks their idle time.
+`Pool` is a class and not a `typing.Protocol` for the reason given in `request.py`: the exchange leases from it once per
+request.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
-
-from balancer.errors import ConnectFailed
-from balancer.tls.contexts import HTTP1
-from balancer.upstream.backoff import Backoff
-from balancer.upstream.connection import UpstreamConnection, connect
-from balancer.upstream.connection_counts import WORKER, PoolCounts
-from balancer.upstream.connection_info import ConnectionInfo, connection_info
-from balancer.upstream.dial import internal_failure
-from balancer.upstream.idle_connections import IdleConnections
-from balancer.upstream.idle_timeout import MIN_IDLE_AGE, IdleTimeout
-from balancer.upstream.preconnect import Preconnect
-from balancer.upstream.route import Route
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
-    from balancer.tls.contexts import ClientTls
+    import asyncio
+
+    from balancer.errors import ConnectFailed
+    from balancer.upstream.connection_counts import PoolCounts
+    from balancer.upstream.connection_info import ConnectionInfo
+    from balancer.upstream.connector import Connector
     from balancer.upstream.pool_limits import PoolLimits
-    from balancer.upstream.pools import Pools
+    from balancer.upstream.request import UpstreamRequest
+    from balancer.upstream.route import Route
     from policies.facts import Endpoint
 
 NATIVE: Final = "native"
-"""Name of the transport of this module: HTTP/1.1, one request at a time per connection."""
-
-
-CONNECT_TIME_WEIGHT: Final = 0.3
-"""Weight of the last connect in `connect_time`. It is small, because one repeated SYN takes a second."""
+"""Name of the transport of `ConnectionPool`."""
 
 
 class LeaseWaiter(Protocol):
-    """Receiver of a connection that `Pool.wait` or `Pool.open` obtains."""
+    """Receiver of an upstream that `Pool.wait` or `Pool.open` obtains."""
 
-    def connected(self, upstream: UpstreamConnection) -> None: ...
+    def connected(self, upstream: UpstreamRequest) -> None: ...
     def connect_failed(self, error: ConnectFailed) -> None: ...
 
 
 class Pool:
-    """Connections to one endpoint. `trip`: seconds of the last TCP connect. `connect_time`: moving average of the
-    seconds until a request can be sent, TLS included."""
+    """Connections to one endpoint; abstract. `keeps_alive`: connections are reused. `is_retired`: the endpoint was
+    removed."""
 
-    def __init__(self, endpoint: Endpoint, pools: Pools) -> None:
-        self.endpoint = endpoint
-        self.route = Route(endpoint, pools.routes)
-        self.transport = NATIVE
-        self.alpn = HTTP1
-        self.counts = PoolCounts()
-        self.opening = 0
-        self.is_retired = False
-        self.keeps_alive = True
-        self.trip = self.connect_time = 0.0
-        self.idle_timeout = IdleTimeout(pools.limits.idle_timeout, pools.cached_time)
-        self.idle_connections = IdleConnections(self.idle_timeout, pools.now, pools.limits.idle)
-        self.idle_connections.apply(pools.limits.idle, 0.0)
-        self.backoff = Backoff(pools.rng, pools.limits.backoff)
-        self.preconnect = Preconnect(self)
-        self.last_error: ConnectFailed | None = None  # of the last failed connect
-        self._pools = pools
-        self.connections: dict[UpstreamConnection, None] = {}  # idle or leased, in order of opening
-        self._idle: dict[UpstreamConnection, None] = {}  # given back recently, oldest first
-        self._takes_back = True
-        self._waiters: deque[LeaseWaiter] = deque()
-        self._is_serving = False
-        self._unclaimed = 0  # connects that are not bound to a lease waiter
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of start
+    endpoint: Endpoint
+    route: Route
+    transport: str
+    counts: PoolCounts
+    connector: Connector[Any]  # of connections, as the transport defines them
+    keeps_alive: bool
+    is_retired: bool
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.id} idle={self.idle} leased={self.leased} opening={self.opening}>"
 
+    # --- state
+
     @property
+    @abstractmethod
     def idle(self) -> int:
         """Number of idle connections, an idle-timeout probe included."""
-        return len(self._idle) + len(self.idle_connections)
 
     @property
+    @abstractmethod
     def has_idle(self) -> bool:
-        """Whether a request would get an idle connection now."""
-        return bool(self._idle) or self.idle_connections.has_leasable
+        """Whether a request would get an open connection now."""
 
     @property
-    def standing(self) -> int:
-        """Number of open connections, idle or leased."""
-        return len(self.connections)
-
-    @property
+    @abstractmethod
     def leased(self) -> int:
         """Number of connections that serve a request."""
-        return len(self.connections) - self.idle
+
+    @property
+    @abstractmethod
+    def standing(self) -> int:
+        """Number of open connections, idle or leased."""
+
+    @property
+    @abstractmethod
+    def streams(self) -> int:
+        """Number of requests in flight."""
+
+    @property
+    @abstractmethod
+    def idle_limit(self) -> float:
+        """Idle time in seconds up to which a connection is leased."""
+
+    @property
+    @abstractmethod
+    def is_idle_limit_learned(self) -> bool:
+        """Whether `idle_limit` comes from an estimate of the worker's idle timeout."""
+
+    @property
+    def opening(self) -> int:
+        """Number of connects in progress."""
+        return self.connector.opening
+
+    @property
+    def connect_time(self) -> float:
+        """Moving average of the seconds until a request can be sent on a new connection, TLS included; 0 if unknown."""
+        return self.connector.connect_time
+
+    @property
+    def trip(self) -> float:
+        """Seconds of the last TCP connect; 0 if unknown."""
+        return self.connector.trip
 
     @property
     def last_fault(self) -> str | None:
         """Detail of the last failed connect, None if there was none."""
-        return self.last_error.inside if self.last_error is not None else None
+        error = self.connector.last_error
+        return error.inside if error is not None else None
 
-    @property
-    def streams(self) -> int:
-        """Number of requests in flight; here equal to `leased`."""
-        return self.leased
-
+    @abstractmethod
     def listed(self, most: int) -> list[ConnectionInfo]:
         """Snapshots of the `most` oldest connections."""
-        return [connection_info(upstream) for upstream in islice(self.connections, most)]
 
-    def lease(self) -> UpstreamConnection | None:
-        """Lease the newest idle connection whose idle time is within the estimate, else None."""
-        if not self._idle:
-            return self._lease_idle(self.idle_connections.limit)
-        self.counts.reused += 1
-        return self._idle.popitem()[0]
+    # --- leasing
 
-    def lease_quiet(self) -> UpstreamConnection | None:
-        """Lease a connection for a request that cannot be retried: with the strict idle limit, and only if the kernel
-        has received no close for it."""
-        while (upstream := self._lease_strict()) is not None:
-            if upstream.is_quiet():
-                return upstream
-            upstream.closed_by = WORKER
-            upstream.close()
-        return None
+    @abstractmethod
+    def lease(self) -> UpstreamRequest | None:
+        """Lease an open connection, or a stream on one, for a request that may be retried; else None."""
 
-    def _lease_strict(self) -> UpstreamConnection | None:
-        limit = self.idle_connections.strict_limit
-        if not self._idle:
-            return self._lease_idle(limit)
-        if limit < 2 * MIN_IDLE_AGE:  # greatest idle time of a connection in `_idle`
-            return None
-        self.counts.reused += 1
-        return self._idle.popitem()[0]
+    @abstractmethod
+    def lease_quiet(self) -> UpstreamRequest | None:
+        """Lease for a request that cannot be retried: only where nothing indicates a close by the worker."""
 
-    def _lease_idle(self, limit: float) -> UpstreamConnection | None:
-        upstream = self.idle_connections.lease(limit)
-        if upstream is not None:
-            self.counts.reused += 1
-        return upstream
-
+    @abstractmethod
     def wait(self, waiter: LeaseWaiter) -> None:
-        """Queue a lease waiter and open a connection for it, unless a connect in progress is unclaimed.
+        """Queue a lease waiter, and open a connection if no connect in progress can serve it.
 
-        The waiter gets that connection, or one that is given back sooner. During a backoff it fails instead.
+        During a backoff the waiter fails instead.
         """
-        self.counts.cold += 1
-        if len(self._waiters) < self._unclaimed:
-            self._waiters.append(waiter)
-        elif self._may_open():
-            self._waiters.append(waiter)
-            self._start_opening(None)
-        else:
-            self._spare(waiter)
 
+    @abstractmethod
     def open(self, waiter: LeaseWaiter, *, is_trial: bool = False) -> None:
-        """Open a connection for this lease waiter alone, so that a retry does not get another stale one.
+        """Obtain an upstream that is not a stale connection, for a retry.
 
         During a backoff the waiter fails instead. A trial (`is_trial`), which tests whether connecting works, ignores
         the backoff.
         """
-        self.counts.cold += not is_trial
-        if is_trial or self._may_open():
-            self._start_opening(waiter)
-        else:
-            self._spare(waiter)
 
-    def open_ahead(self) -> bool:
-        """Preconnect: open a connection that no request waits for. Returns whether that is allowed."""
-        may_open = self._may_open() and self._takes_back and not self.route.is_down
-        if may_open:
-            self._start_opening(None)
-        return may_open
+    # --- lifetime
 
-    def _may_open(self) -> bool:
-        return not self.backoff.is_backing_off or self.backoff.may_try(self.opening, self._pools.now())
-
-    def _spare(self, waiter: LeaseWaiter) -> None:
-        """Fail a lease waiter with the last connect error. Deferred to the next loop iteration: the caller is not
-        re-entrant."""
-        self.counts.spared += 1
-        error = self.last_error or ConnectFailed("no connection could be opened just now")
-        asyncio.get_running_loop().call_soon(waiter.connect_failed, error)
-
-    def give_back(self, upstream: UpstreamConnection) -> None:
-        """Take back a leased connection: keep it if it can be reused, else close it."""
-        now = self._pools.cached_time
-        upstream.requests_left = left = upstream.requests_left - 1
-        if not (upstream.is_reusable and self._takes_back and left) or now > upstream.retire_at:
-            upstream.close()
-            return
-        upstream.idle_since = now
-        self._idle[upstream] = None
-        if self._waiters and not self._is_serving:
-            self._serve_waiters()
-
-    def _serve_waiters(self) -> None:
-        """Serve lease waiters one at a time. Not re-entrant: a cancelled waiter gives its connection back at once, and
-        a thousand of them would recurse."""
-        self._is_serving = True
-        try:
-            while self._waiters and self._idle:
-                self.counts.reused += 1
-                self._waiters.popleft().connected(self._idle.popitem()[0])
-        finally:
-            self._is_serving = False
-
-    def connection_closed(self, upstream: UpstreamConnection) -> None:
-        """Remove a closed connection, idle or leased, from the pool and count why it closed."""
-        if not upstream.is_counted:  # it closed, or timed out, while being opened
-            return
-        self.counts.count_closed(upstream.closed_by)
-        if upstream in self._idle:
-            del self._idle[upstream]
-            self.counts.count_lost(self.idle_connections.lost(upstream))
-        elif self.idle_connections.discard(upstream):
-            self.counts.count_lost(self.idle_connections.lost(upstream))
-        elif upstream.has_died and upstream.idle_since and upstream not in self.preconnect.heartbeats:
-            self.counts.died += 1
-            self.idle_connections.died(upstream)
-        del self.connections[upstream]
-        self._pools.open_connections -= 1
-
+    @abstractmethod
     def prune(self, now: float) -> None:
-        """Sweep: move idle connections to `IdleConnections`, close those idle for too long, and preconnect."""
-        while self._idle:
-            oldest = next(iter(self._idle))
-            if now - oldest.idle_since < MIN_IDLE_AGE:
-                break
-            del self._idle[oldest]
-            self.idle_connections.add(oldest)
-        limits = self._pools.limits
-        self.idle_connections.judge(now, self.counts.reused)
-        if len(self.idle_connections):
-            self.idle_connections.apply(limits.idle, self.trip)
-            self.idle_connections.expire(now, limits.idle)
-        if limits.warm or self.preconnect.heartbeats:
-            self.preconnect.look(now, limits, self._pools.room)
+        """Sweep: close connections that are too old or idle for too long, and preconnect."""
 
+    @abstractmethod
     def close_oldest(self) -> None:
         """Close the connection that has been idle longest."""
-        if len(self.idle_connections):
-            self.idle_connections.close_oldest()
-            return
-        upstream = next(iter(self._idle))
-        del self._idle[upstream]
-        upstream.close()
 
+    @abstractmethod
     def close_idle(self) -> None:
-        while self.idle:
-            self.close_oldest()
+        """Close all idle connections."""
 
+    @abstractmethod
     def apply(self, limits: PoolLimits) -> None:
         """Apply changed limits; learned estimates are kept."""
-        self.idle_timeout.rules, self.backoff.longest = limits.idle_timeout, limits.backoff
-        self.idle_connections.apply(limits.idle, self.trip)
 
+    @abstractmethod
     def keep_alive(self, is_wanted: bool) -> None:
         """Allow or forbid reuse of connections."""
-        self.keeps_alive = is_wanted
-        self._takes_back = is_wanted and not self.is_retired
-        if not is_wanted:
-            self.close_idle()
 
+    @abstractmethod
     def retire(self) -> None:
-        """Retire the pool of a removed endpoint: close idle connections and take none back."""
-        self.is_retired = True
-        self._takes_back = False
-        self.preconnect.stop()
-        self.close_idle()
+        """Retire the pool of a removed endpoint: close idle connections and keep none."""
 
+    @abstractmethod
     def close(self) -> list[asyncio.Task[None]]:
         """Retire the pool and cancel connects; returns the tasks to wait for."""
-        self.retire()
-        self._waiters.clear()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        return tasks
-
-    def _start_opening(self, waiter: LeaseWaiter | None) -> None:
-        # Before the task starts: by then the endpoint, and its TLS configuration, may have been removed.
-        tls = self._pools.tls.of(self.endpoint, self.alpn)
-        self._pools.make_room()
-        self.opening += 1
-        self._unclaimed += waiter is None
-        self._pools.open_connections += 1
-        task = asyncio.get_running_loop().create_task(self._open(waiter, tls))
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-
-    async def _open(self, waiter: LeaseWaiter | None, tls: ClientTls | None) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        try:
-            route, timeout = self.route, self._pools.limits.connect_timeout
-            upstream = await connect(self, route.host, route.port, timeout, tls, route)
-        except ConnectFailed as error:
-            self._opening_failed(error, waiter)
-        except Exception as error:  # a fault of the balancer: fail the waiter, then re-raise
-            self.route.failed(fault := internal_failure(error))
-            self._opening_failed(fault, waiter)
-            raise
-        except BaseException:
-            self._stop_opening(waiter)
-            raise
-        else:
-            self.trip = upstream.phases.trip or loop.time() - begun
-            self._record_connect_time(upstream.phases.appconnect or self.trip)
-            self._opened(upstream, waiter)
-
-    def _record_connect_time(self, seconds: float) -> None:
-        """Update the moving average of connect times."""
-        self.connect_time += (seconds - self.connect_time) * (
-            CONNECT_TIME_WEIGHT if self.connect_time else 1.0
-        )
-
-    def _stop_opening(self, waiter: LeaseWaiter | None) -> None:
-        self.opening -= 1
-        self._unclaimed -= waiter is None
-        self._pools.open_connections -= 1
-
-    def _opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
-        self._stop_opening(waiter)
-        self.counts.failed += 1
-        self.backoff.failed(self._pools.now())
-        self.last_error = bare(error)
-        if waiter is None and self._waiters:
-            waiter = self._waiters.popleft()
-        if waiter is not None:
-            waiter.connect_failed(error)
-
-    def _opened(self, upstream: UpstreamConnection, waiter: LeaseWaiter | None) -> None:
-        self.opening -= 1
-        self._unclaimed -= waiter is None
-        self.counts.count_opened(upstream.phases)
-        self.backoff.succeeded()
-        self.connections[upstream] = None
-        self._equip(upstream)
-        if upstream.is_closed:
-            self.connection_closed(upstream)
-        if waiter is None and self._waiters:
-            waiter = self._waiters.popleft()
-        if waiter is None:
-            upstream.requests_left += 1  # it has served no request; `give_back` counts one
-            self.give_back(upstream)
-        elif upstream.is_closed:  # closed since the handshake
-            waiter.connect_failed(ConnectFailed("the worker closed the connection at once"))
-        else:
-            waiter.connected(upstream)
-
-    def _equip(self, upstream: UpstreamConnection) -> None:
-        """Set the connection's maximum age and number of requests, with jitter."""
-        limits, rng = self._pools.limits, self._pools.rng
-        upstream.is_counted = True
-        upstream.opened_at = self._pools.cached_time
-        upstream.retire_at = upstream.opened_at + limits.lifetime(rng)
-        upstream.granted = upstream.requests_left = limits.grant(rng)
-
-
-def bare(error: ConnectFailed) -> ConnectFailed:
-    """Strip the traceback, context and cause of a kept error; their frames would keep lease waiters alive."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
-    return error

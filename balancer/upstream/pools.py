@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Protocol
 
 from balancer.tls.contexts import UpstreamTls
+from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import NATIVE, Pool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.route import Routes
@@ -109,7 +110,7 @@ class Pools:
     def _new(self, endpoint: Endpoint) -> Pool:
         transport = self.transports.get(endpoint.id, NATIVE)
         if transport == NATIVE:
-            return Pool(endpoint, self)
+            return ConnectionPool(endpoint, self)
         # Imported here because it imports this module, and most configurations do not need it.
         from balancer.upstream.transports import pool_of
 

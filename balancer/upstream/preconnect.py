@@ -15,7 +15,7 @@ from balancer.upstream.peak import Peak
 
 if TYPE_CHECKING:
     from balancer.upstream.connection import UpstreamConnection
-    from balancer.upstream.pool import Pool
+    from balancer.upstream.connection_pool import ConnectionPool
     from balancer.upstream.pool_limits import PoolLimits
 
 CONNECT_TIMES: Final = 3
@@ -29,7 +29,7 @@ JITTER_FLOOR: Final = 1.0
 class Preconnect:
     """Preconnect of one endpoint. `heartbeats`: heartbeats in flight by their connections."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
         self._peak = Peak()
         self.heartbeats: dict[UpstreamConnection, Heartbeat] = {}

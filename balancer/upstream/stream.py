@@ -1,15 +1,15 @@
-"""Upstream stream: one request on a multiplexed connection, with the interface of `UpstreamConnection`.
+"""Upstream stream: one request on a multiplexed connection; implements `UpstreamRequest`.
 
 It takes the HTTP/1.1 head and the framed body that a connection would send, and reports the response in the same
 events. The multiplexed connection gets the request parsed (`http1/field_list.py`) and the body without framing.
 Responses are validated as strictly as over HTTP/1.1: the body must have the length that its head declares, since the
 client gets the same head.
 
-    carrier.begin(errand, outline) -> Stream     sends the request's head; its body follows by the stream
-    errand.took_head(head), took_body(data), took_end(trailers)      parts of the response, in order
-    errand.tell()                                passes on all parts so far: once for each read
-    errand.fail(error)                           instead of `receive_end`; never from within `begin`
-    errand.paused(), errand.resumed()            the buffer of the request's body is full / has drained
+    connection.begin(stream, outline) -> Stream   sends the request's head; its body follows by the stream
+    stream.receive_head(head), receive_body(data), receive_end(trailers)      parts of the response, in order
+    stream.deliver()                              passes on all parts so far: once for each read
+    stream.fail(error)                            instead of `receive_end`; never from within `begin`
+    stream.paused(), stream.resumed()             the buffer of the request's body is full / has drained
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from balancer.http1.field_list import FieldList, parse_head
 from balancer.http1.fields import END_OF_HEAD, Framing
 from balancer.http1.response_head import INTERIM_LIMIT, Response, ResponseHeads, bound_size
 from balancer.upstream.connect_phases import NOTHING, Phases
-from balancer.upstream.connection import ConnectionOwner, ResponseSink, UpstreamConnection
 from balancer.upstream.pool_limits import UNBOUNDED
+from balancer.upstream.request import ResponseSink, UpstreamRequest
 
 if TYPE_CHECKING:
     from balancer.upstream.pool_limits import PoolLimits
@@ -106,28 +106,44 @@ class MultiplexedConnection(Protocol):
         """Age the connection; called by the sweep at `now`."""
 
 
+class StreamOwner(Protocol):
+    """Owner of a stream, its pool."""
+
+    def give_back(self, stream: UpstreamStream) -> None: ...
+
+
 def drop(data: bytes) -> None:
     """Discard data; replaces `write` on an ended stream."""
 
 
-class UpstreamStream(UpstreamConnection):
+class UpstreamStream(UpstreamRequest):
     """Upstream stream of one request; created by a lease and never reused."""
 
     __slots__ = (
         "_framed",
         "_head_delivered",
+        "_interims",
         "_is_ended",
+        "_is_head_request",
         "_is_released",
         "_left",
+        "_owner",
         "_pieces",
+        "_reading_paused",
+        "_response",
+        "_sink",
         "_stream",
         "_trailers",
-        "carrier",
+        "connection",
     )
 
-    def __init__(self, owner: ConnectionOwner, carrier: MultiplexedConnection) -> None:
-        super().__init__(owner)
-        self.carrier = carrier
+    def __init__(self, owner: StreamOwner, connection: MultiplexedConnection) -> None:
+        self._owner = owner
+        self.connection = connection
+        self.idle_since = 0.0
+        self.is_closed = False
+        self.phases = NOTHING
+        self.read_size = 0
         self.write = self._write
         self._framed: Body | None = None  # parser of the request's body
         self._stream: Stream | None = None
@@ -137,6 +153,10 @@ class UpstreamStream(UpstreamConnection):
         self._head_delivered = False  # the head has been passed to the sink
         self._is_ended = False  # the response is complete
         self._is_released = False
+        self._sink: ResponseSink | None = None
+        self._is_head_request = self._reading_paused = False
+        self._response: Response | None = None  # its final head
+        self._interims = 0  # responses before the final one
 
     # --- towards the worker
 
@@ -151,7 +171,7 @@ class UpstreamStream(UpstreamConnection):
             return
         outline = parse_head(head[:end])
         self._framed = outline.framed()
-        self._stream = self.carrier.begin(self, outline)
+        self._stream = self.connection.begin(self, outline)
         if end < len(head):
             self._write(head[end:])
 
@@ -165,22 +185,28 @@ class UpstreamStream(UpstreamConnection):
             self._framed = None
             stream.send_end(body.trailers)
 
+    def hand_over(self, sink: ResponseSink) -> None:
+        """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
+        self._sink = sink
+
     def release(self) -> None:
-        """End the request and give the stream back to its pool."""
-        self._release()
+        """End the request and give the stream back to its pool, once."""
+        if self._is_released:
+            return
+        self._is_released = self.is_closed = True
+        self.write = drop  # a bound method of this object would be a reference cycle
+        stream, self._stream = self._stream, None
+        if stream is not None and (self._framed is not None or not self._is_ended or stream.unsent):
+            stream.cancel()
+        self._owner.give_back(self)
 
     def close(self) -> None:
         """Cancel the request; its sink gets no further events."""
         self._sink = None
-        self._release()
-
-    def detach(self) -> bytes:
-        """Close the stream: it cannot become a tunnel, and a 101 response is refused before."""
-        self.close()
-        return b""
+        self.release()
 
     def is_quiet(self) -> bool:
-        return self.carrier.is_quiet()
+        return self.connection.is_quiet()
 
     @property
     def unsent(self) -> int:
@@ -199,17 +225,6 @@ class UpstreamStream(UpstreamConnection):
             self._reading_paused = False
             self._stream.resume()
 
-    def _release(self) -> None:
-        """Give the stream back to the pool, once."""
-        if self._is_released:
-            return
-        self._is_released = self.is_closed = True
-        self.write = drop  # a bound method of this object would be a reference cycle
-        stream, self._stream = self._stream, None
-        if stream is not None and (self._framed is not None or not self._is_ended or stream.unsent):
-            stream.cancel()
-        self._owner.give_back(self)
-
     # --- from the multiplexed connection
 
     def receive_head(self, head: bytes) -> None:
@@ -220,7 +235,7 @@ class UpstreamStream(UpstreamConnection):
             if self._response is not None:
                 raise MalformedResponse("a second head within a response")
             bound_size(head)
-            response = self.carrier.heads.incoming(head)
+            response = self.connection.heads.incoming(head)
             if response.status == 101:
                 raise MalformedResponse("101 for a request without Upgrade")
         except MalformedResponse as error:
@@ -264,7 +279,7 @@ class UpstreamStream(UpstreamConnection):
             self._trailers = trailers
             self._is_ended = True
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         """Pass everything taken so far to the sink."""
         response, sink = self._response, self._sink
         if response is None or sink is None:
@@ -302,7 +317,7 @@ class UpstreamStream(UpstreamConnection):
         sink, self._sink = self._sink, None
         self._pieces = []
         if sink is None:
-            self._release()
+            self.release()
             return
         self._cancel()
         sink.response_failed(error)

@@ -24,6 +24,7 @@ from balancer.control_plane import ControlPlane
 from balancer.downstream.timeouts import Sweep
 from balancer.proxy import Proxy
 from balancer.server import Server, new_event_loop
+from balancer.upstream.connection_pool import ConnectionPool
 from balancer.upstream.pool import Pool
 from policies.endpoint.state import EndpointState
 
@@ -436,6 +437,11 @@ class Stage:
         answer = await client.ask(request, to_head=to_head)
         await client.close()
         return answer
+
+    def connection_pool(self, endpoint: str = "w0") -> ConnectionPool:
+        pool = self.pool(endpoint)
+        assert isinstance(pool, ConnectionPool)
+        return pool
 
     def pool(self, endpoint: str = "w0") -> Pool:
         return self.proxy.pools.by_id[endpoint]

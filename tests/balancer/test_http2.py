@@ -20,7 +20,7 @@ from hyperframe.frame import SettingsFrame as Settings
 
 from balancer.errors import StreamRefused
 from balancer.http2.settings import PING_AFTER, PING_WAIT
-from balancer.upstream.connection import ResponseSink
+from balancer.upstream.request import ResponseSink
 from balancer.upstream.stream import UpstreamStream
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import PATIENCE, Message, ScriptedWorker, Stage, Wire, get, post, response
@@ -242,7 +242,7 @@ async def test_a_session_that_ends_between_lease_and_request(stage: Stage) -> No
     assert (await stage.ask(get())).body == b"hello"
     upstream = stage.pool().lease()
     assert isinstance(upstream, UpstreamStream)
-    upstream.carrier.close()
+    upstream.connection.close()
     failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     class Sink:

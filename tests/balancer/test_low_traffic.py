@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from balancer.upstream.connection_counts import PoolCounts
-from balancer.upstream.pool import Pool
+from balancer.upstream.connection_pool import ConnectionPool
 from tests.balancer.conftest import get, post
 from tests.balancer.far import Far
 
@@ -49,8 +49,8 @@ def run(
     return far
 
 
-def pools(far: Far) -> list[Pool]:
-    return list(far.proxy.pools.by_id.values())
+def pools(far: Far) -> list[ConnectionPool]:
+    return [pool for pool in far.proxy.pools.by_id.values() if isinstance(pool, ConnectionPool)]
 
 
 def total(far: Far, name: str) -> int:

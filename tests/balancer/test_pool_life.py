@@ -88,7 +88,7 @@ async def test_what_is_announced_is_believed(stage: Stage) -> None:
     await stage.ask(get())
     assert len(worker.connections) == 1
     sweeps(stage, 11)
-    assert (stage.pool().idle, stage.pool().idle_connections.idle_probe is not None) == (1, True)
+    assert (stage.pool().idle, stage.connection_pool().idle_connections.idle_probe is not None) == (1, True)
     await stage.ask(get())
     assert len(worker.connections) == 2
     told = proxy_status(stage.control_plane)["endpoints"][0]["connections"]
@@ -105,10 +105,10 @@ async def test_what_was_learned_outlasts_a_reload(stage: Stage) -> None:
     await stage.serve(await stage.worker(answering(KEPT)))
     await stage.ask(get())
     sweeps(stage, 2)
-    learned = stage.pool().idle_timeout
+    learned = stage.connection_pool().idle_timeout
     await stage.reload(pool={"idle_timeout": 7})
-    assert stage.pool().idle_timeout is learned
-    assert (learned.age, stage.pool().idle_connections.limit) == (10, 7)
+    assert stage.connection_pool().idle_timeout is learned
+    assert (learned.age, stage.connection_pool().idle_connections.limit) == (10, 7)
     sweeps(stage, 6)
     assert stage.pool().idle == 0
 
@@ -125,7 +125,7 @@ async def test_a_lookout_tells_of_a_longer_time(stage: Stage) -> None:
     sweeps(stage, 11)
     await stage.ask(get())
     sweeps(stage, 15)
-    assert stage.pool().idle_connections.limit > 15
+    assert stage.connection_pool().idle_connections.limit > 15
     opened = len(worker.connections)
     await stage.ask(get())
     assert len(worker.connections) == opened
@@ -179,7 +179,7 @@ async def test_dead_in_the_race(stage: Stage) -> None:
     counts = stage.pool().counts
     assert (counts.died, counts.closed_by_worker, counts.lost_idle) == (1, 1, 0)
     sweeps(stage, 1.25)
-    assert stage.pool().idle_timeout.age < 2
+    assert stage.connection_pool().idle_timeout.age < 2
 
 
 async def test_a_floor_that_follows_the_load(stage: Stage) -> None:
@@ -311,7 +311,7 @@ async def test_a_failure_that_is_remembered_keeps_nobody(stage: Stage, transport
     address = f"http://127.0.0.1:{stage.dead_port()}"
     await stage.serve(endpoints=[{"id": "w0", "address": address, "transport": transport}], retries=0)
     assert (await stage.ask(get())).status == 502
-    error = stage.pool().last_error
+    error = stage.pool().connector.last_error
     assert error is not None
     assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
     assert "refused" in (stage.pool().last_fault or "")
@@ -339,7 +339,7 @@ def test_one_connect_at_a_time_to_an_endpoint_in_trouble() -> None:
         stage.dialling = "accept"
         asked(stage, 1)
         asked(stage, 5)
-        assert (pool.leased, pool.backoff.is_backing_off) == (6, False)
+        assert (pool.leased, pool.connector.backoff.is_backing_off) == (6, False)
         stage.leave()
         assert not stage.left_behind()
 
@@ -374,7 +374,7 @@ def test_trouble_at_one_sends_requests_to_the_other() -> None:
     with Wireless(2, retries=2, outlier_detection=(("failures", 0),), seed=1) as stage:
         troubled = stage.proxy.pools.by_id["w0"]
         for _ in range(FAILURES):
-            troubled.backoff.failed(stage.loop.now())
+            troubled.connector.backoff.failed(stage.loop.now())
         stage.worker_script = lambda peer: peer.send(ANSWER)
         client = stage.client()
         client.send(post(b"once"))

@@ -16,10 +16,10 @@ from balancer.errors import ConnectFailed
 from balancer.http2.settings import PING_AFTER, PING_WAIT
 from balancer.tls.contexts import ClientTls
 from balancer.upstream.backoff import FAILURES
-from balancer.upstream.connection import UpstreamConnection
 from balancer.upstream.multiplexed_pool import MultiplexedPool
 from balancer.upstream.pool_limits import PoolLimits
 from balancer.upstream.pools import Pools
+from balancer.upstream.request import UpstreamRequest
 from balancer.upstream.stream import MultiplexedConnection
 from policies.facts import AdminState, Endpoint
 from tests.balancer.conftest import ManualClock, Stage, Wire, get, post, quiet_loop
@@ -33,11 +33,11 @@ class Waiting:
     """A `LeaseWaiter` that writes down what it hears, and asks again `times` times."""
 
     def __init__(self, pool: MultiplexedPool, times: int = 0) -> None:
-        self.heard: list[UpstreamConnection | ConnectFailed] = []
+        self.heard: list[UpstreamRequest | ConnectFailed] = []
         self._pool = pool
         self._times = times
 
-    def connected(self, upstream: UpstreamConnection) -> None:
+    def connected(self, upstream: UpstreamRequest) -> None:
         self.heard.append(upstream)
 
     def connect_failed(self, error: ConnectFailed) -> None:
@@ -60,15 +60,15 @@ async def test_a_fault_of_ours_is_told_at_once() -> None:
         raise RuntimeError("out of order")
 
     pool = pool_of(opener)
-    lessees = [Waiting(pool) for _ in range(3)]
+    waiters = [Waiting(pool) for _ in range(3)]
     with quiet_loop() as complaints:
-        for lessee in lessees:
-            pool.wait(lessee)
+        for waiter in waiters:
+            pool.wait(waiter)
         for _ in range(5):
             await asyncio.sleep(0)
     assert [str(complaint["exception"]) for complaint in complaints] == ["out of order"]
-    for lessee in lessees:
-        (error,) = lessee.heard
+    for waiter in waiters:
+        (error,) = waiter.heard
         assert isinstance(error, ConnectFailed)
         assert (str(error), error.inside) == (
             "the connection could not be opened",
@@ -87,12 +87,16 @@ async def test_one_connect_at_a_time_in_trouble() -> None:
         raise ConnectFailed("refused")
 
     pool = pool_of(opener)
-    lessee = Waiting(pool, times=20)
-    pool.wait(lessee)
+    waiter = Waiting(pool, times=20)
+    pool.wait(waiter)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert (opened, pool.backoff.is_backing_off, pool.counts.spared) == (FAILURES, True, 21 - FAILURES)
-    assert len(lessee.heard) == 21
+    assert (opened, pool.connector.backoff.is_backing_off, pool.counts.spared) == (
+        FAILURES,
+        True,
+        21 - FAILURES,
+    )
+    assert len(waiter.heard) == 21
     pool.open(Waiting(pool), is_trial=True)
     await asyncio.sleep(0)
     assert (opened, pool.counts.cold) == (FAILURES + 1, 21)

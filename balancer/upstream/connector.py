@@ -1,0 +1,135 @@
+"""Connector of one pool: opens its connections in tasks, counts connects, and backs off after failures.
+
+A pool decides when to open a connection and who gets it; the connector runs the connect and reports its end to the pool
+(`ConnectorOwner`). What an opened connection is depends on the transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+
+from balancer.errors import ConnectFailed
+from balancer.upstream.backoff import Backoff
+from balancer.upstream.dial import internal_failure
+
+if TYPE_CHECKING:
+    from balancer.tls.contexts import ClientTls
+    from balancer.upstream.connect_phases import Phases
+    from balancer.upstream.connection_counts import PoolCounts
+    from balancer.upstream.pool import LeaseWaiter
+    from balancer.upstream.pools import Pools
+    from balancer.upstream.route import Route
+
+CONNECT_TIME_WEIGHT: Final = 0.3
+"""Weight of the last connect in `connect_time`. It is small, because one repeated SYN takes a second."""
+
+C = TypeVar("C")
+
+
+class ConnectorOwner(Protocol[C]):
+    """Pool that a connector opens connections for. `alpn`: protocol offered in the TLS handshake."""
+
+    alpn: str
+
+    async def connect(self, tls: ClientTls | None) -> C:
+        """Open a connection. Raises `ConnectFailed`."""
+
+    def connection_opened(self, connection: C, waiter: LeaseWaiter | None, elapsed: float) -> None:
+        """Take an opened connection; `elapsed`: seconds that the connect took."""
+
+    def opening_failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        """Fail the lease waiters of a failed connect."""
+
+
+class Connector(Generic[C]):
+    """Connects of one pool. `opening`: connects in progress; `unclaimed`: those not bound to a lease waiter. `trip`:
+    seconds of the last TCP connect. `connect_time`: moving average of the seconds until a request can be sent, TLS
+    included. `last_error`: of the last failed connect."""
+
+    def __init__(self, owner: ConnectorOwner[C], route: Route, counts: PoolCounts, pools: Pools) -> None:
+        self.opening = self.unclaimed = 0
+        self.trip = self.connect_time = 0.0
+        self.backoff = Backoff(pools.rng, pools.limits.backoff)
+        self.last_error: ConnectFailed | None = None
+        self._owner = owner
+        self._route = route
+        self._counts = counts
+        self._pools = pools
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of start
+
+    @property
+    def may_open(self) -> bool:
+        """Whether the backoff allows a connect now."""
+        return not self.backoff.is_backing_off or self.backoff.may_try(self.opening, self._pools.now())
+
+    def open(self, waiter: LeaseWaiter | None) -> None:
+        """Start a connect, for `waiter` alone unless it is None."""
+        # Before the task starts: by then the endpoint, and its TLS configuration, may have been removed.
+        tls = self._pools.tls.of(self._route.endpoint, self._owner.alpn)
+        self._pools.make_room()
+        self.opening += 1
+        self.unclaimed += waiter is None
+        self._pools.open_connections += 1
+        task = asyncio.get_running_loop().create_task(self._open(waiter, tls))
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    def fail_in_backoff(self, waiter: LeaseWaiter) -> None:
+        """Fail a lease waiter with the last connect error. Deferred to the next loop iteration: the caller is not
+        re-entrant."""
+        self._counts.spared += 1
+        error = self.last_error or ConnectFailed("no connection could be opened just now")
+        asyncio.get_running_loop().call_soon(waiter.connect_failed, error)
+
+    def record_opened(self, phases: Phases, elapsed: float) -> None:
+        """Count an opened connection and end the backoff; `elapsed` replaces a phase that was not measured."""
+        self._counts.count_opened(phases)
+        self.backoff.succeeded()
+        self.trip = phases.trip or elapsed
+        weight = CONNECT_TIME_WEIGHT if self.connect_time else 1.0
+        self.connect_time += ((phases.appconnect or self.trip) - self.connect_time) * weight
+
+    def record_failed(self, error: ConnectFailed) -> None:
+        """Count a failed connect and keep its error."""
+        self._counts.failed += 1
+        # Without traceback, context and cause: their frames would keep lease waiters alive.
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        self.last_error = error
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel all connects; returns the tasks to wait for."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def _open(self, waiter: LeaseWaiter | None, tls: ClientTls | None) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            connection = await self._owner.connect(tls)
+        except ConnectFailed as error:
+            self._failed(error, waiter)
+        except Exception as error:  # a fault of the balancer: fail the waiters, then re-raise
+            self._route.failed(fault := internal_failure(error))
+            self._failed(fault, waiter)
+            raise
+        except BaseException:
+            self._ended(waiter)
+            self._pools.open_connections -= 1
+            raise
+        else:
+            self._ended(waiter)  # the connection counts as open until the pool removes it
+            self._owner.connection_opened(connection, waiter, loop.time() - begun)
+
+    def _ended(self, waiter: LeaseWaiter | None) -> None:
+        self.opening -= 1
+        self.unclaimed -= waiter is None
+
+    def _failed(self, error: ConnectFailed, waiter: LeaseWaiter | None) -> None:
+        self._ended(waiter)
+        self._pools.open_connections -= 1
+        self.backoff.failed(self._pools.now())
+        self.record_failed(error)
+        self._owner.opening_failed(error, waiter)

@@ -1,0 +1,96 @@
+"""Interface of one request to a worker: what the exchange uses of a leased upstream.
+
+Two classes implement it: `UpstreamConnection` (HTTP/1.1, one request at a time) and `UpstreamStream` (one request on a
+multiplexed connection). Both take the HTTP/1.1 head and the framed body, and report the response to a `ResponseSink`:
+
+    upstream.send(head, sink, method)   begins a request; upstream.write(data) adds framed bytes of its body
+    sink.response_whole(response, body)  a response complete in one read and of known length: replaces
+                                        started, body, ended
+    sink.response_started(response)     for each head, 1xx included
+    sink.response_body(data)            bytes of the body without framing, never empty
+    sink.response_paused()              everything read so far has been passed on, and more will follow
+    sink.response_ended(trailers)       complete
+    sink.response_failed(error)         instead of response_ended: an `UpstreamError`
+    sink.upstream_paused() / upstream_resumed()      the write buffer is full / has drained
+
+`UpstreamRequest` is a class and not a `typing.Protocol`: mypyc compiles a call through a native class to a vtable call
+and an attribute of it to a field, but looks both up by name through a protocol.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from balancer.errors import UpstreamError
+    from balancer.http1.response_head import Response
+    from balancer.upstream.connect_phases import Phases
+
+
+class ResponseSink(Protocol):
+    """Receiver of the events of one response; see the module's docstring."""
+
+    def response_whole(self, response: Response, body: bytes) -> None: ...
+    def response_started(self, response: Response) -> None: ...
+    def response_body(self, data: bytes) -> None: ...
+    def response_paused(self) -> None: ...
+    def response_ended(self, trailers: bytes) -> None: ...
+    def response_failed(self, error: UpstreamError) -> None: ...
+    def upstream_paused(self) -> None: ...
+    def upstream_resumed(self) -> None: ...
+
+
+class UpstreamRequest:
+    """Request side of a leased upstream; abstract.
+
+    `phases`: connect phases of its connection. `idle_since`: instant in seconds since which the connection had been
+    idle when it was leased, 0: it is new. `read_size`: maximum bytes of one read, 0: no body has spanned several reads.
+    """
+
+    __slots__ = ("idle_since", "is_closed", "phases", "read_size", "write")
+
+    idle_since: float
+    is_closed: bool
+    phases: Phases
+    read_size: int
+    write: Callable[[bytes], None]
+    """Write framed bytes of the request's body."""
+
+    @abstractmethod
+    def send(self, head: bytes, sink: ResponseSink, method: bytes) -> None:
+        """Begin a request; its response goes to `sink`."""
+
+    @abstractmethod
+    def hand_over(self, sink: ResponseSink) -> None:
+        """Send the remaining events of the response to `sink`. Must not be called once the response has ended."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """End the request and give the connection or stream back to its owner."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Cancel the request; its sink gets no further events."""
+
+    @abstractmethod
+    def is_quiet(self) -> bool:
+        """Whether nothing indicates that the worker has closed the connection."""
+
+    @property
+    @abstractmethod
+    def unsent(self) -> int:
+        """Bytes of the request in the write buffer."""
+
+    @abstractmethod
+    def set_read_size(self, size: int) -> None:
+        """Read at most `size` bytes at once from now on, where the transport allows it."""
+
+    @abstractmethod
+    def pause_reading(self) -> None:
+        """Stop reading: the receiver of the response cannot keep up."""
+
+    @abstractmethod
+    def resume_reading(self) -> None:
+        """Resume reading after `pause_reading`."""
