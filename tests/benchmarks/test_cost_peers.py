@@ -221,13 +221,13 @@ def test_names_of_peers() -> None:
 def test_a_case_says_who_takes_part() -> None:
     """All, the proxies, or a unit of ours for each policy and size."""
     everybody = list(PEERS.values())
-    assert units_of(CASES["get"], ["random"], everybody)[1:] == everybody
-    assert [unit.name for unit in units_of(CASES["half"], ["random"], everybody)] == [
+    assert units_of(CASES["get"], ["random"], [""], everybody)[1:] == everybody
+    assert [unit.name for unit in units_of(CASES["half"], ["random"], [""], everybody)] == [
         "steelyard random",
         "nginx",
         "haproxy",
     ]
-    sized = units_of(CASES["endpoints"], ["random", "round-robin"], everybody)
+    sized = units_of(CASES["endpoints"], ["random", "round-robin"], [""], everybody)
     assert [unit.endpoints for unit in sized] == [2, 10, 100, 1000] * 2
     assert [unit.connections for unit in sized] == [900, 900, 900, 250] * 2
 
