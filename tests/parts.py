@@ -133,6 +133,7 @@ def main() -> int:
     given = parser.parse_args()
     runner = Runner(given.seed, time.monotonic() + 60 * given.minutes)
     runner.run(first_tier() if given.tier == "first" else second_tier())
+    print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")
     print(f"Not run: {', '.join(runner.left_out) or 'nothing'}.")
     print(f"Failed: {', '.join(runner.failed) or 'nothing'}.")
     return bool(runner.failed)
