@@ -11,15 +11,12 @@ FUZZ = .venv-fuzz
 MINUTES ?= 10
 SEEDS ?= 10000
 
-# Parts of the tests, two at a time, the longest first; each shows what it has said when it ends. `rest` is whatever no
-# part names. Tests of time run alone, before. Coverage of policies and balancer is that of their own tests.
-ALONE = workers
-BESIDE = experiments balancer policies simulated benchmarks rest faultsim
-COVERED = policies balancer
-COVERAGE = $(if $(filter $(COVERED),$*),$(COVERED:%=--cov=%) --cov-report=)
-NAMED = $(filter-out rest,$(ALONE) $(BESIDE))
-WHERE = $(if $(filter rest,$*),tests $(NAMED:%=--ignore=tests/%),tests/$*)
-SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+# Tests draw the same examples in every run. FRESH=1 draws a seed for others, SEED=… repeats one.
+ifdef FRESH
+SEED ?= $(shell $(PYTHON) -c 'from secrets import randbelow; print(randbelow(1 << 40))')
+endif
+SEED := $(SEED)
+SEEDED = $(if $(SEED),--seed=$(SEED))
 
 # A checkout that was moved or copied takes its virtual environment along, which then leads back to the old place.
 ifneq "$(shell cat $(VENV)/checkout 2>/dev/null)" "$(CURDIR)"
@@ -38,24 +35,21 @@ CHECKOUT_LAST = $(1)/python -c 'import sys, sysconfig; from pathlib import Path;
   Path(sysconfig.get_path("purelib"), "steelyard-checkout.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint serve compiled bench fuzz faultsim clean stale $(ALONE:%=test-%) $(BESIDE:%=test-%)
+.PHONY: help demo test test-all lint serve compiled bench fuzz faultsim clean stale
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/installed ## install, run the quick experiment, print the table and where the report is
 	@rm -rf $(DEMO)
 	$(RUN) experiments run --quick --out $(DEMO)
 
-test: lint ## install, then lint, types and all tests with coverage of policies and balancer
-	@rm -f .coverage .coverage.*
-	$(MAKE) --no-print-directory $(ALONE:%=test-%)
-	$(MAKE) --no-print-directory --keep-going --jobs=2 $(SYNC) $(BESIDE:%=test-%)
-	$(RUN) coverage combine --quiet
-	$(RUN) coverage report --fail-under=90
+test: lint ## install, then lint, types and the first tier of the tests: what every change must pass
+	$(RUN) tests.parts first $(SEEDED)
 
-$(ALONE:%=test-%) $(BESIDE:%=test-%): test-%:
-	COVERAGE_FILE=.coverage.$* $(RUN) pytest $(WHERE) $(COVERAGE)
+test-all: test ## the same, then peers, coverage, the compiled build, real experiments and images; FRESH=1 for new seeds
+	.ci/peers
+	$(RUN) tests.parts second $(SEEDED)
 
 lint: $(VENV)/installed-dev ## style, formatting and types
 	$(RUN) ruff check .

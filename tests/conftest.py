@@ -1,4 +1,4 @@
-"""Admin sockets of the units under test go to a directory of the test run's own."""
+"""Fixed or fresh seeds for a test run, and a directory of its own for admin sockets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,29 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile("fresh", derandomize=False, database=None, deadline=None, print_blob=True)
+settings.load_profile("fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="draw examples and faults from this seed, not the fixed ones")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Pass `--seed` on to hypothesis, whose own hook reads its options after this one."""
+    seed = config.getoption("--seed")
+    if seed is not None:
+        settings.load_profile("fresh")
+        config.option.hypothesis_seed = str(seed)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.getoption("--seed")
+    return "seeds: fixed" if seed is None else f"seeds: --seed={seed} repeats them"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.second_tier
+
 ROOT = Path(__file__).resolve().parent.parent
 
 LOST = "Unsupported default attribute value"
@@ -33,7 +35,7 @@ def hot_modules() -> list[str]:
     raise LookupError("setup.py has no HOT")
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(240)
 def test_mypyc_takes_every_hot_module(tmp_path: Path) -> None:
     hot = hot_modules()

@@ -246,6 +246,7 @@ async def test_the_address_is_bounded_like_any_other(stage: Stage) -> None:
 # --- processes and programs
 
 
+@pytest.mark.second_tier
 async def test_several_processes_share_it(start: Start, stage: Stage, runtime: Path) -> None:
     """One socket for the unit; it stays when one of them is killed, and goes with the unit."""
     program = await start(*workers(await stage.worker(response())), "--processes", "2")
@@ -259,6 +260,7 @@ async def test_several_processes_share_it(start: Start, stage: Stage, runtime: P
     assert not os.listdir(runtime)
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("processes", ["1", "2"])
 async def test_it_is_handed_over_with_the_port(
     start: Start, stage: Stage, runtime: Path, processes: str

@@ -149,6 +149,7 @@ async def test_frames_between_parts_of_a_response(stage: Stage) -> None:
     assert (await stage.ask(get())).body == b"xxxx"
 
 
+@pytest.mark.second_tier
 async def test_a_worker_that_reads_no_answers(stage: Stage) -> None:
     """A long body fills what the kernel takes; then answers to PING would wait here without end."""
     pings = FRAMES["ping"] * (IDLE_LIMIT - 100)

@@ -16,6 +16,8 @@ from balancer.process.socket_handover import LISTENING, Inherited
 from tests.balancer.conftest import Stage, Wire, get, response
 from tests.balancer.programs import Load, Start, starting, workers
 
+pytestmark = pytest.mark.second_tier
+
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from balancer.downstream.client import Client
@@ -517,7 +517,6 @@ SPACE = st.sampled_from([b"", b" ", b"\t ", b"  "])
 LINES = st.lists(st.tuples(PLAIN, SPACE, VALUE), max_size=12)
 
 
-@settings(derandomize=True)
 @given(LINES, st.lists(st.tuples(st.integers(0, 12), SPECIAL), max_size=4), st.booleans())
 def test_any_other_field_of_a_request_passes_unchanged(
     lines: list[tuple[bytes, bytes, bytes]], specials: list[tuple[int, bytes]], is_trusted: bool
@@ -534,7 +533,6 @@ def test_any_other_field_of_a_request_passes_unchanged(
     assert passed == plain
 
 
-@settings(derandomize=True)
 @given(LINES, st.booleans(), st.booleans())
 def test_any_other_field_of_a_response_passes_unchanged(
     lines: list[tuple[bytes, bytes, bytes]], has_length: bool, names_hop: bool

@@ -22,6 +22,8 @@ from tests.balancer.http_rows.row import Row
 from tests.balancer.http_rows.table import ROWS
 from tests.balancer.http_rows.verdicts import observed, wanted
 
+pytestmark = pytest.mark.second_tier
+
 WAITS = 0.2
 """Seconds after which a peer that is known to wait is believed to."""
 

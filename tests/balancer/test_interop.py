@@ -18,6 +18,8 @@ from aiohttp import ClientSession, web
 
 from tests.balancer.conftest import Stage, get
 
+pytestmark = pytest.mark.second_tier
+
 MIB = 1 << 20
 SIZES = [0, 1, MIB]
 

@@ -14,6 +14,8 @@ from balancer.config.load import ConfigError, load
 from tests.balancer.conftest import Message, Stage, Wire, get, response
 from tests.balancer.programs import PATIENCE, Load, Program, Start, process_of, starting, workers
 
+pytestmark = pytest.mark.second_tier
+
 LOCAL = b"localhost"
 
 

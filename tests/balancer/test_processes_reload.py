@@ -15,6 +15,8 @@ from tests.balancer.conftest import ScriptedWorker, Stage, get, response
 from tests.balancer.programs import Program, starting
 from tests.balancer.test_processes import are_two_without, control, patiently
 
+pytestmark = pytest.mark.second_tier
+
 Start = Callable[..., Awaitable[Program]]
 
 

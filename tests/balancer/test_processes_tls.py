@@ -16,6 +16,8 @@ from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import ScriptedWorker, Stage, response
 from tests.balancer.programs import PATIENCE, Program, Start, starting
 
+pytestmark = pytest.mark.second_tier
+
 CLIENTS = 24
 
 

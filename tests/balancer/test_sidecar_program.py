@@ -16,6 +16,8 @@ from balancer.__main__ import main
 from tests.balancer.conftest import Stage, get, response
 from tests.balancer.test_main import client_of
 
+pytestmark = pytest.mark.second_tier
+
 PATIENCE = 30.0
 Run = Callable[..., Awaitable[Process]]
 

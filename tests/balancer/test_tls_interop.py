@@ -13,6 +13,8 @@ import pytest
 from tests.balancer.certificates import Shelf
 from tests.balancer.conftest import Stage, get, response
 
+pytestmark = pytest.mark.second_tier
+
 Ask = Callable[[str, Path], Awaitable[bytes]]
 BODY = b"0123456789abcdef" * 20_000
 

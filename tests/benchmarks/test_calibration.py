@@ -20,6 +20,8 @@ from experiments.campaign.shelf import load_scenario
 from experiments.errors import BadInputError
 from experiments.load.samples import Run
 
+pytestmark = pytest.mark.second_tier
+
 
 def weather(spread: float, scenario: Scenario, entry: Entry, block: int, order: int, seed: int) -> Run:
     """One request, and its latency is weather: log-normal, `spread` for a pair. Thousands of runs a second."""

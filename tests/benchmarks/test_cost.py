@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import cli
 from experiments import cpu_time
+from tests.command_line import run_in_process
 
 pytestmark = pytest.mark.skipif(not cpu_time.is_known_here(), reason="processor time is read on Linux only")
 
@@ -49,7 +51,7 @@ def bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProce
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     """It names the option and what is allowed, before anything is started."""
-    done = bench(*arguments)
+    done = run_in_process(cli, "benchmarks", "cost", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -79,6 +81,7 @@ def test_a_tiny_run_makes_a_row_with_nothing_but_python(tmp_path: Path) -> None:
     assert [bound["met"] for bound in found["bounds"]] == [None, None]
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("case", ["get1m", "post16k"])
 def test_every_case_goes_through_every_peer_that_is_here(case: str, tmp_path: Path) -> None:
     """Whatever is on the PATH takes part; nobody answers with an error."""
@@ -97,6 +100,7 @@ def written(folder: Path, *arguments: str, path: str | None = None) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+@pytest.mark.second_tier
 def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -> None:
     """With the proxies only, and without an error."""
     found = written(tmp_path, "--case", "idle", "--connections", "40")
@@ -106,6 +110,7 @@ def test_the_idle_case_takes_as_many_connections_as_it_is_told(tmp_path: Path) -
     assert found["cases"][0]["plan"]["case"]["kind"] == "bytes/connection"
 
 
+@pytest.mark.second_tier
 def test_another_build_is_measured_beside_this_one(tmp_path: Path) -> None:
     """The same interpreter as the other build: both are measured in each block, and their ratio has a verdict."""
     found = written(tmp_path, "--peers", "none", "--against", sys.executable)
@@ -116,6 +121,7 @@ def test_another_build_is_measured_beside_this_one(tmp_path: Path) -> None:
     assert found["bounds"][0]["bound"] == "steelyard least-in-flight at most 1.02 × the other build"
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(len(cpu_time.cores()) < 2, reason="needs two cores")
 def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
     """One rate, known before the first run, half of the least capacity."""
@@ -125,6 +131,7 @@ def test_the_half_case_offers_the_same_to_everybody(tmp_path: Path) -> None:
     assert all(run["requests"] > 0 and run["figure"] > 0 for run in found["runs"])
 
 
+@pytest.mark.second_tier
 def test_the_endpoints_case_has_a_unit_for_each_size(tmp_path: Path) -> None:
     """Four sizes and one bound; `--connections` holds for all of them."""
     found = written(tmp_path, "--case", "endpoints", "--policies", "random")
@@ -133,6 +140,7 @@ def test_the_endpoints_case_has_a_unit_for_each_size(tmp_path: Path) -> None:
     assert [bound["bound"].split(" from ")[0] for bound in found["bounds"]] == ["steelyard random flat"]
 
 
+@pytest.mark.second_tier
 def test_the_tls_case_needs_a_certificate(tmp_path: Path) -> None:
     """Without openssl nobody takes part, and it says so."""
     done = bench(*TINY, "--case", "tls", path=str(tmp_path))
@@ -140,6 +148,7 @@ def test_the_tls_case_needs_a_certificate(tmp_path: Path) -> None:
     assert "absent: steelyard least-in-flight (no program 'openssl' on the PATH" in done.stdout
 
 
+@pytest.mark.second_tier
 def test_ctrl_c_shows_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
     """Stopped after its first run: exit 130, a row for it, all that was started is gone."""
     file = tmp_path / "bench.json"

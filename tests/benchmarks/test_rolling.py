@@ -95,6 +95,7 @@ async def test_waiting_for_an_end_has_an_end() -> None:
 
 
 @LINUX
+@pytest.mark.second_tier
 @pytest.mark.timeout(120)
 def test_nobody_notices(tmp_path: Path) -> None:
     """Workers restarted, the unit reloaded and replaced: no request fails, whatever the machine."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import cli
 from benchmarks.cost.peers import ours
 from benchmarks.slow_clients.command import introduction
 from benchmarks.slow_clients.crowd import OPENINGS, SlowClient, ending, kinds
@@ -20,6 +21,7 @@ from benchmarks.slow_clients.runs import AGAIN, CROWDS, KINDS, QUIET, Plan, Run,
 from benchmarks.slow_clients.stalled import BOUND, Stalled
 from benchmarks.slow_clients.table import cells_of, doubts, rows_of, verdicts
 from experiments import cpu_time
+from tests.command_line import run_in_process
 
 OURS = "steelyard random"
 PLAN = Plan((ours("random"), ours("round-robin")), 20, 0.1, 50.0, 1.0, 4, 7, 0, 0)
@@ -194,16 +196,18 @@ def slow_clients(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     """It names the option and what is allowed, before anything is started."""
-    done = slow_clients(*arguments)
+    done = run_in_process(cli, "benchmarks", "slow-clients", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_help_shows_examples() -> None:
-    assert "Examples:\n    python -m benchmarks slow-clients " in slow_clients("--help").stdout
+    help_page = run_in_process(cli, "benchmarks", "slow-clients", "--help").stdout
+    assert "Examples:\n    python -m benchmarks slow-clients " in help_page
 
 
+@pytest.mark.second_tier
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 def test_a_tiny_run_goes_through_every_kind() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.__main__ import cli
 from benchmarks.cost.disturbance import LOOK, Spans, disturbances, widened
 from benchmarks.storm.command import doubts, introduction, pace_of
 from benchmarks.storm.crew import Executions, WorkerGroup, told
@@ -28,6 +29,7 @@ from benchmarks.storm.setups import OTHERS, haproxy, nginx, ours, steelyard
 from benchmarks.storm.table import rows_of
 from experiments import cpu_time
 from experiments.ports import lasting_ports, lowest_ephemeral
+from tests.command_line import run_in_process
 
 QUESTION = Question(7, is_post=True, body_size=300, answer_size=1000)
 HEAD = b"HTTP/1.1 200 OK\r\nX-Storm-Worker: west-1\r\nX-Storm-Id: p0000007\r\nContent-Length: 1000\r\n\r\n"
@@ -349,7 +351,7 @@ def storm(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     """It names the option and what is allowed, before anything is started."""
-    done = storm(*arguments)
+    done = run_in_process(cli, "benchmarks", "storm", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -362,6 +364,7 @@ INHERENT = {
 """What may fail in a storm on any machine: an answer that had begun cannot be asked for again, a POST never can."""
 
 
+@pytest.mark.second_tier
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not cpu_time.is_known_here(), reason="processes are pinned on Linux only")
 def test_a_short_storm(tmp_path: Path) -> None:

@@ -146,6 +146,7 @@ def moved(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return path, {"BALANCER_ENDPOINTS": json.dumps(endpoints)}
 
 
+@pytest.mark.second_tier
 def test_honcho_runs_the_procfile(moved: tuple[Path, dict[str, str]]) -> None:
     """The unit and its three workers come up, a page comes through, and SIGTERM ends all of them."""
     procfile, told = moved

@@ -134,7 +134,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(300)
 def test_the_steps_build_a_unit_that_serves(source: Path, tmp_path: Path) -> None:
     """In a clean directory, of the pure source: every RUN and COPY, then the command that the image begins with."""
@@ -145,9 +145,8 @@ def test_the_steps_build_a_unit_that_serves(source: Path, tmp_path: Path) -> Non
     serves(image, tmp_path, "pure")
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(os.environ.get("STEELYARD_SLOW") != "1", reason="compiles: STEELYARD_SLOW=1 runs it")
 def test_the_steps_build_a_compiled_unit(source: Path, tmp_path: Path) -> None:
     """As the image has it, with the hot path in an extension."""
     if shutil.which("cc") is None:

@@ -23,12 +23,14 @@ from matplotlib.image import imread
 from balancer.downstream.client import Client
 from balancer.errors import CLIENT_LEFT, ConnectFailed, ForwardingError, QueueTimeout, RequestRejected
 from balancer.log.formats import NEW, NOT_CONNECTED, Context, Entry, fault_of, json_line, text_line
+from experiments.__main__ import cli
 from experiments.errors import BadInputError
 from experiments.load.samples import Kind
 from experiments.log.reader import KINDS, LEFT_OUT, read_log, row_of
 from experiments.log.report import write_log_report
 from experiments.log.runs import log_runs
 from policies.facts import Endpoint
+from tests.command_line import run_in_process
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "access-log.md").read_text(encoding="utf-8")
@@ -251,6 +253,7 @@ def log_of_a_run(folder: Path, access: str) -> Path:
     return whole
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("name", ["text", "json"])
 def test_a_log_of_a_real_run_is_drawn(logs: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Through the command line: a table on the terminal, every request counted, figures with something in them.
@@ -287,8 +290,7 @@ def test_bad_input_is_one_line_and_exit_2(tmp_path: Path, content: str | None, m
     path = tmp_path / "a.log"
     if content is not None:
         path.write_text(content)
-    command = [sys.executable, "-m", "experiments", "from-log", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = run_in_process(cli, "experiments", "from-log", str(path))
     assert done.returncode == 2
     assert done.stderr.startswith(f"experiments: {path}: ")
     assert message in done.stderr

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.__main__ import cli
 from experiments.campaign.results import load_results
 from experiments.campaign.scenario import Scenario
 from experiments.campaign.shelf import packaged
+from tests.command_line import run_in_process
 from tests.experiments.offspring import children_of
 
 TINY = """
@@ -68,7 +70,7 @@ def experiments(*arguments: str, cwd: Path | None = None) -> subprocess.Complete
 )
 def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: str) -> None:
     """The line names the option or the field; there is no traceback."""
-    done = experiments(*arguments)
+    done = run_in_process(cli, "experiments", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
@@ -76,7 +78,7 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], message: s
 
 def test_list_shows_every_scenario_with_its_question() -> None:
     """One line each, indented under a heading; the default and those that cannot be run here are marked."""
-    lines = experiments("list").stdout.splitlines()
+    lines = run_in_process(cli, "experiments", "list").stdout.splitlines()
     shown = {line.split()[0]: line for line in lines if line.startswith("  ")}
     assert set(shown) == set(packaged())
     assert all("?" in line for line in shown.values())
@@ -120,12 +122,13 @@ def test_a_failed_threshold_is_exit_1_and_says_by_how_much(
 ) -> None:
     """The synthetic campaign has 2 % of failures where 0.1 % is allowed."""
     make_results(tmp_path / "r", blocks=1, requests=100, failures=0.2, stop_after=1)
-    done = experiments("report", str(tmp_path / "r"))
+    done = run_in_process(cli, "experiments", "report", str(tmp_path / "r"))
     assert done.returncode == 1
     assert "THRESHOLD FAILED" in done.stdout
     assert "missed by" in done.stdout
 
 
+@pytest.mark.second_tier
 def test_ctrl_c_leaves_a_report_and_no_process(tmp_path: Path) -> None:
     """Stopped in its second run: exit 130, the first run is on disk and reported on, nobody is left."""
     text = TINY.replace("requests = 60", "requests = 4000").replace("blocks = 1", "blocks = 9")

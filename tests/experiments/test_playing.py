@@ -77,6 +77,7 @@ def test_a_worker_without_a_link_cannot_be_moved_away() -> None:
         require_live(Scenario.model_validate(raw))
 
 
+@pytest.mark.second_tier
 async def test_workers_come_go_and_fail_in_one_run() -> None:
     """Nothing could not be done; who was added answers only then, who was killed and restarted answers again, and who
     fails is seen by clients. Nothing is said of when, which is the machine's business, but of before and after."""

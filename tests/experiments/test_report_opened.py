@@ -32,6 +32,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 WIDTHS = (1280, 390)
 
 pytestmark = [
+    pytest.mark.second_tier,
     pytest.mark.peer,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium here (apt-get install chromium)"),
     pytest.mark.timeout(180),

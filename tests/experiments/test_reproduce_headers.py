@@ -114,7 +114,7 @@ def test_the_length_of_an_answer() -> None:
 
 
 @pytest.mark.skipif(not is_known_here(), reason="reads processor time as Linux accounts for it")
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Both units answer, every way is measured, and what is written can be read."""

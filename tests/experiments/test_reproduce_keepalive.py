@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.__main__ import cli
 from experiments.report.canvas import to_png
 from experiments.reproduce.cells import (
     CELLS,
@@ -20,7 +21,8 @@ from experiments.reproduce.cells import (
     travelled,
 )
 from experiments.reproduce.figure import matrix_figure
-from tests.experiments.reproduced import quick_sitting, reproduce
+from tests.command_line import run_in_process
+from tests.experiments.reproduced import quick_sitting
 
 SETUP = Setup(one_way=0.015, service=0.0)
 
@@ -97,12 +99,12 @@ def test_the_figure_is_drawn() -> None:
 
 
 def test_bad_input_is_one_line_and_exit_2() -> None:
-    done = reproduce("keepalive", "--plots", "/nonexistent")
+    done = run_in_process(cli, "experiments", "reproduce", "keepalive", "--plots", "/nonexistent")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "--plots: /nonexistent is not a directory" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every cell is visited, none is faster than light, and what is written can be read."""

@@ -130,7 +130,7 @@ def test_clients_share_the_requests() -> None:
     assert sum(shares(10_000, 1000)) == 10_000
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every part is measured, nothing fails before a unit short of descriptors, and none is faster than light."""

@@ -91,7 +91,7 @@ def test_the_figure_is_drawn() -> None:
     assert to_png(reuse_figure(taken, rows, SOURCE)).startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every way that is here makes all calls of the mix, and ours fails none while the server ends connections."""

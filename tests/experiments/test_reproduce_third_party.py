@@ -155,7 +155,7 @@ def test_the_figure_is_drawn() -> None:
     assert to_png(third_party_figure(GOOD[:2])).startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.second_tier
 @pytest.mark.timeout(180)
 def test_a_quick_sitting(tmp_path: Path) -> None:
     """Every mode makes its calls, none fails, HTTP/2 opens fewer connections, and the watch speaks."""

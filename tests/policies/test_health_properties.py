@@ -112,7 +112,7 @@ def is_right(pool: Pool) -> None:
 
 
 @given(SIZES, EVENTS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_whatever_happens_the_rules_hold(sizes: list[int], events: list[Event]) -> None:
     """Never more than half ejected, panic exactly when under half are sound, and the list is what it should be."""
     pool = Pool(*sizes)
@@ -124,7 +124,7 @@ def test_whatever_happens_the_rules_hold(sizes: list[int], events: list[Event]) 
 
 @pytest.mark.no_cover
 @given(SIZES, EVENTS)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     """When nothing fails any more, all are back after the longest ejection."""
     pool = Pool(*sizes)
@@ -141,7 +141,7 @@ def test_every_ejection_ends(sizes: list[int], events: list[Event]) -> None:
     seed=st.integers(0, 1000),
     slow=st.booleans(),
 )
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 def test_nobody_starves_after_a_return(name: str, bad: set[int], seed: int, slow: bool) -> None:
     """Up to half of the pool fails for half a minute; a minute and a half later each has a third of its share."""
 

@@ -21,6 +21,8 @@ from experiments.report import figures_time, figures_workers, thinning
 from experiments.report.canvas import WIDE
 from experiments.report.palette import MOST_DRAWN, competitors
 
+pytestmark = pytest.mark.second_tier
+
 WORKERS = 100
 SCENARIO = f"""
 name = "hundreds"

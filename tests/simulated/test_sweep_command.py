@@ -19,17 +19,12 @@ from experiments.sweep.driver import Session, run_session
 from experiments.sweep.grid import Grid, checked_grid
 from experiments.sweep.outcome import compute
 from experiments.sweep.progress import Progress
+from tests.command_line import run_in_process
 from tests.simulated.standin import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = (sys.executable, "-W", "error", "-m", "tests.simulated.sweeping")
 GRID = 'name = "small"\nscenarios = ["steady"]\npolicies = ["random", "round-robin"]\nseeds = 8\nours = "random"\n'
-
-
-def experiments(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command and wait for its end."""
-    command = [sys.executable, "-m", "experiments", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, cwd=cwd, check=False)
 
 
 def small() -> Grid:
@@ -105,9 +100,12 @@ def test_report_takes_a_catalogue_too(catalogue: Path) -> None:
         (("matrix", "--scenarios", "nowhere"), "unknown scenario 'nowhere'; known: "),
     ],
 )
-def test_bad_input_gets_one_line(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input_gets_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
     (tmp_path / "g.toml").write_text(GRID, encoding="utf-8")
-    ran = experiments(*arguments, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ran = run_in_process(cli, "experiments", *arguments)
     assert ran.returncode == 2, ran.stderr
     assert message in ran.stderr
     assert ran.stderr.count("\n") == 1

@@ -34,7 +34,7 @@ PATIENCE = 100.0
 """Seconds after which a process is taken to hang."""
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.second_tier,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux: watches processes by pidfd"),
 ]

@@ -1,0 +1,143 @@
+"""Run the tests in parts, two at a time: python -m tests.parts first|second [--seed N] [--minutes M]
+
+`first` is what `make test` runs, `second` what `make test-all` adds. The parts of the second tier are in order of
+value: with `--minutes`, a part that does not fit into the time left is not begun, and the last lines name it. A part
+shows its output when it ends, whether others have failed or not. No part may need a port or a file that another takes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+ROOT = Path(__file__).resolve().parent.parent
+FIRST, SECOND = ("-m", "not second_tier"), ("-m", "second_tier")
+COMPILED = ".venv-compiled/bin/python"
+FOLDERS = ("balancer", "policies", "experiments", "simulated", "benchmarks", "faultsim")
+REST = ("tests", *(f"--ignore=tests/{folder}" for folder in (*FOLDERS, "workers", "deploy")))
+DATA_PATH = (
+    "ahead", "bounded", "properties", "smuggling", "storms", "timeouts", "tunnel", "admin", "spelling",
+    "transports", "http2", "floods",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """Commands that run one after another; `seconds` is how long they take on an idle machine with two cores."""
+
+    name: str
+    seconds: float
+    commands: tuple[tuple[str, ...], ...]
+    is_alone: bool = False
+
+
+def pytest_part(name: str, seconds: float, *arguments: str, is_alone: bool = False) -> Part:
+    return Part(name, seconds, (pytest(sys.executable, *arguments),), is_alone)
+
+
+def pytest(python: str, *arguments: str) -> tuple[str, ...]:
+    return (python, "-P", "-m", "pytest", "-q", *arguments)
+
+
+def first_tier() -> list[Part]:
+    """The longest first, so that both cores end together; the workers' times are compared with theory, so alone."""
+    return [
+        pytest_part("workers", 0, "tests/workers", *FIRST, is_alone=True),
+        *(pytest_part(folder, 0, f"tests/{folder}", *FIRST) for folder in FOLDERS),
+        pytest_part("deploy", 0, "tests/deploy", *FIRST),
+        pytest_part("rest", 0, *REST, *FIRST),
+    ]
+
+
+def second_tier() -> list[Part]:
+    """The most valuable first. Coverage needs both tiers of policies and balancer, so it runs both."""
+    covered = ("tests/policies", "tests/balancer", "--cov=policies", "--cov=balancer", "--cov-fail-under=90")
+    compiled = (f"tests/balancer/test_{name}.py" for name in DATA_PATH)
+    return [
+        pytest_part("coverage", 480, *covered, "--cov-report=term:skip-covered"),
+        Part("compiled", 360, (("make", "compiled"), pytest(COMPILED, *compiled))),
+        pytest_part("faultsim", 90, "tests/faultsim", *SECOND),
+        pytest_part("experiments", 240, "tests/experiments", *SECOND),
+        pytest_part("simulated", 120, "tests/simulated", *SECOND),
+        pytest_part("benchmarks", 150, "tests/benchmarks", *SECOND),
+        pytest_part("rest", 60, *REST, *SECOND),
+        pytest_part("images", 420, "tests/deploy", *SECOND),
+    ]
+
+
+class Runner:
+    """Runs parts until the deadline. `failed` and `left_out` are names, the latter with the reason."""
+
+    def __init__(self, seed: int | None, deadline: float) -> None:
+        self._seed = () if seed is None else (f"--seed={seed}",)
+        self._deadline = deadline
+        self._terminal = Lock()
+        self.failed: list[str] = []
+        self.left_out: list[str] = []
+
+    def run(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if part.is_alone:
+                self._run_part(part)
+        beside = iter([part for part in parts if not part.is_alone])
+        taking = Lock()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda _: self._take(beside, taking), range(2)))
+
+    def _take(self, parts: Iterator[Part], taking: Lock) -> None:
+        while True:
+            with taking:
+                part = next(parts, None)
+            if part is None:
+                return
+            self._run_part(part)
+
+    def _run_part(self, part: Part) -> None:
+        left = self._deadline - time.monotonic()
+        if part.seconds > left:
+            self.left_out.append(f"{part.name} (takes {part.seconds:.0f} s, {max(left, 0):.0f} s were left)")
+            return
+        began = time.monotonic()
+        output, code = "", 0
+        for command in part.commands:
+            seed = self._seed if "pytest" in command else ()
+            ran = subprocess.run(
+                (*command, *seed), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace", check=False,
+            )  # fmt: skip
+            output, code = output + ran.stdout, ran.returncode
+            if code != 0:
+                break
+        with self._terminal:
+            print(output, end="")
+            print(
+                f"--- {part.name}: {'FAILED' if code else 'passed'}, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+        if code != 0:
+            self.failed.append(part.name)
+
+
+def main() -> int:
+    parser = ArgumentParser(prog="python -m tests.parts")
+    parser.add_argument("tier", choices=("first", "second"))
+    parser.add_argument("--seed", type=int, help="of examples and faults, which are fixed without it")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin only what fits into them")
+    given = parser.parse_args()
+    runner = Runner(given.seed, time.monotonic() + 60 * given.minutes)
+    runner.run(first_tier() if given.tier == "first" else second_tier())
+    print("Seeds: fixed." if given.seed is None else f"Seeds: --seed={given.seed} repeats them.")
+    print(f"Not run: {', '.join(runner.left_out) or 'nothing'}.")
+    print(f"Failed: {', '.join(runner.failed) or 'nothing'}.")
+    return bool(runner.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

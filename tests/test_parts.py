@@ -1,0 +1,35 @@
+"""The parts of both tiers: what they name exists, and a part that does not fit into the time left is not begun."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from tests.parts import ROOT, Part, Runner, first_tier, second_tier
+
+
+def test_every_path_of_a_part_exists() -> None:
+    for part in (*first_tier(), *second_tier()):
+        for command in part.commands:
+            for path in (word.removeprefix("--ignore=") for word in command):
+                assert not path.startswith("tests") or (ROOT / path).exists(), path
+
+
+def exits(code: int, seconds: float = 0.0) -> Part:
+    """A part whose only command exits with `code`; its name is that code."""
+    return Part(str(code), seconds, ((sys.executable, "-S", "-c", f"raise SystemExit({code})"),))
+
+
+def test_a_failed_part_stops_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    runner = Runner(None, time.monotonic() + 1000)
+    runner.run([exits(1), exits(0), exits(3)])
+    assert sorted(runner.failed) == ["1", "3"]
+    assert "--- 0: passed" in capsys.readouterr().out
+
+
+def test_a_part_that_does_not_fit_is_named_and_not_begun() -> None:
+    runner = Runner(None, time.monotonic() - 1)
+    runner.run([exits(1, seconds=60)])
+    assert (runner.failed, runner.left_out) == ([], ["1 (takes 60 s, 0 s were left)"])
